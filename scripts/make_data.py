@@ -1,0 +1,232 @@
+"""Write a generated zarr store of any size, for benchmarks: low rank plus noise, with a known spectrum.
+
+The rows are ``x = m + sum_j sqrt(lambda_j) z_j v_j + s e``: orthonormal directions ``v_j``, standard normal ``z_j``
+and ``e``, eigenvalues ``lambda_j = (j + 1) ** -spectrum`` for ``j < rank``, noise ``s``. Their covariance has the
+eigenvalues ``lambda_j + s ** 2``, then ``s ** 2``. The mean of a feature is its standard deviation times
+``--mean-to-sd``. Integer types take the same values scaled so that the feature that varies most has a sixteenth of the
+type's range as its standard deviation, centred in the range and clipped.
+
+Random numbers are addressed by (seed, purpose, block of rows), so any block can be made alone, and the values depend on
+the seed, the number of features and the recipe, but not on chunks, codec, threads, or the number of rows.
+
+    .venv/bin/python scripts/make_data.py data/big.zarr --rows 400000 --features 1024
+    .venv/bin/python scripts/make_data.py data/wide.zarr --rows 2000 --features 500000 --chunks 500,10000 --codec blosc
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import secrets
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+
+DTYPES = ("float16", "float32", "float64", "uint8", "int8", "uint16", "int16", "int32")
+CODECS: dict[str, Any] = {
+    "none": lambda: None,
+    "zstd": lambda: [ZstdCodec(level=3)],
+    "blosc": lambda: [BloscCodec(cname="zstd")],
+    "gzip": lambda: [GzipCodec(level=5)],
+    # Inside Blosc, because that is the only LZ4 that the specification of zarr v3 knows.
+    "lz4": lambda: [BloscCodec(cname="lz4")],
+}
+_PURPOSES = {"directions": 1, "scores": 2, "noise": 3}
+_BLOCK_VALUES = 2**20
+_WRITE_VALUES = 2**22
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the values of a row depend on."""
+
+    features: int
+    """Number of features."""
+    dtype: str = "float32"
+    """Data type of the values, one of `DTYPES`."""
+    spectrum: float = 1.0
+    """Exponent of the decay of the eigenvalues: ``(j + 1) ** -spectrum``."""
+    rank: int = 64
+    """Number of directions; where there are fewer features, their number."""
+    noise: float = 0.05
+    """Standard deviation of the noise in every feature; that along the first direction is 1."""
+    mean_to_sd: float = 0.0
+    """Mean of every feature in units of its standard deviation; 0 for integer types."""
+    seed: int = 0
+    """Seed of all random numbers, 0 to 2**64 - 1."""
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of one block, which is the unit that random numbers are addressed by."""
+        return max(1, min(1024, _BLOCK_VALUES // self.features))
+
+    @property
+    def _n_directions(self) -> int:
+        return min(self.rank, self.features)
+
+    @property
+    def _precision(self) -> type[np.float32] | type[np.float64]:
+        return np.float64 if self.dtype in ("float64", "int32") else np.float32
+
+    def _generator(self, purpose: str, block: int) -> np.random.Generator:
+        # The stream walks through the low words of the counter; the high words are the address.
+        return np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, block, _PURPOSES[purpose]]))
+
+    @cached_property
+    def directions(self) -> NDArray[np.float64]:
+        """The orthonormal directions, shape ``(n_directions, features)``."""
+        normal = self._generator("directions", 0).standard_normal((self.features, self._n_directions))
+        return np.ascontiguousarray(np.linalg.qr(normal)[0].T)
+
+    @cached_property
+    def eigenvalues(self) -> NDArray[np.float64]:
+        """Variances along the directions without the noise, shape ``(n_directions,)``."""
+        return np.arange(1, self._n_directions + 1, dtype=np.float64) ** -self.spectrum
+
+    @cached_property
+    def _affine(self) -> tuple[NDArray[Any], NDArray[Any], float]:
+        """What a block is made with: scaled directions ``(n_directions, features)``, mean ``(features,)``, noise."""
+        scaled = np.sqrt(self.eigenvalues)[:, None] * self.directions
+        deviation = np.sqrt(np.einsum("jf,jf->f", scaled, scaled) + self.noise**2)
+        mean, factor = self.mean_to_sd * deviation, 1.0
+        if np.dtype(self.dtype).kind in "iu":
+            low, high = self._range
+            mean, factor = np.full(self.features, (low + high) / 2), (high - low) / 16 / float(deviation.max())
+        return (scaled * factor).astype(self._precision), mean.astype(self._precision), self.noise * factor
+
+    @cached_property
+    def _range(self) -> tuple[float, float]:
+        limits = np.iinfo(self.dtype)
+        return float(limits.min), float(limits.max)
+
+    def block(self, index: int) -> NDArray[Any]:
+        """Return block `index`, shape ``(block_rows, features)``, in the data type of the store."""
+        scaled, mean, noise = self._affine
+        shape = (self.block_rows, self.features)
+        values: NDArray[Any] = self._generator("noise", index).standard_normal(shape, dtype=self._precision)
+        values *= noise
+        shape = (self.block_rows, len(scaled))
+        values += self._generator("scores", index).standard_normal(shape, dtype=self._precision) @ scaled
+        values += mean
+        if np.dtype(self.dtype).kind in "iu":
+            np.clip(np.rint(values, out=values), *self._range, out=values)
+        return values.astype(self.dtype, copy=False)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows `start` to `stop`, shape ``(stop - start, features)``."""
+        result = np.empty((stop - start, self.features), dtype=self.dtype)
+        for index in range(start // self.block_rows, -(-stop // self.block_rows)):
+            first = index * self.block_rows
+            low, high = max(start, first), min(stop, first + self.block_rows)
+            result[low - start : high - start] = self.block(index)[low - first : high - first]
+        return result
+
+
+def write(
+    recipe: Recipe, path: Path, n_rows: int, chunks: tuple[int, int], codec: str = "none", threads: int = 2
+) -> None:
+    """Write `n_rows` rows to a new zarr v3 array; each thread holds a run of whole chunks of about 4 million values."""
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} exists already")
+    part = path.with_name(f"{path.name}.part-{os.getpid()}-{secrets.token_hex(4)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        array = zarr.create_array(
+            str(part),
+            shape=(n_rows, recipe.features),
+            chunks=chunks,
+            dtype=recipe.dtype,
+            compressors=CODECS[codec](),
+            fill_value=0,
+            attributes={"generated": dataclasses.asdict(recipe)},
+            config={"write_empty_chunks": True},
+        )
+        step = chunks[0] * max(1, _WRITE_VALUES // (chunks[0] * recipe.features))
+
+        def write_run(start: int) -> None:
+            stop = min(start + step, n_rows)
+            array[start:stop] = recipe.rows(start, stop)
+
+        with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+            recipe._affine  # noqa: B018 made once, before the threads ask for it
+            for _ in pool.map(write_run, range(0, n_rows, step)):
+                pass
+        part.rename(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="the store to write; must not exist")
+    parser.add_argument("--rows", type=int, required=True, help="number of rows")
+    parser.add_argument("--features", type=int, required=True, help="number of features")
+    parser.add_argument("--chunks", help="ROWS or ROWS,FEATURES of a chunk (default: whole rows, about 8 MiB)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type (default: %(default)s)")
+    parser.add_argument("--spectrum", type=float, default=1.0, help="decay of the eigenvalues (default: %(default)s)")
+    parser.add_argument("--rank", type=int, default=64, help="number of directions (default: %(default)s)")
+    parser.add_argument("--noise", type=float, default=0.05, help="sd of the noise per feature (default: %(default)s)")
+    parser.add_argument("--mean-to-sd", type=float, default=0.0, help="mean over sd of each feature; floats only")
+    parser.add_argument("--codec", choices=CODECS, default="none", help="compression (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if min(options.rows, options.features, options.rank, options.threads) < 1:
+        parser.error("--rows, --features, --rank and --threads must be at least 1")
+    if not 0 <= options.seed < 2**64:
+        parser.error("--seed must be between 0 and 2**64 - 1")
+    if not np.isfinite([options.spectrum, options.noise, options.mean_to_sd]).all() or options.noise < 0:
+        parser.error("--spectrum, --noise and --mean-to-sd must be finite, and --noise not negative")
+    if options.mean_to_sd and np.dtype(options.dtype).kind in "iu":
+        parser.error("--mean-to-sd is for floating-point types: integers are centred in their range")
+    default_rows = max(1, 2**23 // (options.features * np.dtype(options.dtype).itemsize))
+    try:
+        sides = [int(side) for side in options.chunks.split(",")] if options.chunks else [default_rows]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2) or min(sides) < 1:
+        parser.error("--chunks must be ROWS or ROWS,FEATURES, both at least 1")
+    options.chunks = (min(sides[0], options.rows), min(sides[-1] if len(sides) == 2 else sys.maxsize, options.features))
+    return options
+
+
+def main() -> None:
+    """Write the store and say how long it took."""
+    options = parse_arguments()
+    recipe = Recipe(
+        features=options.features,
+        dtype=options.dtype,
+        spectrum=options.spectrum,
+        rank=options.rank,
+        noise=options.noise,
+        mean_to_sd=options.mean_to_sd,
+        seed=options.seed,
+    )
+    started = time.perf_counter()
+    try:
+        write(recipe, options.path, options.rows, options.chunks, options.codec, options.threads)
+    except OSError as error:
+        sys.exit(f"make_data: {error}")
+    seconds = time.perf_counter() - started
+    n_bytes = options.rows * options.features * np.dtype(options.dtype).itemsize
+    print(
+        f"{options.path}: {options.rows:,} x {options.features:,} {options.dtype}, chunks {options.chunks}, "
+        f"codec {options.codec}, {n_bytes / 1e6:,.0f} MB in {seconds:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
