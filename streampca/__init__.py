@@ -1,0 +1,43 @@
+"""Out-of-core streaming principal component analysis: one honest read, bounded memory, the same bits for any number of workers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Names are resolved when they are first used, so that the command line answers before numpy is loaded.
+_EXPORTS = {
+    "PCA": "streampca.estimators",
+    "KernelPCA": "streampca.estimators",
+    "Threshold": "streampca.selection",
+    "load": "streampca.estimators",
+    "merge": "streampca.estimators",
+    "run": "streampca.run",
+    "StreamPCAError": "streampca.errors",
+}
+_MODULES = ("accumulators", "errors", "metrics", "sources")
+
+__all__ = [*_EXPORTS, *_MODULES, "__version__"]
+
+if TYPE_CHECKING:
+    from streampca import accumulators, errors, metrics, sources
+    from streampca.errors import StreamPCAError
+    from streampca.estimators import PCA, KernelPCA, load, merge
+    from streampca.run import run
+    from streampca.selection import Threshold
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        # Set here, because importing streampca.run binds the module to the name of the function.
+        value = globals()[name] = getattr(import_module(_EXPORTS[name]), name)
+        return value
+    if name in _MODULES:
+        return import_module(f"streampca.{name}")
+    raise AttributeError(f"module 'streampca' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,111 @@
+"""Rows minus their own mean, without losing the digits that a far mean would cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from streampca.errors import NotFiniteError
+
+FloatArray = NDArray[np.float64]
+
+_SLAB_BYTES = 1 << 20  # rows that stay in the cache between subtraction and sum
+_SLAB_ROWS = 1024  # also bounds the rounding of float32 column sums
+
+
+@dataclass(frozen=True)
+class Centred:
+    """Where the centre of a panel of rows lies, and what is left of the rows around it; arrays ``(n_features,)``."""
+
+    origin: FloatArray
+    """A row of the panel."""
+    offset: FloatArray
+    """The mean of the panel minus `origin`."""
+    rest: FloatArray
+    """The mean of the centred rows: what rounding left of it."""
+    squares: FloatArray
+    """Sum of the squares of each centred column."""
+
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Tell for each column whether it came through without overflow, ``(n_features,)``."""
+        return np.isfinite(self.offset) & np.isfinite(self.squares)
+
+
+def step_between(
+    origin: FloatArray, offset: FloatArray, other_origin: FloatArray, other_offset: FloatArray
+) -> FloatArray:
+    """Return the second mean minus the first.
+
+    A mean is kept as a row of the data (`origin`) and a small `offset`, because the difference of two means of 1e8
+    standard deviations that were rounded to float64 has only half its digits, while the difference of two rows is exact.
+    """
+    return (other_origin - origin) + (other_offset - offset)
+
+
+def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return the floating type in which products of `dtype` are taken: it holds every value of up to 16 bits exactly.
+
+    float32 for bool, 8-bit integers, float16 and float32; float64 for all else. Integers beyond 2**53 are rounded.
+    """
+    dtype = np.dtype(dtype)
+    narrow = (
+        dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize == 1) or (dtype.kind == "f" and dtype.itemsize <= 4)
+    )
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
+    """Write ``rows - c`` to `out` and return where c lies and what is left.
+
+    The centre c is chosen in two steps, the first row and then the mean of what is left, so that a column that never
+    varies comes out as exact zeros and a mean of 1e8 standard deviations costs no digits (Chan, Golub & LeVeque 1983,
+    section 3: shift before you sum).
+
+    Parameters
+    ----------
+    rows : array, shape (n_rows, n_features)
+        At least one row; any real type.
+    out : float32 or float64 array of the same shape
+
+    Returns
+    -------
+    Centred
+    """
+    n_rows, n_features = rows.shape
+    step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
+    ones = np.ones(min(step, n_rows), dtype=out.dtype)
+    first = rows[0].astype(out.dtype)
+    slabs = [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+    total = np.zeros(n_features)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for slab in slabs:
+            np.subtract(rows[slab], first, out=out[slab])
+            total += ones[: slab.stop - slab.start] @ out[slab]
+        shift = (total / n_rows).astype(out.dtype)
+        rest, squares = np.zeros(n_features), np.zeros(n_features)
+        for slab in slabs:
+            part = out[slab]
+            part -= shift
+            rest += ones[: len(part)] @ part
+            squares += np.einsum("ij,ij->j", part, part)
+    rest /= n_rows
+    return Centred(first.astype(np.float64), shift.astype(np.float64) + rest, rest, squares)
+
+
+def refuse_not_finite(rows: NDArray[Any], start: int) -> None:
+    """Raise `NotFiniteError` if `rows`, of which the first is row `start` of the source, hold NaN or infinity."""
+    if rows.dtype.kind != "f":
+        return
+    bad = ~np.isfinite(rows)
+    count = int(bad.sum())
+    if count:
+        row, column = (int(index) for index in np.argwhere(bad)[0])
+        found = "NaN" if np.isnan(rows[row, column]) else "infinity"
+        raise NotFiniteError(
+            f"Input contains {found}: first at row {start + row}, column {column} ({count} such value(s) in rows {start} to "
+            f"{start + len(rows) - 1}; reading stopped there): expected finite numbers; clean or impute these values first"
+        )

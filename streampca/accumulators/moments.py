@@ -1,0 +1,87 @@
+"""Count, mean and centred sum of squares of each feature, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, step_between
+from streampca.block import Block, as_block
+from streampca.workspace import borrow
+
+
+@dataclass(frozen=True)
+class MomentsState:
+    """What has been seen of the rows so far."""
+
+    n_samples: int
+    """Number of rows."""
+    origin: FloatArray
+    """A row of the data, shape ``(n_features,)``."""
+    offset: FloatArray
+    """Mean of each feature minus `origin`, shape ``(n_features,)``."""
+    scatter: FloatArray
+    """Sum of squared deviations from the mean, shape ``(n_features,)``."""
+
+    @property
+    def mean(self) -> FloatArray:
+        """Return the mean of each feature, shape ``(n_features,)``."""
+        return self.origin + self.offset
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of each feature.
+
+    Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
+    (1983), eq. 2.1, so that a mean of 1e8 standard deviations costs no digits.
+    """
+
+    def init(self, n_features: int) -> MomentsState:
+        """Return the state of no rows, the identity of `merge`."""
+        return MomentsState(0, np.zeros(n_features), np.zeros(n_features), np.zeros(n_features))
+
+    def update(self, state: MomentsState, block: Block | NDArray[Any]) -> MomentsState:
+        """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added."""
+        block = as_block(block)
+        n_rows = len(block)
+        if n_rows == 0:
+            return state
+        seen = centre(block.values, borrow("centred", block.values.shape, np.float64))
+        if not seen.finite.all():
+            refuse_not_finite(block.values, block.start)
+        scatter = seen.squares - n_rows * seen.rest**2
+        return self.absorb(state, MomentsState(n_rows, seen.origin, seen.offset, scatter))
+
+    def merge(self, states: Sequence[MomentsState]) -> MomentsState:
+        """Return the state of all rows behind `states`; none of them is changed."""
+        total = self.init(len(states[0].origin))
+        for state in states:
+            total = self.absorb(total, state)
+        return total
+
+    def absorb(self, state: MomentsState, other: MomentsState) -> MomentsState:
+        """Return the state of the rows behind both."""
+        if other.n_samples == 0 or state.n_samples == 0:
+            return state if other.n_samples == 0 else other
+        n = state.n_samples + other.n_samples
+        step = step_between(state.origin, state.offset, other.origin, other.offset)
+        between = step**2 * (state.n_samples * other.n_samples / n)
+        offset = state.offset + step * (other.n_samples / n)
+        return MomentsState(n, state.origin, offset, state.scatter + other.scatter + between)
+
+    def finalize(self, state: MomentsState) -> MomentsState:
+        """Return the state itself: its fields are the result."""
+        return state
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return 24 * n_features + 8
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes for blocks of `n_rows` rows."""
+        return 8 * n_features * n_rows

@@ -1,0 +1,76 @@
+"""Copies of chosen rows, taken while the data passes by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.block import Block, as_block
+
+
+@dataclass(frozen=True)
+class RowsState:
+    """The chosen rows that have been seen so far."""
+
+    index: NDArray[np.int64]
+    """Row numbers within the source, ascending, shape ``(n_kept,)``."""
+    values: NDArray[Any]
+    """The rows, shape ``(n_kept, n_features)``, in the data type of the source."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Keep `n_kept` rows spread evenly over a source of `n_samples` rows."""
+
+    n_samples: int
+    """Number of rows of the source."""
+    n_kept: int
+    """How many of them to keep."""
+    dtype: str
+    """Data type of the source."""
+
+    @property
+    def chosen(self) -> NDArray[np.int64]:
+        """Return the row numbers that are kept, ascending, shape ``(n_kept,)``."""
+        n_kept = min(self.n_kept, self.n_samples)
+        return (np.arange(n_kept, dtype=np.int64) * self.n_samples + self.n_samples // 2) // max(1, n_kept)
+
+    def init(self, n_features: int) -> RowsState:
+        """Return the state of no rows."""
+        return RowsState(np.empty(0, dtype=np.int64), np.empty((0, n_features), dtype=self.dtype))
+
+    def update(self, state: RowsState, block: Block | NDArray[Any]) -> RowsState:
+        """Return `state` with the chosen rows of `block` added."""
+        block = as_block(block)
+        chosen = self.chosen
+        low, high = np.searchsorted(chosen, [block.start, block.start + len(block)])
+        if low == high:
+            return state
+        index = chosen[low:high]
+        return self.merge([state, RowsState(index, block.values[index - block.start])])
+
+    def merge(self, states: Sequence[RowsState]) -> RowsState:
+        """Return the rows of all `states` in ascending order."""
+        index = np.concatenate([state.index for state in states])
+        order = np.argsort(index, kind="stable")
+        return RowsState(index[order], np.concatenate([state.values for state in states])[order])
+
+    def absorb(self, state: RowsState, other: RowsState) -> RowsState:
+        """Return the rows of both in ascending order."""
+        return self.merge([state, other])
+
+    def finalize(self, state: RowsState) -> RowsState:
+        """Return the state itself: its fields are the result."""
+        return state
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a full state in bytes."""
+        return self.n_kept * (8 + n_features * np.dtype(self.dtype).itemsize)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the memory in bytes of the copies that a merge makes."""
+        return 2 * self.state_bytes(n_features)

@@ -1,0 +1,131 @@
+"""The lower triangle of a symmetric matrix, stored as square tiles one behind the other.
+
+Half the memory of the full matrix, and the unit of parallel work: every tile is made by one thread with one BLAS
+thread, so the bits do not depend on how many threads share the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@lru_cache(maxsize=4)
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="streampca-tile")
+
+
+def spread(work: Callable[[Any], None], items: Iterable[Any], n_threads: int) -> None:
+    """Call `work` on every item, `n_threads` at a time; the first exception is raised again."""
+    if n_threads <= 1:
+        for item in items:
+            work(item)
+        return
+    for future in [_pool(n_threads).submit(work, item) for item in items]:
+        future.result()
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """How the lower triangle of an ``(n_features, n_features)`` matrix lies in a flat array."""
+
+    n_features: int
+    """Side of the matrix."""
+    tile_size: int
+    """Largest side of a tile."""
+
+    @cached_property
+    def edges(self) -> tuple[int, ...]:
+        """Return the first index of every tile along one side, and `n_features` behind them."""
+        n_tiles = max(1, -(-self.n_features // self.tile_size))
+        return tuple(self.n_features * i // n_tiles for i in range(n_tiles + 1))
+
+    @cached_property
+    def _offsets(self) -> dict[tuple[int, int], int]:
+        offsets, position = {}, 0
+        for i, j in self.pairs:
+            offsets[i, j] = position
+            position += self.side(i) * self.side(j)
+        return offsets
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Return the tile coordinates (i, j), i ≥ j, diagonal tiles first."""
+        sides = range(len(self.edges) - 1)
+        return (*((i, i) for i in sides), *((i, j) for i in sides for j in range(i)))
+
+    @cached_property
+    def size(self) -> int:
+        """Return the number of stored entries."""
+        return sum(self.side(i) * self.side(j) for i, j in self.pairs)
+
+    def side(self, i: int) -> int:
+        """Return the number of features in tile row `i`."""
+        return self.edges[i + 1] - self.edges[i]
+
+    @property
+    def longest_side(self) -> int:
+        """Return the number of features in the largest tile row."""
+        return max(self.side(i) for i in range(len(self.edges) - 1))
+
+    def features(self, i: int) -> slice:
+        """Return the features of tile row `i`."""
+        return slice(self.edges[i], self.edges[i + 1])
+
+    def tile(self, flat: FloatArray, i: int, j: int) -> FloatArray:
+        """Return tile (i, j), i ≥ j, as a view of `flat`."""
+        start = self._offsets[i, j]
+        return flat[start : start + self.side(i) * self.side(j)].reshape(self.side(i), self.side(j))
+
+    def diagonal(self, flat: FloatArray) -> FloatArray:
+        """Return the diagonal, shape ``(n_features,)``."""
+        return np.concatenate([self.tile(flat, i, i).diagonal() for i in range(len(self.edges) - 1)])
+
+    def scale(self, flat: FloatArray, factors: FloatArray) -> None:
+        """Multiply entry (a, b) by ``factors[a] * factors[b]``, in place."""
+        for i, j in self.pairs:
+            tile = self.tile(flat, i, j)
+            tile *= factors[self.features(i), None]
+            tile *= factors[self.features(j)]
+
+    def add_outer(self, flat: FloatArray, left: FloatArray, right: FloatArray, n_threads: int = 1) -> None:
+        """Add the symmetric matrix ``left @ right`` of factors ``(n_features, r)`` and ``(r, n_features)``, in place."""
+
+        def add(pair: tuple[int, int]) -> None:
+            tile, u, v = self.tile(flat, *pair), left[self.features(pair[0])], right[:, self.features(pair[1])]
+            for start in range(0, len(tile), 128):
+                tile[start : start + 128] += u[start : start + 128] @ v
+
+        spread(add, self.pairs, n_threads)
+
+    def dense(self, flat: FloatArray) -> FloatArray:
+        """Return the full matrix, shape ``(n_features, n_features)``; a view where one tile holds it all."""
+        if len(self.pairs) == 1:
+            return self.tile(flat, 0, 0)
+        matrix = np.empty((self.n_features, self.n_features))
+        for i, j in self.pairs:
+            tile = self.tile(flat, i, j)
+            matrix[self.features(i), self.features(j)] = tile
+            matrix[self.features(j), self.features(i)] = tile.T
+        return matrix
+
+    def multiply(self, flat: FloatArray, vectors: FloatArray, n_threads: int = 1) -> FloatArray:
+        """Return the matrix times `vectors`, shape ``(n_features, n_vectors)``."""
+        product = np.zeros_like(vectors)
+
+        def row(i: int) -> None:
+            out = product[self.features(i)]
+            for j in range(len(self.edges) - 1):
+                tile = self.tile(flat, i, j) if j <= i else self.tile(flat, j, i).T
+                out += tile @ vectors[self.features(j)]
+
+        spread(row, range(len(self.edges) - 1), n_threads)
+        return product

@@ -1,0 +1,95 @@
+"""How many components: a count, a share of the total variance, or a threshold relative to the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class Count:
+    """The first `n_components`; None = as many as there can be."""
+
+    n_components: int | None
+    """How many."""
+
+    def select(self, values: NDArray[np.float64], total: float) -> int | None:
+        """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
+        if self.n_components is None or self.n_components > len(values):
+            return None
+        return self.n_components
+
+
+@dataclass(frozen=True)
+class Share:
+    """The smallest number of components that carry `share` of the total variance."""
+
+    share: float
+    """Share of the total variance, in (0, 1)."""
+
+    def select(self, values: NDArray[np.float64], total: float) -> int | None:
+        """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
+        reached = np.flatnonzero(np.cumsum(values) >= self.share * total)
+        return int(reached[0]) + 1 if len(reached) else None
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """All components whose eigenvalue is at least `eps` times the largest."""
+
+    eps: float
+    """Threshold relative to the first eigenvalue, in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eps, bool) or not isinstance(self.eps, Real) or not 0 < self.eps <= 1:
+            raise ParameterError(f"Threshold(eps={self.eps!r}): expected a number in (0, 1], for example 1e-3")
+
+    def select(self, values: NDArray[np.float64], total: float) -> int | None:
+        """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
+        below = np.flatnonzero(values < self.eps * values[0])
+        return max(1, int(below[0])) if len(below) else None
+
+
+Selection = Count | Share | Threshold
+
+
+def as_selection(n_components: Any, limit: int) -> Selection:
+    """Return the rule that the parameter `n_components` stands for.
+
+    Parameters
+    ----------
+    n_components : int, float, Threshold or None
+        As in `PCA`.
+    limit : int
+        Largest possible number, min(n_samples, n_features).
+
+    Raises
+    ------
+    ParameterError
+        If it is of another type, or out of range.
+    """
+    if n_components is None:
+        return Count(None)
+    if isinstance(n_components, Threshold):
+        return n_components
+    if isinstance(n_components, Integral) and not isinstance(n_components, bool):
+        if not 1 <= n_components <= limit:
+            raise ParameterError(
+                f"n_components={n_components!r} must be between 1 and min(n_samples, n_features)={limit} with this data"
+            )
+        return Count(int(n_components))
+    if isinstance(n_components, Real) and not isinstance(n_components, bool):
+        if not 0 < n_components < 1:
+            raise ParameterError(
+                f"n_components={n_components!r} is a share of the variance and must lie in (0, 1); a count is an int"
+            )
+        return Share(float(n_components))
+    raise ParameterError(
+        f"n_components={n_components!r}: expected an int, a float in (0, 1), streampca.Threshold(eps) or None"
+    )
