@@ -1,0 +1,150 @@
+"""What the engine knows of a source: its shape, and how to read rows of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DataError
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+
+@dataclass(frozen=True)
+class ReadCount:
+    """What a reading cost."""
+
+    chunks: int = 0
+    """Stored chunks that were read."""
+    bytes: int = 0
+    """Bytes of them after decoding."""
+    stored_bytes: int = 0
+    """Bytes of them as stored."""
+
+    def __add__(self, other: ReadCount) -> ReadCount:
+        return ReadCount(self.chunks + other.chunks, self.bytes + other.bytes, self.stored_bytes + other.stored_bytes)
+
+
+class Source(ABC):
+    """A table of rows that is opened by its metadata and read by bands of rows."""
+
+    shape: tuple[int, int]
+    """(n_samples, n_features)."""
+    dtype: np.dtype[Any]
+    """Data type of the rows."""
+    description: str
+    """Path or kind, for messages."""
+    chunk_rows: int = 1
+    """Rows of one chunk: blocks that are multiples of it read no chunk twice."""
+    chunk_bytes: int = 0
+    """Size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
+    portable: bool = False
+    """Whether another process can open it, so that leaves may run on a cluster."""
+    buffered: bool = True
+    """Whether reading needs a buffer; if not, blocks are views of memory that is there already."""
+    feature_shape: tuple[int, ...] | None = None
+    """Shape of one row as a picture, where known."""
+    feature_names: tuple[str, ...] | None = None
+    """Names of the features, where known."""
+    missing_chunks_filled: int = 0
+    """Chunks that do not exist and are read as the fill value, because that was asked for."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash of what identifies the data without reading it."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return rows `start` to `stop`, shape ``(stop - start, n_features)``, and what reading them cost.
+
+        `out`, of that shape and the source's dtype, may be filled and returned; a source may also return a view.
+        """
+
+    def check(self) -> None:  # noqa: B027
+        """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return (stop - start) * self.row_bytes
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
+        return 0
+
+    def part(self, start: int, stop: int) -> Source:
+        """Return a source that can read rows `start` to `stop` and may have forgotten the others; sent to a worker."""
+        return self
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the size of one row in bytes."""
+        return self.shape[1] * self.dtype.itemsize
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says of the source."""
+        return {
+            "path": self.description,
+            "array": None,
+            "shape": list(self.shape),
+            "dtype": str(self.dtype),
+            "fingerprint": self.fingerprint,
+            "feature_shape": list(self.feature_shape) if self.feature_shape else None,
+            "feature_names": list(self.feature_names) if self.feature_names else None,
+            "missing_chunks_filled": self.missing_chunks_filled,
+        }
+
+    def to_dask(self, rows_per_block: int) -> da.Array:
+        """Return the rows as a lazy Dask array whose blocks are made by `read`."""
+        import dask.array as da
+
+        chunks = (max(1, rows_per_block), self.shape[1])
+        return da.from_array(
+            _Sliced(self),
+            chunks=chunks,
+            name=f"streampca-{self.fingerprint}-{rows_per_block}",
+            asarray=True,
+            fancy=False,
+        )
+
+
+class _Sliced:
+    """The array-like face of a source for `dask.array.from_array`."""
+
+    def __init__(self, source: Source):
+        self.source, self.shape, self.dtype, self.ndim = source, source.shape, source.dtype, 2
+
+    def __getitem__(self, key: tuple[slice, slice]) -> NDArray[Any]:
+        start, stop, _ = key[0].indices(self.shape[0])
+        values, _ = self.source.read(start, stop)
+        return values[:, key[1]]
+
+
+def require_table(shape: tuple[int, ...], dtype: np.dtype[Any], description: str) -> None:
+    """Raise `DataError` unless `shape` and `dtype` are those of a table of real numbers."""
+    if dtype.kind == "c":
+        raise DataError(f"Complex data not supported: {description} has dtype {dtype}; expected real numbers")
+    if dtype.kind not in "biuf" or (dtype.kind == "f" and dtype.itemsize > 8):
+        raise DataError(
+            f"{description} has dtype {dtype}: expected bool, integers, or floating point numbers of at most 64 bits; "
+            "convert it first, for example with .astype('float64')"
+        )
+    if len(shape) != 2:
+        advice = (
+            "Reshape your data with .reshape(-1, 1) for one feature"
+            if len(shape) == 1
+            else "stack the other axes into one"
+        )
+        raise DataError(
+            f"Expected 2D array, got {len(shape)}D array of shape {tuple(shape)}: {description} must have samples in rows and features in columns. {advice}."
+        )
+    if min(shape) == 0:
+        what = "0 sample(s)" if shape[0] == 0 else "0 feature(s)"
+        raise DataError(
+            f"Found array with {what} (shape={tuple(shape)}) while a minimum of 1 is required: {description}"
+        )

@@ -1,0 +1,85 @@
+"""Rows that are in memory already, and rows of a memory-mapped file."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streampca.errors import DataError
+from streampca.sources.base import ReadCount, Source, require_table
+
+
+class ArraySource(Source):
+    """A numpy array; blocks are views of it."""
+
+    buffered = False
+
+    def __init__(self, array: NDArray[Any], description: str = "array"):
+        require_table(array.shape, array.dtype, description)
+        self.array, self.description = array, description
+        self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of shape, dtype and a spread of rows: enough to tell arrays of one session apart."""
+        step = max(1, len(self.array) // 64)
+        sample = np.ascontiguousarray(self.array[::step][:64])
+        digest = xxhash.xxh3_128(f"{self.shape}{self.dtype}".encode())
+        digest.update(sample.data if sample.size else b"")
+        return digest.hexdigest()
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return a view of the rows."""
+        values = self.array[start:stop]
+        return values, ReadCount(0, values.nbytes, values.nbytes)
+
+
+class MappedSource(Source):
+    """A memory-mapped array; blocks are copies, and the pages behind them are given back, so that memory stays bounded."""
+
+    def __init__(self, array: np.memmap[Any, Any], description: str, path: Path | None = None):
+        require_table(array.shape, array.dtype, description)
+        self.array, self.description, self.path = array, description, path
+        self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
+        self.portable = path is not None
+
+    @classmethod
+    def open(cls, path: Path) -> MappedSource:
+        """Open an ``.npy`` file; raise `DataError` if it is not one or holds objects."""
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be opened as an .npy file: {error}") from error
+        if not isinstance(array, np.memmap):
+            raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
+        return cls(array, str(path), path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.path is None:
+            raise TypeError("a memory map without a file name cannot be sent to another process")
+        return MappedSource.open, (self.path,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of shape, dtype, and size and time of the file where it is known."""
+        stat = self.path.stat() if self.path else None
+        identity = (
+            f"{self.shape}{self.dtype}{self.description}{(stat.st_size, stat.st_mtime_ns) if stat else id(self.array)}"
+        )
+        return xxhash.xxh3_128(identity.encode()).hexdigest()
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return a copy of the rows, in `out` if given."""
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        out[...] = self.array[start:stop]
+        mapping = getattr(self.array, "_mmap", None)
+        # A private (copy on write) map would lose its changes; all others only drop pages that the file still holds.
+        if isinstance(mapping, mmap.mmap) and self.array.mode in ("r", "r+"):
+            mapping.madvise(mmap.MADV_DONTNEED)
+        return out, ReadCount(0, out.nbytes, out.nbytes)

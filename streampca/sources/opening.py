@@ -1,0 +1,86 @@
+"""From whatever a user names to the reader that reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import DataError, NotAvailableError
+from streampca.sources.base import Source
+from streampca.sources.in_memory import ArraySource, MappedSource
+
+
+def open_source(
+    data: Any,
+    *,
+    array: str | None = None,
+    orientation: str = "samples_first",
+    missing_chunks: str = "error",
+    storage_options: dict[str, Any] | None = None,
+) -> Source:
+    """Return the source behind `data`; reads metadata only.
+
+    Parameters
+    ----------
+    data : str, Path, zarr.Array, dask.array.Array, numpy array, np.memmap or Source
+        A path may be a zarr array, a group (name the `array` in it), an ``.npy`` file or ``builtin:NAME``.
+    array : str, optional
+        Name of the array within a zarr group.
+    orientation : {"samples_first", "features_first"}
+        How the array is stored: (samples, features), or (features, samples).
+    missing_chunks : {"error", "fill"}
+        Whether a chunk that does not exist is an error, or holds the fill value.
+    storage_options : dict, optional
+        For URLs, handed to fsspec.
+
+    Raises
+    ------
+    DataError
+        If there is no such data, or it is not a table of real numbers.
+    """
+    if isinstance(data, Source):
+        return data
+    options = {"orientation": orientation, "missing_chunks": missing_chunks}
+    if isinstance(data, str | Path):
+        return _open_path(str(data), array, options, storage_options)
+    if isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None:
+        return MappedSource(data.T if orientation == "features_first" else data, "memory map")
+    if isinstance(data, np.ndarray):
+        return ArraySource(data.T if orientation == "features_first" else data)
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    if kind.startswith("zarr."):
+        from streampca.sources.zarr_store import open_array, open_group
+
+        return open_array(data, **options) if hasattr(data, "chunks") else open_group(data, array, options)
+    if kind.startswith("dask.array."):
+        from streampca.sources.dask_array import DaskSource
+
+        return DaskSource(data.T if orientation == "features_first" else data)
+    if kind.startswith(("scipy.sparse.", "xarray.", "anndata.")):
+        raise NotAvailableError(
+            f"{kind} is not read yet by this version: pass a numpy or Dask array, a zarr array or a path"
+        )
+    raise DataError(
+        f"cannot read data of type {kind}: expected a path, zarr.Array, dask array, numpy array or memory map"
+    )
+
+
+def _open_path(path: str, array: str | None, options: dict[str, str], storage_options: dict[str, Any] | None) -> Source:
+    if path.startswith("builtin:"):
+        from streampca.sources.builtin import materialise
+
+        path = str(materialise(path.removeprefix("builtin:")))
+    if path.endswith(".npy"):
+        if not Path(path).is_file():
+            raise DataError(f"{path}: no such file")
+        source = MappedSource.open(Path(path))
+        if options["orientation"] == "features_first":
+            raise NotAvailableError(
+                f"{path}: orientation features_first is read from zarr stores and arrays in memory, not from .npy files"
+            )
+        return source
+    from streampca.sources.zarr_store import open_path
+
+    return open_path(path, array, options, storage_options)
