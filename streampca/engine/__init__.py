@@ -1,0 +1,1 @@
+"""Plan, memory, and the execution of leaves."""

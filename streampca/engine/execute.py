@@ -1,0 +1,212 @@
+"""Leaves on threads or on a Dask cluster, merged in the plan's order whatever the order in which they finish."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from threadpoolctl import threadpool_limits
+
+from streampca.accumulators.base import Accumulator
+from streampca.block import Block
+from streampca.engine.fold import LeafResult, run_leaf
+from streampca.engine.memory import give_back_freed_memory
+from streampca.engine.plan import Leaf, Plan
+from streampca.errors import ClusterError
+from streampca.sources.base import ReadCount, Source
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a reading of the source has come."""
+
+    phase: str
+    """``"fit"`` or ``"scores"``."""
+    rows: int
+    """Rows done."""
+    n_samples: int
+    """Rows in all."""
+    bytes: int
+    """Decoded bytes read so far."""
+    seconds: float
+    """Seconds since the phase began."""
+
+
+ProgressCallback = Callable[[Progress], None]
+OnBlock = Callable[[Block, ReadCount], None]
+
+
+class Task(Protocol):
+    """What is done with a leaf; sent to the worker that does it."""
+
+    source: Source
+
+    def for_leaf(self, leaf: Leaf) -> Task:
+        """Return the task with no more of the source than `leaf` needs."""
+        ...
+
+    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
+        """Do it."""
+        ...
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """Fold the blocks of a leaf into a state of its own."""
+
+    source: Source
+    """Where the rows come from."""
+    accumulator: Accumulator[Any, Any]
+    """What they are folded into."""
+
+    def for_leaf(self, leaf: Leaf) -> FoldTask:
+        """Return the task with no more of the source than `leaf` needs."""
+        return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
+
+    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
+        """Fold."""
+        return run_leaf(self.source, self.accumulator, leaf, stop, on_block)
+
+
+class Meter:
+    """Counts rows and bytes as blocks finish, in any thread, and tells a callback."""
+
+    def __init__(self, phase: str, n_samples: int, callback: ProgressCallback | None):
+        self.phase, self.n_samples, self.callback = phase, n_samples, callback
+        self._rows, self._bytes = 0, 0
+        self._lock, self._began = threading.Lock(), time.perf_counter()
+
+    def add(self, n_rows: int, n_bytes: int) -> None:
+        """Count `n_rows` rows and `n_bytes` bytes more."""
+        with self._lock:
+            self._rows += n_rows
+            self._bytes += n_bytes
+            if self.callback is not None:
+                seconds = time.perf_counter() - self._began
+                self.callback(Progress(self.phase, self._rows, self.n_samples, self._bytes, seconds))
+
+    def add_block(self, block: Block, count: ReadCount) -> None:
+        """Count one block."""
+        self.add(len(block), count.bytes)
+
+
+class _Future(Protocol):
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> Any: ...
+    def result(self) -> LeafResult: ...
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Pin every BLAS of this process to one thread: threads are ours to decide, and the bits depend on their number."""
+    with threadpool_limits(1):
+        yield
+
+
+def accumulate(
+    source: Source,
+    accumulator: Accumulator[Any, Any],
+    plan: Plan,
+    *,
+    client: Any = None,
+    progress: ProgressCallback | None = None,
+) -> tuple[Any, ReadCount]:
+    """Read `source` once and return the state of all rows, and what the reading cost.
+
+    Leaves run on a thread pool of this process, or on the workers of `client`, a `distributed.Client`.
+    """
+    source.check()
+    total = accumulator.init(source.shape[1])
+    count = ReadCount()
+    results = execute(FoldTask(source, accumulator), plan, Meter("fit", plan.n_samples, progress), client)
+    try:
+        for result in results:
+            total = accumulator.absorb(total, result.state)
+            count += result.count
+            del result
+    finally:
+        results.close()
+    give_back_freed_memory()
+    return total, count
+
+
+def execute(task: Task, plan: Plan, meter: Meter, client: Any = None) -> Generator[LeafResult]:
+    """Yield the results of `task` for all leaves in the plan's order, from threads or from the workers of `client`."""
+    return _on_cluster(client, task, plan, meter) if client is not None else _on_threads(task, plan, meter)
+
+
+def _on_threads(task: Task, plan: Plan, meter: Meter) -> Generator[LeafResult]:
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
+    try:
+        yield from in_order(plan, lambda leaf: pool.submit(task, leaf, stop, meter.add_block))
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def in_order(plan: Plan, submit: Callable[[Leaf], _Future]) -> Iterator[LeafResult]:
+    """Keep a window of leaves in flight and yield their results in order, each as soon as all before it are there.
+
+    An error is raised when its leaf's turn comes, so that the error of a run does not depend on who was faster.
+    """
+    done: queue.SimpleQueue[int] = queue.SimpleQueue()
+    futures: dict[int, _Future] = {}
+    arrived: set[int] = set()
+    submitted = 0
+    for turn in range(plan.n_leaves):
+        while submitted < min(plan.n_leaves, turn + plan.window):
+            index = submitted
+            futures[index] = submit(plan.leaf(index))
+            futures[index].add_done_callback(lambda _, index=index: done.put(index))
+            submitted += 1
+        while turn not in arrived:
+            arrived.add(done.get())
+        yield futures.pop(turn).result()
+
+
+def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter) -> Generator[LeafResult]:
+    from distributed import CancelledError
+    from distributed.client import FutureCancelledError
+    from distributed.scheduler import KilledWorker
+
+    name = f"streampca-{secrets.token_hex(6)}"
+
+    def submit(leaf: Leaf) -> _Future:
+        future: _Future = client.submit(_on_worker, task.for_leaf(leaf), leaf, pure=False, key=f"{name}-{leaf.index}")
+        return future
+
+    try:
+        for index, result in enumerate(in_order(plan, submit)):
+            edges = plan.leaf(index).edges
+            meter.add(edges[-1] - edges[0], result.count.bytes)
+            yield result
+    except (KilledWorker, CancelledError, FutureCancelledError) as error:
+        raise ClusterError(
+            f"the cluster lost a task for good ({type(error).__name__}): {error}; look at the memory and the logs of its workers"
+        ) from error
+
+
+def _on_worker(task: Task, leaf: Leaf) -> LeafResult:
+    threadpool_limits(1)  # for good: a worker has no use for more, and tasks beside this one may run at the same time
+    return task(leaf)
+
+
+def active_client(source: Source) -> Any:
+    """Return the active `distributed.Client` if there is one and the source can be opened by its workers, else None."""
+    import sys
+
+    if "distributed" not in sys.modules or not source.portable:
+        return None
+    from distributed import get_client
+
+    try:
+        return get_client()
+    except ValueError:
+        return None

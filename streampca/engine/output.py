@@ -1,0 +1,160 @@
+"""Output that is whole or not there: built aside, committed by a record and a rename, and nothing of others touched."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from streampca.engine.memory import as_text
+from streampca.errors import NoSpaceError, OutputError
+
+RECORD = "streampca.json"
+"""Name of the commit record. A directory without it is not a result, and is never replaced."""
+
+_ZARR = r"(zarr\.json|[a-z_]+|[a-z_]+/zarr\.json|[a-z_]+/c(/\d+)*)"
+_OWN_FILES = {
+    "model": re.compile(rf"{RECORD}|{_ZARR}"),
+    "scores": re.compile(rf"{RECORD}|{_ZARR}"),
+    "run": re.compile(
+        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|((model|scores|samples)\.zarr(/({RECORD}|{_ZARR}))?)"
+    ),
+}
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Return the commit record of the output at `path`, None if there is none."""
+    try:
+        record = json.loads((path / RECORD).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and str(record.get("format", "")).startswith("streampca-") else None
+
+
+def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
+    """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
+    if path.is_symlink():
+        raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
+    if not path.exists():
+        parent = next(p for p in path.absolute().parents if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise OutputError(f"{path} cannot be made: {parent} is not a directory that can be written to")
+        return
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    record = read_record(path) if path.is_dir() else None
+    if record is None or record.get("format") != f"streampca-{kind}":
+        raise OutputError(
+            f"{path} exists and is not a {kind} of streampca: it is left untouched; name another place, or move it away"
+        )
+    if not overwrite:
+        raise OutputError(f"{path} holds a finished {kind} already: set overwrite, or name another place")
+    for found in path.rglob("*"):
+        relative = found.relative_to(path).as_posix()
+        if found.is_symlink() or not _OWN_FILES[kind].fullmatch(relative):
+            raise OutputError(
+                f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
+            )
+
+
+def require_apart(output: Path, source: str) -> None:
+    """Raise `OutputError` if `output` lies in the input, or the input in it."""
+    if "://" in source or not Path(source).exists():
+        return
+    a, b = output.resolve(), Path(source).resolve()
+    if a == b or a in b.parents or b in a.parents:
+        raise OutputError(f"output {output} and input {source} lie in each other: expected separate places")
+
+
+def require_room(path: Path, n_bytes: int) -> None:
+    """Raise `NoSpaceError` if the file system of `path` has less than `n_bytes` and 5 % free."""
+    parent = next(p for p in path.absolute().parents if p.exists())
+    free = shutil.disk_usage(parent).free
+    if free < 1.05 * n_bytes:
+        raise NoSpaceError(
+            errno.ENOSPC,
+            f"{path}: {as_text(n_bytes)} will be written, {as_text(free)} are free: make room, or name another place",
+        )
+
+
+class Aside:
+    """A directory that is built beside its place and renamed into it when it is complete.
+
+    ``with Aside(path, "model") as part:`` fills `part`; the commit record is written last, everything is flushed to the
+    disk before the rename. If the block fails, `part` is removed and what stood at `path` is as it was.
+    """
+
+    def __init__(self, path: Path, kind: str, *, overwrite: bool = False, run_id: str | None = None):
+        self.path, self.kind, self.overwrite = path, kind, overwrite
+        self.run_id = run_id or secrets.token_hex(8)
+        self.part = path.with_name(f"{path.name}.part-{self.run_id}")
+
+    def __enter__(self) -> Path:
+        require_replaceable(self.path, self.kind, overwrite=self.overwrite)
+        try:
+            self.part.mkdir(parents=True)
+        except OSError as error:
+            raise _output_error(error, self.part) from error
+        return self.part
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._commit()
+        except OSError as failure:
+            raise _output_error(failure, self.path) from failure
+        finally:
+            # This name is known to this run alone: whatever still stands there is its own.
+            shutil.rmtree(self.part, ignore_errors=True)
+        if (
+            isinstance(error, OSError)
+            and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            and not isinstance(error, NoSpaceError)
+        ):
+            raise _output_error(error, self.path) from error
+
+    def _commit(self) -> None:
+        record = {"format": f"streampca-{self.kind}", "run_id": self.run_id}
+        (self.part / RECORD).write_text(json.dumps(record) + "\n")
+        flush(self.part)
+        require_replaceable(self.path, self.kind, overwrite=self.overwrite)
+        old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")
+        if self.path.exists():
+            self.path.rename(old)
+        self.part.rename(self.path)
+        _flush_one(self.path.parent)
+        if old.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def flush(directory: Path) -> None:
+    """Force every file below `directory`, and the directories themselves, to the disk."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            _flush_one(Path(root) / name)
+        _flush_one(Path(root))
+
+
+def _flush_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _output_error(error: OSError, path: Path) -> OSError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(
+            errno.ENOSPC,
+            f"{path}: the file system is full; nothing at this path was changed: make room and start again",
+        )
+    return OutputError(f"{path} cannot be written: {error.strerror or error}")

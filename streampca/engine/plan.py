@@ -1,0 +1,296 @@
+"""What will be done, as one pure function of shape, chunks, parameters and memory: printed, checked, then obeyed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.covariance import Covariance, panel_rows
+from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
+from streampca.errors import PlanError
+from streampca.krylov import basis_size
+from streampca.solve import uses_krylov
+from streampca.sources.base import Source
+
+_BLOCK_BYTES = 32 * 2**20 - 2**16  # the C library hands blocks from 32 MiB on back to the system each time
+_BLOCK_ROWS = 2**18
+_TILE_THREADS_FROM = 4096  # features from which threads share one state instead of having one each
+_SMALL_STATE_BYTES = 16 * 2**20  # states up to here may wait for their turn to be merged
+_FIRST_LEAVES, _FIRST_LEAF_ROWS = 16, 8192
+_LEAF_ROWS, _LEAF_BYTES = 32768, 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A run of consecutive blocks that one task reads and folds."""
+
+    index: int
+    """Position in the order of merging."""
+    edges: tuple[int, ...]
+    """First row of each block, and the row behind the last."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shape of the work. Blocks, leaves and their order of merging do not depend on threads or workers."""
+
+    solver: str
+    """Which solver runs."""
+    reason: str
+    """Why."""
+    n_samples: int
+    """Rows of the source."""
+    n_features: int
+    """Columns of the source."""
+    dtype: str
+    """Data type of the source."""
+    work_dtype: str
+    """Data type of the products."""
+    n_components: int | None
+    """Components wanted; None where the data decides."""
+    passes: int
+    """How often the source is read by a fit."""
+    rows_per_block: int
+    """Rows of one block."""
+    n_blocks: int
+    """Number of blocks."""
+    n_leaves: int
+    """Number of leaves; each is a run of blocks."""
+    leaves_in_flight: int
+    """Leaves that run at once."""
+    window: int
+    """Leaves that run or wait to be merged, at most."""
+    threads: int
+    """Threads in all."""
+    threads_per_leaf: int
+    """Threads that share the tiles of one leaf."""
+    tile: int
+    """Largest side of a tile of the accumulated matrix."""
+    bytes_to_read: int
+    """Decoded bytes that a fit reads."""
+    flops: float
+    """Floating point operations of a fit."""
+    projected_bytes: int
+    """Largest resident memory of the process that is expected."""
+    allowed_bytes: int
+    """Ceiling of it."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Projected bytes by purpose; blocks, scratch, solve, scores and report do not all stand at the same time."""
+    notes: tuple[str, ...] = ()
+    """What a user should know."""
+    alternatives: tuple[dict[str, Any], ...] = ()
+    """Figures of the solvers that were not chosen."""
+
+    merge: str = "leaves are folded from left to right in the order of their rows"
+    """The order of merging."""
+
+    def leaves(self) -> list[Leaf]:
+        """Return all leaves in the order of merging."""
+        return [self.leaf(i) for i in range(self.n_leaves)]
+
+    def leaf(self, index: int) -> Leaf:
+        """Return one leaf."""
+        first, last = (self.n_blocks * i // self.n_leaves for i in (index, index + 1))
+        edges = [min(block * self.rows_per_block, self.n_samples) for block in range(first, last + 1)]
+        return Leaf(index, tuple(edges))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        data = asdict(self)
+        data["notes"], data["alternatives"] = list(self.notes), list(self.alternatives)
+        return data
+
+    def __str__(self) -> str:
+        components = "as many as the data asks for" if self.n_components is None else str(self.n_components)
+        lines = [
+            f"solver       {self.solver}: {self.reason}",
+            f"data         {self.n_samples:,} samples x {self.n_features:,} features, {self.dtype}; components: {components}",
+            f"reading      {self.passes} pass, {as_text(self.bytes_to_read)} decoded, in {self.n_blocks:,} blocks of {self.rows_per_block:,} rows",
+            f"work         {self.flops:.2e} flops in {self.work_dtype}, {self.n_leaves:,} leaves, {self.leaves_in_flight} at once "
+            f"x {self.threads_per_leaf} thread{'s' if self.threads_per_leaf > 1 else ''}",
+            f"memory       {as_text(self.projected_bytes)} projected of {as_text(self.allowed_bytes)} allowed ("
+            + ", ".join(f"{name} {as_text(size)}" for name, size in self.memory.items() if size)
+            + ")",
+            f"merging      {self.merge}",
+        ]
+        return "\n".join(lines + [f"note         {note}" for note in self.notes])
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a plan may use."""
+
+    allowed_bytes: int
+    """Ceiling of the resident memory of the process."""
+    process_bytes: int
+    """What the process takes before the first block."""
+    threads: int
+    """Threads to share."""
+    scores: bool = False
+    """Whether scores are written in a second reading."""
+    report: bool = False
+    """Whether a report is drawn."""
+    kept_rows: int = 0
+    """Rows that are copied out of the stream for the report."""
+    workers: int = 0
+    """Threads of a cluster that run leaves instead of this process; 0 = no cluster."""
+
+
+def plan_covariance(source: Source, accumulator: Covariance, n_components: int | None, resources: Resources) -> Plan:
+    """Return how the covariance of `source` is accumulated within the memory that is allowed.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit: with what is projected, what is allowed, and what would do.
+    """
+    n, d = source.shape
+    dtype = work_dtype(source.dtype)
+    notes: list[str] = []
+    smallest: Plan | None = None
+    for rows in _block_rows_to_try(source, dtype):
+        n_blocks = -(-n // rows)
+        n_leaves = _count_leaves(n, n_blocks, source.row_bytes)
+        for leaves_in_flight in _leaves_to_try(d, min(resources.threads, n_leaves)):
+            threads_per_leaf = max(1, resources.threads // leaves_in_flight)
+            window = leaves_in_flight * (
+                2 if leaves_in_flight > 1 and accumulator.state_bytes(d) <= _SMALL_STATE_BYTES else 1
+            )
+            shared = replace(accumulator, n_threads=threads_per_leaf)
+            memory = _memory(source, shared, n_components, rows, leaves_in_flight, min(window, n_leaves), resources)
+            blocks_read_twice = rows % source.chunk_rows != 0
+            plan = Plan(
+                solver="covariance",
+                reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(accumulator.state_bytes(d))} as tiles of its lower triangle",
+                n_samples=n,
+                n_features=d,
+                dtype=str(source.dtype),
+                work_dtype=str(dtype),
+                n_components=n_components,
+                passes=1,
+                rows_per_block=rows,
+                n_blocks=n_blocks,
+                n_leaves=n_leaves,
+                leaves_in_flight=leaves_in_flight,
+                window=window,
+                threads=resources.threads,
+                threads_per_leaf=threads_per_leaf,
+                tile=accumulator.grid(d).longest_side,
+                bytes_to_read=_bytes_to_read(source, rows) if blocks_read_twice else n * source.row_bytes,
+                flops=float(n) * d * d + 4 / 3 * float(d) ** 3,
+                projected_bytes=_peak(memory),
+                allowed_bytes=resources.allowed_bytes,
+                memory=memory,
+            )
+            if smallest is None or plan.projected_bytes < smallest.projected_bytes:
+                smallest = plan
+            if plan.projected_bytes <= resources.allowed_bytes:
+                if plan.bytes_to_read > n * source.row_bytes:
+                    notes.append(
+                        f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded "
+                        f"{plan.bytes_to_read / (n * source.row_bytes):.1f} times; fewer rows in a chunk or more memory would avoid it"
+                    )
+                return replace(plan, notes=tuple(notes))
+    assert smallest is not None
+    raise PlanError(_refusal(smallest, source))
+
+
+def _block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
+    """Return rows per block, best first: whole chunks about 32 MiB, fewer chunks, at last parts of a chunk."""
+    n, d = source.shape
+    band = min(source.chunk_rows, n)
+    best = max(1, min(_BLOCK_BYTES // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
+    if source.chunk_bytes == 0:  # no chunks to respect, but whole panels
+        best = max(1, best // 1024) * 1024 if best > 1024 else best
+    rows = [min(n, max(1, best // band) * band)]
+    while rows[-1] > band:
+        rows.append(max(band, rows[-1] // 2 // band * band))
+    while rows[-1] > 256:
+        rows.append(-(-rows[-1] // 2))
+    return rows
+
+
+def _count_leaves(n: int, n_blocks: int, row_bytes: int) -> int:
+    """Return a number of leaves that depends on the data alone.
+
+    Up to sixteen as soon as each has 8,192 rows, and more, in sixteens, once each has 32,768 rows and 64 MiB: adding
+    a leaf's matrix to the total then takes less than one part in a hundred of making it.
+    """
+    many = min(n // _LEAF_ROWS, n * row_bytes // _LEAF_BYTES)
+    few = n // _FIRST_LEAF_ROWS
+    leaves = many // _FIRST_LEAVES * _FIRST_LEAVES if many >= 2 * _FIRST_LEAVES else min(_FIRST_LEAVES, few)
+    return int(max(1, min(leaves, n_blocks)))
+
+
+def _leaves_to_try(d: int, most: int) -> list[int]:
+    if d >= _TILE_THREADS_FROM:
+        return [1]
+    return sorted({most, max(1, most // 2), 1}, reverse=True)
+
+
+def _bytes_to_read(source: Source, rows: int) -> int:
+    n = source.shape[0]
+    return sum(source.reads_of(start, min(start + rows, n)) for start in range(0, n, rows))
+
+
+def _memory(
+    source: Source,
+    accumulator: Covariance,
+    n_components: int | None,
+    rows: int,
+    leaves: int,
+    window: int,
+    resources: Resources,
+) -> dict[str, int]:
+    n, d = source.shape
+    k = min(n, d) if n_components is None else n_components
+    itemsize = work_dtype(source.dtype).itemsize
+    block = rows * source.row_bytes
+    buffers = (2 * block if source.buffered else 0) + source.overhead_bytes(rows)
+    scores_rows = min(rows, panel_rows(d, work_dtype(source.dtype)))
+    model = 8 * (3 * k * d + 4 * d)
+    scores = leaves * (buffers + 2 * scores_rows * d * itemsize + 6 * rows * k * itemsize) + d * k * itemsize
+    if uses_krylov(d, k):
+        solve = 8 * d * (2 * basis_size(d, k) + 8 * 64 + k)
+    else:
+        solve = 8 * (2 * d * d + 3 * d * k)
+    return {
+        "process": resources.process_bytes + ALLOWANCE_BYTES,
+        "states": accumulator.state_bytes(d) * (1 + window),
+        "blocks": leaves * buffers,
+        "scratch": leaves * accumulator.scratch_bytes(d, rows, itemsize),
+        "rows kept": 3 * resources.kept_rows * source.row_bytes,
+        "solve": solve,
+        "model": model,
+        "scores": scores if resources.scores else 0,
+        "report": REPORT_BYTES if resources.report else 0,
+    }
+
+
+def _peak(memory: dict[str, int]) -> int:
+    """Return the largest sum of what stands at the same time: streaming, solving, writing scores, drawing."""
+    always = memory["process"] + memory["rows kept"]
+    streaming = memory["states"] + memory["blocks"] + memory["scratch"]
+    solving = memory["states"] + memory["solve"] + memory["model"]
+    after = memory["states"] + memory["model"] + max(memory["scores"], memory["report"])
+    return always + max(streaming, solving, after)
+
+
+def _refusal(plan: Plan, source: Source) -> str:
+    """Return what is said when nothing fits."""
+    d = plan.n_features
+    largest = max(("states", "blocks", "solve", "scores", "report"), key=lambda name: plan.memory[name])
+    advice = {
+        "states": f"the {d:,} x {d:,} matrix is what takes the room; fewer features, or",
+        "solve": "fewer components (n_components), or",
+        "blocks": f"chunks of fewer than {source.chunk_rows:,} rows, or",
+        "scores": "scores: false, or",
+        "report": "report: false, or",
+    }[largest]
+    return (
+        f"projected {as_text(plan.projected_bytes)} exceeds the allowed {as_text(plan.allowed_bytes)}, of which the process itself takes "
+        f"{as_text(plan.memory['process'])}: {advice} memory of at least {as_text(1.01 * plan.projected_bytes)}"
+    )

@@ -1,0 +1,184 @@
+"""Models on disk: a zarr group of plain numeric arrays and JSON attributes, checked when it is read; never pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from streampca.engine.output import Aside
+from streampca.errors import ModelError
+from streampca.models.pca import PCAModel
+
+FORMAT = "streampca-model"
+FORMAT_VERSION = 1
+_ARRAYS = ("components", "explained_variance", "mean", "scale", "constant_features")
+_PLAIN = ("total_variance", "n_samples", "ddof", "center", "whiten", "numerical_rank", "certificate", "source")
+
+
+def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
+    """Write an array as chunks of up to 8 MiB with zstd and a CRC-32C that is checked on reading."""
+    rows = (
+        max(1, min(values.shape[0], 8 * 2**20 // max(1, values.nbytes // max(1, values.shape[0]))))
+        if values.size
+        else 1
+    )
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        chunks=(rows, *(max(1, n) for n in values.shape[1:])),
+        dtype=values.dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+    if values.size:
+        array[...] = values
+
+
+def save_model(model: PCAModel, path: str | Path, *, overwrite: bool = False) -> Path:
+    """Write `model` to a zarr group at `path`: whole or not at all.
+
+    Raises
+    ------
+    OutputError
+        If something is there that is not a model, or is one and `overwrite` is not set.
+    """
+    if not np.isfinite(model.components).all() or not np.isfinite(model.explained_variance).all():
+        raise ModelError("the model holds numbers that are not finite and is not saved")
+    with Aside(Path(path), "model", overwrite=overwrite) as aside:
+        write_model(model, aside)
+    return Path(path)
+
+
+def write_model(model: PCAModel, path: Path) -> None:
+    """Write the group of `model` to the empty directory `path`."""
+    group = zarr.open_group(path, mode="a", zarr_format=3)
+    digests = {}
+    for name in _ARRAYS:
+        values = getattr(model, name)
+        if values is not None:
+            write_array(group, name, values)
+            digests[name] = _digest(values)
+    attributes = {name: getattr(model, name) for name in _PLAIN}
+    group.attrs.update(
+        {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "kind": "pca",
+            "sha256": digests,
+            **json.loads(json.dumps(attributes)),
+        }
+    )
+
+
+def load_model(path: str | Path) -> PCAModel:
+    """Read the model at `path`.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is damaged: arrays are checked for shape, finiteness, order, orthonormality and SHA-256.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ModelError(f"{path}: no such model")
+    try:
+        group = zarr.open_group(path, mode="r")
+        attributes = dict(group.attrs)
+        _require(
+            attributes.get("format") == FORMAT and attributes.get("kind") == "pca", path, "it is not a streampca model"
+        )
+        _require(
+            attributes.get("version") == FORMAT_VERSION,
+            path,
+            f"it has format version {attributes.get('version')!r}, expected {FORMAT_VERSION}",
+        )
+        arrays = {name: _read(group, name, path) for name in _ARRAYS if name in group}
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{path} cannot be read as a model: {' '.join(str(error).split())[:200] or type(error).__name__}"
+        ) from error
+    digests = attributes.get("sha256")
+    _require(
+        isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved"
+    )
+    for name, values in arrays.items():
+        _require(
+            digests[name] == _digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
+        )
+    plain = {name: attributes.get(name) for name in _PLAIN}
+    _check(arrays, plain, path)
+    return PCAModel(
+        components=arrays["components"],
+        explained_variance=arrays["explained_variance"],
+        mean=arrays["mean"],
+        scale=arrays.get("scale"),
+        constant_features=arrays["constant_features"],
+        **plain,
+    )
+
+
+def _read(group: zarr.Group, name: str, path: Path) -> NDArray[Any]:
+    array = group[name]
+    _require(isinstance(array, zarr.Array), path, f"{name} is not an array")
+    kind = "i" if name == "constant_features" else "f"
+    _require(
+        np.dtype(array.dtype).kind == kind and array.nbytes <= 2**40, path, f"array {name} has dtype {array.dtype}"
+    )
+    return np.asarray(array[...])
+
+
+def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -> None:
+    _require(
+        {"components", "explained_variance", "mean", "constant_features"} <= set(arrays), path, "arrays are missing"
+    )
+    components, values = arrays["components"], arrays["explained_variance"]
+    _require(
+        components.ndim == 2 and values.shape == components.shape[:1] and len(values) > 0,
+        path,
+        "its shapes do not agree",
+    )
+    for name in ("mean", "scale"):
+        _require(
+            name not in arrays or arrays[name].shape == components.shape[1:],
+            path,
+            f"the shape of {name} does not agree",
+        )
+    _require(all(np.isfinite(a).all() for a in arrays.values()), path, "it holds numbers that are not finite")
+    _require(
+        bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
+    )
+    error = np.abs(components @ components.T - np.eye(len(components))).max()
+    _require(bool(error <= 1e-8), path, f"its components are not orthonormal (by {error:.1e})")
+    types = {
+        "total_variance": (int, float),
+        "n_samples": int,
+        "ddof": int,
+        "center": bool,
+        "whiten": bool,
+        "numerical_rank": int,
+    }
+    for name, kind in types.items():
+        _require(isinstance(plain[name], kind), path, f"attribute {name} is {plain[name]!r}")
+    _require(
+        isinstance(plain["certificate"], dict) and isinstance(plain["source"], dict),
+        path,
+        "its attributes are incomplete",
+    )
+
+
+def _digest(values: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def _require(holds: bool, path: Path, otherwise: str) -> None:
+    if not holds:
+        raise ModelError(f"{path} is not a usable model: {otherwise}")
