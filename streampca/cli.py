@@ -1,0 +1,274 @@
+"""The command: results on stdout, progress and errors on stderr, one line for each error, and an exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from streampca import __version__
+from streampca.errors import ConfigError, NotAvailableError, StreamPCAError
+
+_SET = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY.SUB=VALUE",
+    help="Change a key of the configuration; may be given again.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+_QUIET = click.option("--quiet", is_flag=True, help="No progress.")
+
+
+class StopSignalError(BaseException):
+    """A signal that ends the run."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="streampca")
+def cli() -> None:
+    """Principal components of data bigger than memory.
+
+    Exit status: 0 done, 2 configuration or usage, 3 cluster lost, 4 no space, 5 input missing, damaged or not finite,
+    6 output locked or not ours to touch, 7 plan exceeds memory, 130 or 143 stopped by a signal.
+    """
+
+
+@cli.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@_SET
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped (not available in this version).")
+@click.option("--fresh", is_flag=True, help="Start over even if a stopped run could go on.")
+@_QUIET
+@_JSON
+def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, quiet: bool, as_json: bool) -> None:
+    """Carry out the configuration file CONFIG."""
+    if resume and fresh:
+        raise ConfigError("--resume and --fresh contradict each other: give one of them")
+    from streampca.run import run as carry_out
+
+    with _progress(quiet) as progress:
+        finished = carry_out(config, overrides=overrides, resume=resume, progress=progress)
+    if as_json:
+        _print_json(finished.manifest)
+        return
+    manifest, directory = finished.manifest, finished.directory
+    from streampca.engine.memory import as_text
+
+    result, memory = manifest["result"], manifest["memory"]
+    captured = manifest["certificate"]["captured_variance"]
+    rows, features = manifest["source"]["shape"]
+    click.echo(
+        f"{manifest['name']}: {result['n_components']} components of {rows:,} x {features:,} carry {captured:.1%} of the variance"
+    )
+    reads = f"{manifest['passes']} pass for the fit" + (", 1 for the scores" if manifest["reads"]["scores"] else "")
+    click.echo(
+        f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
+        f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}"
+    )
+    for warning in manifest["warnings"]:
+        click.echo(f"note: {_plain(warning)}")
+    click.echo(
+        f"results in {directory}"
+        + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
+    )
+
+
+@cli.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@_SET
+@_JSON
+def plan(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Print what CONFIG would do: passes, bytes, memory, flops. Reads metadata only."""
+    from streampca.config import load_config
+    from streampca.run import parameters_of, plan_of, source_of
+
+    loaded = load_config(config, overrides)
+    planned = plan_of(loaded, source_of(loaded), parameters_of(loaded))
+    if as_json:
+        _print_json(planned.to_dict())
+    else:
+        click.echo(str(planned))
+
+
+@cli.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@_SET
+@_JSON
+def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Validate CONFIG without opening the data."""
+    from streampca.config import load_config
+
+    loaded = load_config(config, overrides)
+    if as_json:
+        _print_json({"valid": True, "name": loaded.name})
+    else:
+        click.echo(
+            f"{config} is valid: {loaded.name}, {loaded.model.kind} of {loaded.source.path_as_written}, results to {loaded.output.directory}"
+        )
+
+
+@cli.command()
+@click.argument("path", type=str)
+@_JSON
+def inspect(path: str, as_json: bool) -> None:
+    """Say what PATH is: a store, a model, scores, or a run."""
+    from streampca.inspection import inspect_path
+
+    found = inspect_path(path)
+    if as_json:
+        _print_json(found)
+        return
+    width = max(len(key) for key in found)
+    for key, value in found.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        click.echo(f"{key:<{width}}  {_plain(text if len(text) <= 300 else text[:300] + '…')}")
+
+
+@cli.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("source", type=str)
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--array", help="Name of the array within a group.")
+@click.option(
+    "--orientation", type=click.Choice(["samples_first", "features_first"]), default="samples_first", show_default=True
+)
+@click.option("--memory", help='Ceiling for the process, such as "2GiB".')
+@click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
+@_QUIET
+@_JSON
+def transform(
+    model: Path,
+    source: str,
+    out: Path,
+    array: str | None,
+    orientation: str,
+    memory: str | None,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Stream the scores of SOURCE under MODEL (a model or a run) to the zarr group OUT."""
+    from streampca.estimators import load
+    from streampca.sources import open_source
+
+    estimator = load(model)
+    opened = open_source(source, array=array, orientation=orientation)
+    with _progress(quiet) as progress:
+        estimator.set_params(progress=progress, memory=memory)
+        estimator.transform_to(opened, out, overwrite=overwrite)
+    shape = [opened.shape[0], estimator.n_components_]
+    if as_json:
+        _print_json({"path": str(out), "array": "scores", "shape": shape})
+    else:
+        click.echo(f"{out}: array scores, {shape[0]:,} x {shape[1]:,}")
+
+
+@cli.command()
+@click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
+def report(run_directory: Path) -> None:
+    """Write the HTML page of RUN again."""
+    from streampca.report import write_report
+    from streampca.run import read_manifest
+
+    read_manifest(run_directory)
+    click.echo(str(write_report(run_directory)))
+
+
+@cli.command()
+@click.argument("models", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where the merged model goes.")
+def merge(models: tuple[Path, ...], out: Path | None) -> None:
+    """Merge models of disjoint rows (not available in this version)."""
+    raise NotAvailableError("streampca merge is not available in this version: fit all rows in one run")
+
+
+@cli.command()
+@click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
+def verify(run_directory: Path) -> None:
+    """Read the data once more and measure again (not available in this version)."""
+    raise NotAvailableError(
+        "streampca verify is not available in this version: streampca inspect RUN prints what was measured"
+    )
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
+    """Give a progress callback, or None; close it at the end."""
+    if quiet:
+        yield None
+        return
+    from streampca.progress import ProgressBar
+
+    bar = ProgressBar()
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    click.echo(json.dumps(data, indent=2, default=str))
+
+
+def _plain(text: str) -> str:
+    """Return `text` on one line, with control characters escaped: names come from files of others."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+    raise StopSignalError(number)
+
+
+def _fail(message: str, status: int) -> int:
+    click.echo(f"streampca: error: {_plain(' '.join(message.split()))}", err=True)
+    return status
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        cli.main(arguments, prog_name="streampca", standalone_mode=False)
+    except StopSignalError as stop:
+        name = signal.Signals(stop.number).name
+        return _fail(
+            f"stopped by {name}: nothing was changed; start the same command again to run from the beginning",
+            128 + stop.number,
+        )
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        return _fail(error.format_message(), 2)
+    except (click.Abort, BrokenPipeError):
+        return 1
+    except StreamPCAError as error:
+        return _fail(str(error), error.exit_status)
+    except MemoryError as error:
+        return _fail(f"the system gave no more memory ({error}): allow less with resources.memory, or free some", 7)
+    except Exception as error:
+        if os.environ.get("STREAMPCA_DEBUG"):
+            raise
+        return _fail(
+            f"internal error ({type(error).__name__}: {error}); set STREAMPCA_DEBUG=1 to see where, and please report it",
+            1,
+        )
+    return 0

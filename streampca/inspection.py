@@ -1,0 +1,85 @@
+"""What a path is: a store, a model, scores, a run, or a configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streampca.engine.output import read_record
+from streampca.errors import DataError
+
+
+def inspect_path(path: str) -> dict[str, Any]:
+    """Return what is known of `path` from its metadata.
+
+    Raises
+    ------
+    DataError
+        If nothing is there, or it is nothing that streampca reads or writes.
+    """
+    place = Path(path)
+    record = read_record(place) if place.is_dir() else None
+    if record is not None and record["format"] == "streampca-run":
+        return _of_run(place)
+    if place.is_dir() and _format_of(place) == "streampca-model":
+        return _of_model(place)
+    if place.is_dir() and _format_of(place) == "streampca-scores":
+        return {
+            "kind": "scores",
+            "complete": record is not None or read_record(place.parent) is not None,
+            **_of_store(f"{path}/scores"),
+        }
+    if place.is_dir() and ".part-" in place.name and (place / "config.yaml").exists():
+        return {
+            "kind": "unfinished run",
+            "path": path,
+            "meaning": "a run was stopped here before its commit record was written; it is not a result",
+        }
+    return {"kind": "source", **_of_store(path)}
+
+
+def _format_of(place: Path) -> str | None:
+    try:
+        data = json.loads((place / "zarr.json").read_bytes())
+        return str(data["attributes"]["format"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _of_run(place: Path) -> dict[str, Any]:
+    from streampca.run import read_manifest
+
+    manifest = read_manifest(place)
+    keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")
+    files = sorted(child.name for child in place.iterdir())
+    return {"kind": "run", "path": str(place), **{key: manifest.get(key) for key in keys}, "files": files}
+
+
+def _of_model(place: Path) -> dict[str, Any]:
+    from streampca.models.store import load_model
+
+    model = load_model(place)
+    return {
+        "kind": "model",
+        "path": str(place),
+        "components": list(model.components.shape),
+        "n_samples": model.n_samples,
+        "center": model.center,
+        "scale": model.scale is not None,
+        "whiten": model.whiten,
+        "ddof": model.ddof,
+        "total_variance": model.total_variance,
+        "explained_variance": model.explained_variance[:10].tolist(),
+        "numerical_rank": model.numerical_rank,
+        "certificate": model.certificate.get("statement"),
+    }
+
+
+def _of_store(path: str) -> dict[str, Any]:
+    from streampca.sources import open_source
+
+    if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():
+        raise DataError(f"{path}: no such file or directory")
+    source = open_source(path)
+    return source.describe() | {"bytes": source.shape[0] * source.row_bytes}

@@ -1,0 +1,304 @@
+"""A configured run: the line from a YAML file to a directory with model, scores, manifest and report."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zarr
+
+from streampca.config import RunConfig, load_config
+from streampca.engine.execute import ProgressCallback, active_client
+from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
+from streampca.engine.memory import peak_bytes
+from streampca.engine.output import Aside, require_apart, require_replaceable
+from streampca.engine.plan import Plan
+from streampca.engine.write import write_scores
+from streampca.errors import ClusterError, ModelError, NotAvailableError
+from streampca.models.store import write_array, write_model
+from streampca.selection import Threshold
+from streampca.sources import ReadCount, Source, open_source
+
+if TYPE_CHECKING:
+    from streampca.accumulators import RowsState
+    from streampca.estimators import PCA
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    directory: Path
+    """Where everything is."""
+    manifest: dict[str, Any]
+    """What was done: versions, fingerprints, reads, memory, time, certificate, result."""
+
+    @property
+    def model(self) -> PCA:
+        """Return the fitted estimator, read from the directory."""
+        from streampca.estimators import load
+
+        return load(self.directory)
+
+
+def run(
+    config: str | Path | RunConfig,
+    *,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Run:
+    """Carry out a configuration file and return the finished run.
+
+    The directory is built aside and renamed when it is complete, so a run that fails leaves what was there before.
+
+    Parameters
+    ----------
+    config : path or RunConfig
+        The YAML file.
+    overrides : sequence of "key.sub=value"
+        Changes to it, as with ``--set``.
+    resume : bool
+        Not available in this version.
+    progress : callable, optional
+        Called as blocks finish.
+    """
+    if resume:
+        raise NotAvailableError(
+            "resuming a run is not available in this version of streampca: run without --resume to start over"
+        )
+    config = load_config(config, overrides) if not isinstance(config, RunConfig) else config
+    directory = config.output.directory
+    require_replaceable(directory, "run", overwrite=config.output.overwrite)
+    parameters = parameters_of(config)
+    source = source_of(config)
+    require_apart(directory, source.description)
+    started, began = datetime.now(UTC), time.perf_counter()
+    with cluster_of(config), Aside(directory, "run", overwrite=config.output.overwrite) as part:
+        plan = plan_of(config, source, parameters)
+        (part / "config.yaml").write_text(config.to_yaml())
+        _write_json(part / "plan.json", plan.to_dict())
+        report_rows = kept_rows(source) if config.output.report else 0
+        fitted = fit(source, parameters, plan, keep_rows=report_rows, progress=progress)
+        (part / "model.zarr").mkdir()
+        write_model(fitted.model, part / "model.zarr")
+        if fitted.samples is not None:
+            _write_samples(fitted.samples, part / "samples.zarr")
+        scored = time.perf_counter()
+        scores = (
+            write_scores(source, fitted.model, plan, part / "scores.zarr", progress=progress)
+            if config.output.scores
+            else None
+        )
+        scores_seconds = time.perf_counter() - scored
+        manifest = _manifest(config, source, fitted, scores)
+        manifest["run_id"], manifest["started"] = part.name.rpartition("-")[2], started.isoformat(timespec="seconds")
+        manifest["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        manifest["seconds"] |= {"total": time.perf_counter() - began, "scores": scores_seconds if scores else None}
+        _finish(config, part, manifest)
+    return Run(directory, manifest)
+
+
+def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
+    """Write manifest and report; the manifest again if drawing took more memory than all that went before."""
+    _write_json(part / "manifest.json", manifest)
+    if not config.output.report:
+        return
+    from streampca.report import write_report
+
+    write_report(part)
+    if peak_bytes() > manifest["memory"]["peak_bytes"]:
+        manifest["memory"]["peak_bytes"] = peak_bytes()
+        _write_json(part / "manifest.json", manifest)
+        write_report(part)
+
+
+def parameters_of(config: RunConfig) -> Parameters:
+    """Return the parameters of the fit that `config` asks for; raise `NotAvailableError` for what is not carried out yet."""
+    from streampca.estimators import PCA
+
+    model = config.model
+    if model.kind != "pca":
+        raise NotAvailableError("model.kind: kernel_pca is not available in this version of streampca: use kind: pca")
+    n_components = model.n_components
+    estimator = PCA(
+        Threshold(n_components.threshold) if hasattr(n_components, "threshold") else n_components,
+        solver=model.solver,
+        center=config.preprocess.center,
+        scale=config.preprocess.scale,
+        missing=config.preprocess.missing,
+        whiten=model.whiten,
+        ddof=model.ddof,
+        memory=config.resources.memory_bytes,
+        random_state=config.seed,
+    )
+    threads = config.resources.threads
+    return estimator._parameters(None if threads == "auto" else int(threads))
+
+
+def source_of(config: RunConfig) -> Source:
+    """Open the source of `config`; reads metadata only."""
+    source = config.source
+    return open_source(
+        source.path,
+        array=source.array,
+        orientation=source.orientation,
+        missing_chunks=source.missing_chunks,
+        storage_options=dict(source.storage_options) or None,
+    )
+
+
+def plan_of(config: RunConfig, source: Source, parameters: Parameters) -> Plan:
+    """Return the plan of `config`."""
+    output = config.output
+    return plan_fit(source, parameters, scores=output.scores, report=output.report, client=active_client(source))
+
+
+@contextmanager
+def cluster_of(config: RunConfig) -> Iterator[None]:
+    """Start or join the cluster that `config` names, for as long as the block lasts."""
+    cluster = config.cluster
+    if cluster.kind == "threads":
+        yield
+        return
+    if cluster.kind not in ("local", "address"):
+        raise NotAvailableError(
+            f"cluster.kind: {cluster.kind} is not available in this version of streampca: use threads, local or address"
+        )
+    from distributed import Client
+
+    if cluster.kind == "address":
+        if cluster.tls is not None:
+            raise NotAvailableError("cluster.tls is not available in this version of streampca")
+        try:
+            client = Client(cluster.address, timeout="20s")
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"no scheduler answers at {cluster.address}: {error}") from error
+        with client:
+            yield
+        return
+    from distributed import LocalCluster
+
+    workers = None if cluster.n_workers == "auto" else cluster.n_workers
+    threads = None if cluster.threads_per_worker == "auto" else cluster.threads_per_worker
+    # On the loopback, without a dashboard; the ceiling is kept by the plan, not by killing workers.
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=threads, host="127.0.0.1", dashboard_address=None, memory_limit=0
+        ) as local,
+        Client(local),
+    ):
+        yield
+
+
+def _manifest(config: RunConfig, source: Source, fitted: Fit, scores: ReadCount | None) -> dict[str, Any]:
+    model, plan = fitted.model, fitted.plan
+    return {
+        "format": "streampca-run",
+        "format_version": 1,
+        "name": config.name,
+        "versions": versions(),
+        "source": source.describe() | {"path": config.source.path_as_written},
+        "passes": plan.passes,
+        "reads": {
+            "fit": _reads(fitted.count, plan, fitted.stream_seconds),
+            "scores": _reads(scores, plan, None) if scores else None,
+        },
+        "memory": {
+            "allowed_bytes": plan.allowed_bytes,
+            "projected_bytes": plan.projected_bytes,
+            "peak_bytes": peak_bytes(),
+        },
+        "seconds": {"fit": fitted.stream_seconds, "solve": fitted.solve_seconds},
+        "certificate": model.certificate,
+        "result": {
+            "n_components": len(model.components),
+            "total_variance": model.total_variance,
+            "explained_variance": model.explained_variance.tolist(),
+            "explained_variance_ratio": model.explained_variance_ratio.tolist(),
+            "constant_features": model.constant_features.tolist(),
+            "components_for": {str(share): model.components_for(share) for share in (0.9, 0.95, 0.99)},
+        },
+        "warnings": warnings_of(fitted, source),
+    }
+
+
+def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> dict[str, Any]:
+    return {
+        "blocks": plan.n_blocks,
+        "chunks": count.chunks,
+        "bytes": count.bytes,
+        "stored_bytes": count.stored_bytes,
+        "seconds": seconds,
+    }
+
+
+def warnings_of(fitted: Fit, source: Source) -> list[str]:
+    """Return what a user should know of a result before using it."""
+    model, found = fitted.model, list(fitted.plan.notes)
+    n_constant = len(model.constant_features)
+    if n_constant and model.scale is not None:
+        found.append(
+            f"{n_constant} feature(s) never vary and were given weight 0: {_some(model.constant_features.tolist())}"
+        )
+    if model.numerical_rank < len(model.components):
+        found.append(
+            f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
+        )
+    if source.missing_chunks_filled:
+        found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
+    return found
+
+
+def _some(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that has a say in the bits of a result."""
+    from importlib.metadata import version
+
+    from threadpoolctl import threadpool_info
+
+    blas = sorted(
+        {
+            f"{lib['internal_api']} {lib.get('version')} ({lib.get('architecture', '?')})"
+            for lib in threadpool_info()
+            if lib["user_api"] == "blas"
+        }
+    )
+    packages = ("streampca", "numpy", "scipy", "zarr", "numcodecs", "dask", "scikit-learn")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "blas": ", ".join(blas),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _write_samples(samples: RowsState, path: Path) -> None:
+    group = zarr.open_group(path, mode="a", zarr_format=3)
+    write_array(group, "rows", samples.values)
+    write_array(group, "index", samples.index)
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a finished run; raise `ModelError` if the directory is not one."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{directory} is not a finished run: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != "streampca-run":
+        raise ModelError(f"{directory} is not a finished run: its manifest.json is of another kind")
+    return manifest
