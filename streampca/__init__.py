@@ -22,11 +22,17 @@ _MODULES = ("accumulators", "errors", "metrics", "sources")
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
-    from streampca import accumulators, errors, metrics, sources
-    from streampca.errors import StreamPCAError
-    from streampca.estimators import PCA, KernelPCA, load, merge
-    from streampca.run import run
-    from streampca.selection import Threshold
+    from streampca import accumulators as accumulators
+    from streampca import errors as errors
+    from streampca import metrics as metrics
+    from streampca import sources as sources
+    from streampca.errors import StreamPCAError as StreamPCAError
+    from streampca.estimators import PCA as PCA
+    from streampca.estimators import KernelPCA as KernelPCA
+    from streampca.estimators import load as load
+    from streampca.estimators import merge as merge
+    from streampca.run import run as run
+    from streampca.selection import Threshold as Threshold
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from streampca.engine.execute import Progress
@@ -23,7 +23,7 @@ class ProgressBar:
         self._make = tqdm
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
-        self._bar: tqdm[None] | None = None
+        self._bar: Any = None
         self._phase = ""
         self._lock, self._last_line = threading.Lock(), time.monotonic()
 

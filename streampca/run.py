@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import zarr
 
 from streampca.config import RunConfig, load_config
+from streampca.config_values import Threshold as ConfigThreshold
 from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
 from streampca.engine.memory import peak_bytes
@@ -129,7 +130,7 @@ def parameters_of(config: RunConfig) -> Parameters:
         raise NotAvailableError("model.kind: kernel_pca is not available in this version of streampca: use kind: pca")
     n_components = model.n_components
     estimator = PCA(
-        Threshold(n_components.threshold) if hasattr(n_components, "threshold") else n_components,
+        Threshold(n_components.threshold) if isinstance(n_components, ConfigThreshold) else n_components,
         solver=model.solver,
         center=config.preprocess.center,
         scale=config.preprocess.scale,
@@ -178,7 +179,7 @@ def cluster_of(config: RunConfig) -> Iterator[None]:
         if cluster.tls is not None:
             raise NotAvailableError("cluster.tls is not available in this version of streampca")
         try:
-            client = Client(cluster.address, timeout="20s")
+            client = Client(cluster.address, timeout="20s")  # type: ignore[no-untyped-call]
         except (OSError, ValueError) as error:
             raise ClusterError(f"no scheduler answers at {cluster.address}: {error}") from error
         with client:
@@ -189,12 +190,9 @@ def cluster_of(config: RunConfig) -> Iterator[None]:
     workers = None if cluster.n_workers == "auto" else cluster.n_workers
     threads = None if cluster.threads_per_worker == "auto" else cluster.threads_per_worker
     # On the loopback, without a dashboard; the ceiling is kept by the plan, not by killing workers.
-    with (
-        LocalCluster(
-            n_workers=workers, threads_per_worker=threads, host="127.0.0.1", dashboard_address=None, memory_limit=0
-        ) as local,
-        Client(local),
-    ):
+    options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
+    local = LocalCluster(n_workers=workers, threads_per_worker=threads, **options)  # type: ignore[no-untyped-call]
+    with local, Client(local):  # type: ignore[no-untyped-call]
         yield
 
 

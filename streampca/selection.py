@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ class Threshold:
     """Threshold relative to the first eigenvalue, in (0, 1]."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.eps, bool) or not isinstance(self.eps, Real) or not 0 < self.eps <= 1:
+        if not _is_number(self.eps) or not 0 < self.eps <= 1:
             raise ParameterError(f"Threshold(eps={self.eps!r}): expected a number in (0, 1], for example 1e-3")
 
     def select(self, values: NDArray[np.float64], total: float) -> int | None:
@@ -57,6 +56,10 @@ class Threshold:
 
 
 Selection = Count | Share | Threshold
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def as_selection(n_components: Any, limit: int) -> Selection:
@@ -78,13 +81,13 @@ def as_selection(n_components: Any, limit: int) -> Selection:
         return Count(None)
     if isinstance(n_components, Threshold):
         return n_components
-    if isinstance(n_components, Integral) and not isinstance(n_components, bool):
+    if isinstance(n_components, int | np.integer) and not isinstance(n_components, bool):
         if not 1 <= n_components <= limit:
             raise ParameterError(
                 f"n_components={n_components!r} must be between 1 and min(n_samples, n_features)={limit} with this data"
             )
         return Count(int(n_components))
-    if isinstance(n_components, Real) and not isinstance(n_components, bool):
+    if _is_number(n_components):
         if not 0 < n_components < 1:
             raise ParameterError(
                 f"n_components={n_components!r} is a share of the variance and must lie in (0, 1); a count is an int"

@@ -87,7 +87,7 @@ class Covariance:
         return state
 
     def _add_panel(self, state: CovarianceState, panel: Block, dtype: np.dtype[Any]) -> CovarianceState:
-        n_rows, n_features = panel.values.shape
+        n_rows = len(panel)
         rows = borrow("panel", panel.values.shape, dtype)
         seen = centre(panel.values, rows)
         if not seen.finite.all():

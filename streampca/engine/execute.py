@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
@@ -46,7 +47,10 @@ OnBlock = Callable[[Block, ReadCount], None]
 class Task(Protocol):
     """What is done with a leaf; sent to the worker that does it."""
 
-    source: Source
+    @property
+    def source(self) -> Source:
+        """Where the rows come from."""
+        ...
 
     def for_leaf(self, leaf: Leaf) -> Task:
         """Return the task with no more of the source than `leaf` needs."""
@@ -164,11 +168,15 @@ def in_order(plan: Plan, submit: Callable[[Leaf], _Future]) -> Iterator[LeafResu
         while submitted < min(plan.n_leaves, turn + plan.window):
             index = submitted
             futures[index] = submit(plan.leaf(index))
-            futures[index].add_done_callback(lambda _, index=index: done.put(index))
+            futures[index].add_done_callback(partial(_arrived, done, index))
             submitted += 1
         while turn not in arrived:
             arrived.add(done.get())
         yield futures.pop(turn).result()
+
+
+def _arrived(done: queue.SimpleQueue[int], index: int, _: object) -> None:
+    done.put(index)
 
 
 def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter) -> Generator[LeafResult]:

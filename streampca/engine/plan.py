@@ -150,7 +150,7 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
     n, d = source.shape
     dtype = work_dtype(source.dtype)
     notes: list[str] = []
-    smallest: Plan | None = None
+    tried: list[Plan] = []
     for rows in _block_rows_to_try(source, dtype):
         n_blocks = -(-n // rows)
         n_leaves = _count_leaves(n, n_blocks, source.row_bytes)
@@ -185,8 +185,7 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
                 allowed_bytes=resources.allowed_bytes,
                 memory=memory,
             )
-            if smallest is None or plan.projected_bytes < smallest.projected_bytes:
-                smallest = plan
+            tried.append(plan)
             if plan.projected_bytes <= resources.allowed_bytes:
                 if plan.bytes_to_read > n * source.row_bytes:
                     notes.append(
@@ -194,8 +193,7 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
                         f"{plan.bytes_to_read / (n * source.row_bytes):.1f} times; fewer rows in a chunk or more memory would avoid it"
                     )
                 return replace(plan, notes=tuple(notes))
-    assert smallest is not None
-    raise PlanError(_refusal(smallest, source))
+    raise PlanError(_refusal(min(tried, key=lambda plan: plan.projected_bytes), source))
 
 
 def _block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
@@ -253,10 +251,8 @@ def _memory(
     scores_rows = min(rows, panel_rows(d, work_dtype(source.dtype)))
     model = 8 * (3 * k * d + 4 * d)
     scores = leaves * (buffers + 2 * scores_rows * d * itemsize + 6 * rows * k * itemsize) + d * k * itemsize
-    if uses_krylov(d, k):
-        solve = 8 * d * (2 * basis_size(d, k) + 8 * 64 + k)
-    else:
-        solve = 8 * (2 * d * d + 3 * d * k)
+    basis = 2 * basis_size(d, k) + 8 * 64 + k  # vectors of the iteration, and of the products in hand
+    solve = 8 * d * (basis if uses_krylov(d, k) else 2 * d + 3 * k)
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
         "states": accumulator.state_bytes(d) * (1 + window),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -142,8 +142,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self._take(fit(source, parameters, progress=self.progress), parameters)
         if not _is_array_like(X):
             self.n_features_in_ = source.shape[1]
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
+            self.__dict__.pop("feature_names_in_", None)
             if source.feature_names is not None:
                 self.feature_names_in_ = np.array(source.feature_names, dtype=object)
         return self
@@ -160,9 +159,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         if lazy.numblocks[1] > 1:
             lazy = lazy.rechunk({1: -1})
         k, dtype = len(self.components_), self._model.score_dtype(source.dtype)
-        return lazy.map_blocks(
-            self._model.transform, dtype=dtype, chunks=(lazy.chunks[0], (k,)), meta=np.empty((0, 0), dtype=dtype)
-        )
+        return _map_rows(self._model.transform, lazy, k, dtype)
 
     def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
         """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`; bounded memory, whole or not at all."""
@@ -181,10 +178,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """Return the rows whose scores are `X`, in the original space: numpy for numpy, a lazy Dask array for Dask."""
         check_is_fitted(self)
         if _is_dask(X):
-            d = self.n_features_in_
-            return X.rechunk({1: -1}).map_blocks(
-                self._model.inverse_transform, dtype=X.dtype, chunks=(X.chunks[0], (d,))
-            )
+            return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
         X = np.asarray(X)
         if X.ndim != 2 or X.shape[1] != len(self.components_):
             raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {len(self.components_)})")
@@ -334,7 +328,7 @@ def load(path: str | Path) -> PCA:
         len(model.components), center=model.center, scale=model.scale is not None, whiten=model.whiten, ddof=model.ddof
     )
     estimator._set_model(model)
-    estimator.solver_, estimator.plan_ = "covariance", None
+    estimator.solver_ = "covariance"
     names = model.source.get("feature_names")
     if isinstance(names, list):
         estimator.feature_names_in_ = np.array(names, dtype=object)
@@ -348,10 +342,16 @@ def merge(models: Sequence[PCA]) -> PCA:
 
 def _is_array_like(X: Any) -> bool:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
-    if isinstance(X, np.memmap) or isinstance(X, str | Path | Source):
+    if isinstance(X, np.memmap | str | Path | Source):
         return False
     module = type(X).__module__
     return not module.startswith(("zarr.", "dask.", "xarray.", "anndata."))
+
+
+def _map_rows(function: Callable[..., NDArray[Any]], lazy: Any, n_columns: int, dtype: np.dtype[Any]) -> Any:
+    """Return the lazy array of `function` applied to every block of rows, `n_columns` wide."""
+    meta = np.empty((0, 0), dtype=dtype)
+    return lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
 
 
 def _is_dask(X: Any) -> bool:

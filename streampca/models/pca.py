@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.centring import work_dtype
 from streampca.solve import Reduced, Spectrum
 
 FloatArray = NDArray[np.float64]

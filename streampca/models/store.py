@@ -90,7 +90,7 @@ def load_model(path: str | Path) -> PCAModel:
         raise ModelError(f"{path}: no such model")
     try:
         group = zarr.open_group(path, mode="r")
-        attributes = dict(group.attrs)
+        attributes: dict[str, Any] = dict(group.attrs)
         _require(
             attributes.get("format") == FORMAT and attributes.get("kind") == "pca", path, "it is not a streampca model"
         )
@@ -106,7 +106,7 @@ def load_model(path: str | Path) -> PCAModel:
         raise ModelError(
             f"{path} cannot be read as a model: {' '.join(str(error).split())[:200] or type(error).__name__}"
         ) from error
-    digests = attributes.get("sha256")
+    digests: Any = attributes.get("sha256")
     _require(
         isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved"
     )
@@ -114,7 +114,7 @@ def load_model(path: str | Path) -> PCAModel:
         _require(
             digests[name] == _digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
         )
-    plain = {name: attributes.get(name) for name in _PLAIN}
+    plain: dict[str, Any] = {name: attributes.get(name) for name in _PLAIN}
     _check(arrays, plain, path)
     return PCAModel(
         components=arrays["components"],
@@ -128,11 +128,11 @@ def load_model(path: str | Path) -> PCAModel:
 
 def _read(group: zarr.Group, name: str, path: Path) -> NDArray[Any]:
     array = group[name]
-    _require(isinstance(array, zarr.Array), path, f"{name} is not an array")
+    if not isinstance(array, zarr.Array):
+        raise ModelError(f"{path} is not a usable model: {name} is not an array")
     kind = "i" if name == "constant_features" else "f"
-    _require(
-        np.dtype(array.dtype).kind == kind and array.nbytes <= 2**40, path, f"array {name} has dtype {array.dtype}"
-    )
+    fits = np.dtype(array.dtype).kind == kind and array.nbytes <= 2**40
+    _require(fits, path, f"array {name} has dtype {array.dtype}")
     return np.asarray(array[...])
 
 
@@ -158,7 +158,7 @@ def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -
     )
     error = np.abs(components @ components.T - np.eye(len(components))).max()
     _require(bool(error <= 1e-8), path, f"its components are not orthonormal (by {error:.1e})")
-    types = {
+    types: dict[str, Any] = {
         "total_variance": (int, float),
         "n_samples": int,
         "ddof": int,

@@ -104,13 +104,9 @@ class Source(ABC):
         import dask.array as da
 
         chunks = (max(1, rows_per_block), self.shape[1])
-        return da.from_array(
-            _Sliced(self),
-            chunks=chunks,
-            name=f"streampca-{self.fingerprint}-{rows_per_block}",
-            asarray=True,
-            fancy=False,
-        )
+        name = f"streampca-{self.fingerprint}-{rows_per_block}"
+        lazy: da.Array = da.from_array(_Sliced(self), chunks=chunks, name=name, asarray=True, fancy=False)  # type: ignore[no-untyped-call]
+        return lazy
 
 
 class _Sliced:

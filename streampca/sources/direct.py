@@ -121,13 +121,13 @@ class DirectReader:
     def _decode(self, file: Any, stored_bytes: int, chunk: NDArray[Any], key: str) -> None:
         limit = chunk.nbytes + chunk.nbytes // 8 + 2**16
         if self.chain.compressor is None and not self.chain.crc32c:
-            if stored_bytes != self.chunk_bytes or _fill(file, memoryview(chunk).cast("B")) != chunk.nbytes:
+            if stored_bytes != self.chunk_bytes or _fill(file, memoryview(chunk.data).cast("B")) != chunk.nbytes:
                 raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
             return
         if stored_bytes > limit or stored_bytes < 4:
             raise self._damaged(key, f"{stored_bytes} bytes stored for a chunk of {chunk.nbytes}")
         stored = borrow("stored", (stored_bytes,), np.uint8)
-        if _fill(file, memoryview(stored)) != stored_bytes:
+        if _fill(file, memoryview(stored.data)) != stored_bytes:
             raise self._damaged(key, "the file was cut short while it was read")
         if self.chain.crc32c:
             stored, checksum = stored[:-4], int.from_bytes(stored[-4:].tobytes(), "little")

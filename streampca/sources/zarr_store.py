@@ -108,7 +108,8 @@ class ZarrSource(Source):
         require_table(array.shape, np.dtype(array.dtype), label)
         store = array.store._store if isinstance(array.store, StrictStore) else array.store
         self.store = StrictStore(store, fill)
-        self.array = zarr.Array(zarr.AsyncArray(metadata=array.metadata, store_path=StorePath(self.store, array.path)))
+        metadata: Any = array.metadata
+        self.array: zarr.Array[Any] = zarr.Array(zarr.AsyncArray(metadata, StorePath(self.store, array.path)))
         self.dtype = np.dtype(array.dtype)
         self.grid = tuple(int(n) for n in (array.shards or array.chunks))  # the stored objects
         rows, columns = array.shape[::-1] if transposed else array.shape
@@ -120,7 +121,6 @@ class ZarrSource(Source):
         self.feature_names = _feature_names(attributes, self.shape[1])
         self.portable = "memory" not in type(store).__name__.lower()
         self.direct = DirectReader.of(self.array, store, transposed) if type(store) is LocalStore and not fill else None
-        self._missing: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {
