@@ -14,7 +14,7 @@ _EXPORTS = {
     "Threshold": "streampca.selection",
     "load": "streampca.estimators",
     "merge": "streampca.estimators",
-    "run": "streampca.run",
+    "run": "streampca.runs",
     "StreamPCAError": "streampca.errors",
 }
 _MODULES = ("accumulators", "errors", "metrics", "sources")
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from streampca.estimators import KernelPCA as KernelPCA
     from streampca.estimators import load as load
     from streampca.estimators import merge as merge
-    from streampca.run import run as run
+    from streampca.runs import run as run
     from streampca.selection import Threshold as Threshold
 
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
-        # Set here, because importing streampca.run binds the module to the name of the function.
         value = globals()[name] = getattr(import_module(_EXPORTS[name]), name)
         return value
     if name in _MODULES:

@@ -57,7 +57,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     """Carry out the configuration file CONFIG."""
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
-    from streampca.run import run as carry_out
+    from streampca.runs import run as carry_out
 
     with _progress(quiet) as progress:
         finished = carry_out(config, overrides=overrides, resume=resume, progress=progress)
@@ -93,7 +93,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
 def plan(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print what CONFIG would do: passes, bytes, memory, flops. Reads metadata only."""
     from streampca.config import load_config
-    from streampca.run import parameters_of, plan_of, source_of
+    from streampca.runs import parameters_of, plan_of, source_of
 
     loaded = load_config(config, overrides)
     planned = plan_of(loaded, source_of(loaded), parameters_of(loaded))
@@ -181,7 +181,7 @@ def transform(
 def report(run_directory: Path) -> None:
     """Write the HTML page of RUN again."""
     from streampca.report import write_report
-    from streampca.run import read_manifest
+    from streampca.runs import read_manifest
 
     read_manifest(run_directory)
     click.echo(str(write_report(run_directory)))

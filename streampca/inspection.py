@@ -48,7 +48,7 @@ def _format_of(place: Path) -> str | None:
 
 
 def _of_run(place: Path) -> dict[str, Any]:
-    from streampca.run import read_manifest
+    from streampca.runs import read_manifest
 
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")

@@ -13,7 +13,8 @@ from streampca.errors import NotFiniteError
 FloatArray = NDArray[np.float64]
 
 _SLAB_BYTES = 1 << 20  # rows that stay in the cache between subtraction and sum
-_SLAB_ROWS = 1024  # also bounds the rounding of float32 column sums
+_SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
+_SAMPLE_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -21,18 +22,16 @@ class Centred:
     """Where the centre of a panel of rows lies, and what is left of the rows around it; arrays ``(n_features,)``."""
 
     origin: FloatArray
-    """A row of the panel."""
-    offset: FloatArray
-    """The mean of the panel minus `origin`."""
+    """What was subtracted."""
     rest: FloatArray
-    """The mean of the centred rows: what rounding left of it."""
+    """The mean of the panel minus `origin`."""
     squares: FloatArray
     """Sum of the squares of each centred column."""
 
     @property
     def finite(self) -> NDArray[np.bool_]:
         """Tell for each column whether it came through without overflow, ``(n_features,)``."""
-        return np.isfinite(self.offset) & np.isfinite(self.squares)
+        return np.isfinite(self.rest) & np.isfinite(self.squares)
 
 
 def step_between(
@@ -40,8 +39,8 @@ def step_between(
 ) -> FloatArray:
     """Return the second mean minus the first.
 
-    A mean is kept as a row of the data (`origin`) and a small `offset`, because the difference of two means of 1e8
-    standard deviations that were rounded to float64 has only half its digits, while the difference of two rows is exact.
+    A mean is kept as a number near it (`origin`) and a small `offset`, because the difference of two means of 1e8
+    standard deviations that were rounded to float64 has only half its digits, while that of two origins is exact.
     """
     return (other_origin - origin) + (other_offset - offset)
 
@@ -61,9 +60,10 @@ def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
     """Write ``rows - c`` to `out` and return where c lies and what is left.
 
-    The centre c is chosen in two steps, the first row and then the mean of what is left, so that a column that never
-    varies comes out as exact zeros and a mean of 1e8 standard deviations costs no digits (Chan, Golub & LeVeque 1983,
-    section 3: shift before you sum).
+    The centre c is the mean of 128 rows spread over `rows`, so that one sweep does it all: what is left of the mean is
+    a tenth of a standard deviation, and `rest` takes it out of sums of squares without losing digits, however far the
+    mean (Chan, Golub & LeVeque 1983, section 3: shift before you sum). A column that never varies comes out as exact
+    zeros.
 
     Parameters
     ----------
@@ -76,24 +76,20 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
     Centred
     """
     n_rows, n_features = rows.shape
-    step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
-    ones = np.ones(min(step, n_rows), dtype=out.dtype)
-    first = rows[0].astype(out.dtype)
-    slabs = [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
-    total = np.zeros(n_features)
+    sample = rows[:: -(-n_rows // _SAMPLE_ROWS)]
     with np.errstate(over="ignore", invalid="ignore"):
-        for slab in slabs:
-            np.subtract(rows[slab], first, out=out[slab])
-            total += ones[: slab.stop - slab.start] @ out[slab]
-        shift = (total / n_rows).astype(out.dtype)
+        middle = sample.mean(axis=0, dtype=np.float64)
+        middle = np.where((sample == sample[0]).all(axis=0), sample[0], middle).astype(out.dtype)
+        step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
+        ones = np.ones(min(step, n_rows), dtype=out.dtype)
         rest, squares = np.zeros(n_features), np.zeros(n_features)
-        for slab in slabs:
-            part = out[slab]
-            part -= shift
+        for start in range(0, n_rows, step):
+            part = out[start : start + step]
+            np.subtract(rows[start : start + step], middle, out=part)
             rest += ones[: len(part)] @ part
             squares += np.einsum("ij,ij->j", part, part)
     rest /= n_rows
-    return Centred(first.astype(np.float64), shift.astype(np.float64) + rest, rest, squares)
+    return Centred(middle.astype(np.float64), rest, squares)
 
 
 def refuse_not_finite(rows: NDArray[Any], start: int) -> None:

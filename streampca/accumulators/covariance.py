@@ -29,7 +29,7 @@ class CovarianceState:
     n_samples: int
     """Number of rows."""
     origin: FloatArray
-    """A row of the data, shape ``(n_features,)``."""
+    """A number near the mean of each feature, shape ``(n_features,)``."""
     offset: FloatArray
     """Mean of each feature minus `origin`, shape ``(n_features,)``."""
     scatter: FloatArray
@@ -100,8 +100,8 @@ class Covariance:
         if dtype == np.float32 and not _within_float32(seen.squares, rows):
             return self._add_in_float64(state, panel)
         if state.n_samples == 0:
-            state = CovarianceState(0, seen.origin, seen.offset, state.scatter)
-        step = step_between(state.origin, state.offset, seen.origin, seen.offset)
+            state = CovarianceState(0, seen.origin, seen.rest, state.scatter)
+        step = step_between(state.origin, state.offset, seen.origin, seen.rest)
         n = state.n_samples + n_rows
         self._add_scatter(state.scatter, rows, step, state.n_samples * n_rows / n, seen.rest)
         return CovarianceState(n, state.origin, state.offset + step * (n_rows / n), state.scatter)

@@ -21,7 +21,7 @@ class MomentsState:
     n_samples: int
     """Number of rows."""
     origin: FloatArray
-    """A row of the data, shape ``(n_features,)``."""
+    """A number near the mean of each feature, shape ``(n_features,)``."""
     offset: FloatArray
     """Mean of each feature minus `origin`, shape ``(n_features,)``."""
     scatter: FloatArray
@@ -55,7 +55,7 @@ class Moments:
         if not seen.finite.all():
             refuse_not_finite(block.values, block.start)
         scatter = seen.squares - n_rows * seen.rest**2
-        return self.absorb(state, MomentsState(n_rows, seen.origin, seen.offset, scatter))
+        return self.absorb(state, MomentsState(n_rows, seen.origin, seen.rest, scatter))
 
     def merge(self, states: Sequence[MomentsState]) -> MomentsState:
         """Return the state of all rows behind `states`; none of them is changed."""

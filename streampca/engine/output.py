@@ -13,17 +13,26 @@ from types import TracebackType
 from typing import Any
 
 from streampca.engine.memory import as_text
-from streampca.errors import NoSpaceError, OutputError
+from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
-_ZARR = r"(zarr\.json|[a-z_]+|[a-z_]+/zarr\.json|[a-z_]+/c(/\d+)*)"
+_CHUNK = r"c(/\d+)*"
+_MODEL_ARRAYS = "components|explained_variance|mean|scale|constant_features"
+
+
+def _own(*arrays: str) -> str:
+    """Return the pattern of everything that we write into a zarr group of these arrays: nothing else is ever removed."""
+    return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
+
+
 _OWN_FILES = {
-    "model": re.compile(rf"{RECORD}|{_ZARR}"),
-    "scores": re.compile(rf"{RECORD}|{_ZARR}"),
+    "model": re.compile(_own(_MODEL_ARRAYS)),
+    "scores": re.compile(_own("scores")),
     "run": re.compile(
-        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|((model|scores|samples)\.zarr(/({RECORD}|{_ZARR}))?)"
+        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_own(_MODEL_ARRAYS)}))?"
+        rf"|samples\.zarr(/({_own('rows', 'index')}))?|scores\.zarr(/({_own('scores')}))?"
     ),
 }
 
@@ -57,14 +66,22 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         raise OutputError(f"{path} holds a finished {kind} already: set overwrite, or name another place")
     for found in path.rglob("*"):
         relative = found.relative_to(path).as_posix()
-        if found.is_symlink() or not _OWN_FILES[kind].fullmatch(relative):
+        if found.is_symlink() or not _OWN_FILES[kind].fullmatch(relative) or not _has_its_type(found):
             raise OutputError(
                 f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
             )
 
 
+def _has_its_type(found: Path) -> bool:
+    """Tell whether a path of one of our names is the kind of thing we write under that name."""
+    if found.suffix in (".json", ".yaml", ".html"):
+        return found.is_file()
+    return found.is_dir() or (found.is_file() and found.name.isdecimal())
+
+
 def require_apart(output: Path, source: str) -> None:
     """Raise `OutputError` if `output` lies in the input, or the input in it."""
+    source = source.removeprefix("file://")
     if "://" in source or not Path(source).exists():
         return
     a, b = output.resolve(), Path(source).resolve()
@@ -78,8 +95,7 @@ def require_room(path: Path, n_bytes: int) -> None:
     free = shutil.disk_usage(parent).free
     if free < 1.05 * n_bytes:
         raise NoSpaceError(
-            errno.ENOSPC,
-            f"{path}: {as_text(n_bytes)} will be written, {as_text(free)} are free: make room, or name another place",
+            f"{path}: {as_text(n_bytes)} will be written, {as_text(free)} are free: make room, or name another place"
         )
 
 
@@ -94,9 +110,12 @@ class Aside:
         self.path, self.kind, self.overwrite = path, kind, overwrite
         self.run_id = run_id or secrets.token_hex(8)
         self.part = path.with_name(f"{path.name}.part-{self.run_id}")
+        self._new_parents: list[Path] = []
 
     def __enter__(self) -> Path:
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
+        parents = self.part.absolute().parents
+        self._new_parents = [parent for parent in parents if not parent.exists()]
         try:
             self.part.mkdir(parents=True)
         except OSError as error:
@@ -106,19 +125,22 @@ class Aside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        committed = False
         try:
             if error is None:
                 self._commit()
+                committed = True
+        except StreamPCAError:
+            raise
         except OSError as failure:
             raise _output_error(failure, self.path) from failure
         finally:
             # This name is known to this run alone: whatever still stands there is its own.
             shutil.rmtree(self.part, ignore_errors=True)
-        if (
-            isinstance(error, OSError)
-            and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            and not isinstance(error, NoSpaceError)
-        ):
+            if not committed:
+                self._remove_new_parents()
+        # Errors of a connection carry no number, and those of a source are named already: the rest come from writing.
+        if isinstance(error, OSError) and error.errno and not isinstance(error, StreamPCAError | ConnectionError):
             raise _output_error(error, self.path) from error
 
     def _commit(self) -> None:
@@ -127,12 +149,31 @@ class Aside:
         flush(self.part)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
         old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")
-        if self.path.exists():
-            self.path.rename(old)
-        self.part.rename(self.path)
-        _flush_one(self.path.parent)
+        try:
+            if self.path.exists():
+                self.path.rename(old)
+            self.part.rename(self.path)
+            _flush_one(self.path.parent)
+        except BaseException:  # a signal too must not leave the earlier result under another name
+            self._take_back(old)
+            raise
         if old.exists():
             shutil.rmtree(old, ignore_errors=True)
+
+    def _take_back(self, old: Path) -> None:
+        """Undo the renames of `_commit`, as many as were done."""
+        if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
+            self.path.rename(self.part)
+        if old.exists() and not self.path.exists():
+            old.rename(self.path)
+
+    def _remove_new_parents(self) -> None:
+        """Remove the directories made for `part`, deepest first, unless something else has come into them."""
+        for parent in self._new_parents:
+            try:
+                parent.rmdir()
+            except OSError:
+                return
 
 
 def flush(directory: Path) -> None:
@@ -152,9 +193,9 @@ def _flush_one(path: Path) -> None:
 
 
 def _output_error(error: OSError, path: Path) -> OSError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    found = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoSpaceError(
-            errno.ENOSPC,
-            f"{path}: the file system is full; nothing at this path was changed: make room and start again",
+            f"{path}: no room to write ({found}); nothing at this path was changed: make room and start again"
         )
-    return OutputError(f"{path} cannot be written: {error.strerror or error}")
+    return OutputError(f"{path} cannot be written: {found}; nothing at this path was changed")

@@ -116,7 +116,11 @@ class DirectReader:
             raise DamagedChunkError(f"{self.root}: chunk {key} cannot be read: {error}") from error
         if chunk is not target:
             target[...] = chunk[within]
-        return ReadCount(1, chunk.nbytes, stored_bytes)
+        inside = [
+            min(size, extent - index * size)
+            for size, extent, index in zip(self.array.chunks, self.array.shape, coordinates, strict=True)
+        ]
+        return ReadCount(1, inside[0] * inside[1] * self.chain.dtype.itemsize, stored_bytes)
 
     def _decode(self, file: Any, stored_bytes: int, chunk: NDArray[Any], key: str) -> None:
         limit = chunk.nbytes + chunk.nbytes // 8 + 2**16

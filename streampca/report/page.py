@@ -1,0 +1,95 @@
+"""The page of a run: what its files hold, in one self-contained HTML file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from pathlib import Path
+
+from streampca.errors import NoSpaceError, OutputError
+from streampca.report import pictures, projection, result, what_ran, words
+from streampca.report.parts import Page
+from streampca.report.run_files import RunFiles, read_run
+
+NAME = "report.html"
+
+
+def write_report(directory: Path) -> Path:
+    """Write ``report.html`` of the run in `directory`, and return its path.
+
+    Reads plan.json, manifest.json, model.zarr and samples.zarr, a few rows at a time, never the scores; where there
+    are no samples, the page goes without what needs them. The same files give the same bytes. An older page is
+    replaced in one step, or not at all.
+
+    Raises
+    ------
+    DataError
+        The directory is not that of a run; ModelError when its model is missing or damaged.
+    OutputError
+        The page cannot be written; NoSpaceError when there is no room for it.
+    """
+    directory = Path(directory)
+    html = _render(_compose(read_run(directory)))
+    target = directory / NAME
+    part = directory / f"{NAME}.part-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with part.open("xb") as file:
+            file.write(html.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else OutputError
+        raise kind(f"{target} cannot be written: {error.strerror}") from error
+    return target
+
+
+def _compose(run: RunFiles) -> Page:
+    """Return everything the template needs, each part computed and released before the next."""
+    spectrum = result.spectrum_of(run)
+    shape = pictures.picture_shape(result.field(run.manifest, "source", "feature_shape"), run.n_features)
+    scores = projection.score(run, run.samples) if run.samples is not None else None
+    limits = result.value_limits(run, scores) if scores is not None and shape is not None else (0.0, 1.0)
+    return Page(
+        name=words.clean(result.field(run.manifest, "name") or run.name, 120),
+        summary=result.summary(run, spectrum),
+        byline=what_ran.byline(run),
+        tiles=result.tiles(run, spectrum),
+        warnings=what_ran.warnings(run),
+        components=result.components(run, spectrum, shape),
+        spectrum=result.spectrum_charts(run, spectrum),
+        scores=result.score_charts(spectrum, scores) if scores is not None else (),
+        map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
+        scores_note=_scores_note(run, scores),
+        reconstruction=result.reconstruction(run, scores, shape, limits) if scores is not None else None,
+        memory=what_ran.memory_bar(run),
+        time=what_ran.time_bar(run),
+        certificate=what_ran.certificate(run),
+        comparison=what_ran.comparison(run),
+        spectrum_table=what_ran.spectrum_table(spectrum),
+        facts=what_ran.facts(run),
+    )
+
+
+def _scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
+    if scores is None:
+        return ""
+    m, n = len(scores.values), result.sample_count(run)
+    if n is None or m >= n:
+        return f"All {words.plural(m, 'row')}, each a point at its scores."
+    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores."
+
+
+def _render(page: Page) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("streampca", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(page=page)

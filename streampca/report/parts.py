@@ -1,0 +1,195 @@
+"""The parts that the page is made of: plain values with the words beside them, nothing that reads or computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number at the top of the page."""
+
+    label: str
+    """What it counts."""
+    value: str
+    """The number, with its unit."""
+    note: str = ""
+    """A few words more."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its words."""
+
+    title: str
+    """Heading."""
+    svg: str
+    """The chart itself, made by `figures`: the only text that enters the page unescaped."""
+    alt: str
+    """What a reader who cannot see it should know."""
+    caption: str = ""
+    """One sentence below."""
+    legend: tuple[tuple[str, str], ...] = ()
+    """Pairs of a mark (``ink``, ``accent`` or ``second``) and its meaning."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture."""
+
+    uri: str
+    """The PNG file as a ``data:`` address."""
+    alt: str
+    """What it shows."""
+    caption: str
+    """Its number or name."""
+    note: str = ""
+    """A figure below the caption."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One loading as a bar that starts in the middle."""
+
+    name: str
+    """Name of the feature."""
+    value: str
+    """The loading in digits."""
+    percent: float
+    """Length, as a percentage of the longest."""
+    negative: bool
+    """Whether it points to the left."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The largest loadings of one component."""
+
+    title: str
+    """Which component, and its share."""
+    bars: tuple[Bar, ...]
+    """Longest first."""
+    caption: str
+    """How many loadings were left out."""
+
+
+@dataclass(frozen=True)
+class Components:
+    """What the components look like, as pictures or as bars."""
+
+    pictures: tuple[Picture, ...]
+    """The mean and the first components, when rows are pictures."""
+    bars: tuple[Bars, ...]
+    """The first components, when they are not."""
+    note: str
+    """How to read them."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """A few samples rebuilt from more and more components."""
+
+    heads: tuple[str, ...]
+    """Column headings: the numbers of components, then the original."""
+    names: tuple[str, ...]
+    """Name of each sample."""
+    errors: tuple[tuple[str, ...], ...]
+    """For each sample, the error left with each number of components."""
+    pictures: tuple[tuple[str, ...], ...]
+    """For each sample, ``data:`` addresses: one for each number of components, then the original; or nothing."""
+    charts: tuple[Chart, ...]
+    """Lines in place of pictures."""
+    note: str
+    """How to read them."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a horizontal bar."""
+
+    label: str
+    """What it stands for."""
+    value: str
+    """Its size in words."""
+    percent: float
+    """Its length, as a percentage of the whole bar."""
+    colour: str
+    """Which of the page's colours: ``accent``, ``second``, ``third`` or ``muted``."""
+
+
+@dataclass(frozen=True)
+class MemoryBar:
+    """Peak, projection and ceiling on one scale."""
+
+    peak: float
+    """Length of what was used, in percent."""
+    projected: float | None
+    """Place of what was projected, in percent."""
+    allowed: float
+    """Place of the ceiling, in percent."""
+    kept: bool
+    """Whether the ceiling was kept."""
+    words: str
+    """The same as a sentence."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its caption, headings and cells."""
+
+    caption: str
+    """What it holds."""
+    heads: tuple[str, ...]
+    """One heading for each column."""
+    rows: tuple[tuple[str, ...], ...]
+    """Cells; the first of each row is its heading."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with values, in a box of their own."""
+
+    title: str
+    """Heading."""
+    pairs: tuple[tuple[str, str], ...]
+    """Name and value."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything the template needs."""
+
+    name: str
+    """Name of the run."""
+    summary: str
+    """The result in one sentence."""
+    byline: tuple[str, ...]
+    """When, with what, and which run."""
+    tiles: tuple[Tile, ...]
+    """The numbers at the top."""
+    warnings: tuple[str, ...]
+    """What the run warned of."""
+    components: Components
+    """What the components look like."""
+    spectrum: tuple[Chart, ...]
+    """Eigenvalues and their sums."""
+    scores: tuple[Chart, ...]
+    """The samples on the axes."""
+    map: Picture | None
+    """The first two axes drawn with the samples themselves."""
+    scores_note: str
+    """How many samples the scores are of."""
+    reconstruction: Reconstruction | None
+    """A few samples, rebuilt."""
+    memory: MemoryBar | None
+    """The ceiling, and how it was kept."""
+    time: tuple[Segment, ...]
+    """Where the time went."""
+    certificate: tuple[str, ...]
+    """What is known about the error, in sentences."""
+    comparison: Table
+    """The plan against what was measured."""
+    spectrum_table: Table
+    """The first eigenvalues in digits."""
+    facts: tuple[Facts, ...]
+    """Source, plan, versions."""
