@@ -22,7 +22,7 @@ from streampca.engine.memory import peak_bytes
 from streampca.engine.output import Aside, require_apart, require_replaceable
 from streampca.engine.plan import Plan
 from streampca.engine.write import write_scores
-from streampca.errors import ClusterError, ModelError, NotAvailableError
+from streampca.errors import ClusterError, ModelError, NotAvailableError, NotFiniteError
 from streampca.models.store import write_array, write_model
 from streampca.selection import Threshold
 from streampca.sources import ReadCount, Source, open_source
@@ -87,7 +87,10 @@ def run(
         (part / "config.yaml").write_text(config.to_yaml())
         _write_json(part / "plan.json", plan.to_dict())
         report_rows = kept_rows(source) if config.output.report else 0
-        fitted = fit(source, parameters, plan, keep_rows=report_rows, progress=progress)
+        try:
+            fitted = fit(source, parameters, plan, keep_rows=report_rows, progress=progress)
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
         (part / "model.zarr").mkdir()
         write_model(fitted.model, part / "model.zarr")
         if fitted.samples is not None:
@@ -295,8 +298,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """Return the manifest of a finished run; raise `ModelError` if the directory is not one."""
     try:
         manifest = json.loads((directory / "manifest.json").read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{directory} is not a finished run: {error}") from error
+    except OSError as error:
+        raise ModelError(
+            f"{directory} is not a finished run: manifest.json cannot be read ({error.strerror})"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{directory} is not a finished run: its manifest.json is damaged ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != "streampca-run":
         raise ModelError(f"{directory} is not a finished run: its manifest.json is of another kind")
     return manifest

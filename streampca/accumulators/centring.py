@@ -79,7 +79,10 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
     sample = rows[:: -(-n_rows // _SAMPLE_ROWS)]
     with np.errstate(over="ignore", invalid="ignore"):
         middle = sample.mean(axis=0, dtype=np.float64)
-        middle = np.where((sample == sample[0]).all(axis=0), sample[0], middle).astype(out.dtype)
+        middle = np.where((sample == sample[0]).all(axis=0), sample[0], middle)
+        # A centre that the type of the rows can hold is subtracted exactly. Else each of the few values of a short type
+        # is rounded the same way every time, which does not average out (uint8: 2e-6 of the matrix, against 1e-8).
+        middle = (middle.astype(rows.dtype) if rows.dtype.kind == "f" else np.rint(middle)).astype(out.dtype)
         step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
         ones = np.ones(min(step, n_rows), dtype=out.dtype)
         rest, squares = np.zeros(n_features), np.zeros(n_features)

@@ -63,7 +63,8 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
             f"{path} exists and is not a {kind} of streampca: it is left untouched; name another place, or move it away"
         )
     if not overwrite:
-        raise OutputError(f"{path} holds a finished {kind} already: set overwrite, or name another place")
+        how = "set output.overwrite: true" if kind == "run" else "ask for overwrite"
+        raise OutputError(f"{path} holds a finished {kind} already: {how} to replace it, or name another place")
     for found in path.rglob("*"):
         relative = found.relative_to(path).as_posix()
         if found.is_symlink() or not _OWN_FILES[kind].fullmatch(relative) or not _has_its_type(found):

@@ -256,6 +256,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             )
         return Parameters(
             n_components=self.n_components,
+            solver=self.solver,
             center=bool(self.center),
             scale=bool(self.scale),
             whiten=bool(self.whiten),

@@ -134,7 +134,7 @@ def require_table(shape: tuple[int, ...], dtype: np.dtype[Any], description: str
         advice = (
             "Reshape your data with .reshape(-1, 1) for one feature"
             if len(shape) == 1
-            else "stack the other axes into one"
+            else "Stack the other axes into one"
         )
         raise DataError(
             f"Expected 2D array, got {len(shape)}D array of shape {tuple(shape)}: {description} must have samples in rows and features in columns. {advice}."

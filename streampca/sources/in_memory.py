@@ -39,6 +39,22 @@ class ArraySource(Source):
         return values, ReadCount(0, values.nbytes, values.nbytes)
 
 
+def _why(path: Path, error: Exception) -> str:
+    """Say what is wrong with an ``.npy`` file; numpy would advise to unpickle what it does not know."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    try:
+        with path.open("rb") as file:
+            magic = file.read(6)
+    except OSError:
+        magic = b""
+    if magic != b"\x93NUMPY":
+        return "it does not begin like one; expected a file that numpy.save wrote"
+    if "mmap length" in str(error):
+        return "it is cut short: fewer bytes than its header says; write it again"
+    return " ".join(str(error).split())
+
+
 class MappedSource(Source):
     """A memory-mapped array; blocks are copies, and the pages behind them are given back, so that memory stays bounded."""
 
@@ -54,7 +70,7 @@ class MappedSource(Source):
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} cannot be opened as an .npy file: {error}") from error
+            raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
         if not isinstance(array, np.memmap):
             raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
         return cls(array, str(path), path)

@@ -54,6 +54,10 @@ def open_path(path: str, array: str | None, options: dict[str, str], storage_opt
         node = zarr.open(path, mode="r", storage_options=storage_options if remote else None)
     except StreamPCAError:
         raise
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path} is not a zarr store: found no zarr.json, .zarray or .zgroup in it; expected a zarr array or group, or an .npy file"
+        ) from error
     except Exception as error:
         raise DataError(
             f"{path} cannot be opened as zarr: {_one_line(error)}; expected a zarr array or group of format 2 or 3"

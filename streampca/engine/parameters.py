@@ -1,0 +1,71 @@
+"""What goes into a fit beside the data, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.engine.plan import Plan
+from streampca.models.pca import PCAModel
+from streampca.selection import Selection, as_selection
+from streampca.sources.base import ReadCount, Source
+
+if TYPE_CHECKING:
+    from streampca.accumulators import RowsState
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What of a fit is decided by the user, beside the data."""
+
+    n_components: Any = None
+    """Count, share, `Threshold` or None."""
+    solver: str = "auto"
+    """``"auto"`` or one of `lines.SOLVERS`."""
+    center: bool = True
+    """Subtract the mean."""
+    scale: bool = False
+    """Divide by the standard deviation."""
+    whiten: bool = False
+    """Divide scores by their standard deviation."""
+    ddof: int = 1
+    """Divisor of variances is n − ddof."""
+    missing: str = "error"
+    """What is done with NaN: ``"error"``, ``"drop_rows"``, ``"mean"`` or ``"pairwise"``."""
+    sample_weight: NDArray[np.float64] | None = None
+    """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
+    feature_weight: NDArray[np.float64] | None = None
+    """Factor of each centred (and scaled) feature, ``(n_features,)``."""
+    seed: int = 0
+    """Seed of everything that is drawn."""
+    memory: int | str | None = None
+    """Ceiling for the process."""
+    threads: int | None = None
+    """Threads to share; None = all cores this process may use."""
+
+    def selection(self, source: Source) -> Selection:
+        """Return the rule for how many components, checked against the shape of `source`."""
+        return as_selection(self.n_components, min(source.shape))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit leaves behind."""
+
+    model: PCAModel
+    """The model."""
+    plan: Plan
+    """What was planned."""
+    state: Any
+    """The accumulated state, for merging and going on; None where the solver keeps none."""
+    samples: RowsState | None
+    """Rows copied out of the stream, where asked for."""
+    count: ReadCount
+    """What reading cost."""
+    stream_seconds: float
+    """Time of the reading."""
+    solve_seconds: float
+    """Time of the eigenproblem."""
