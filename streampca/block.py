@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 
@@ -17,8 +18,16 @@ class Block:
     start: int = 0
     """Index of the first row within the source."""
 
+    weights: NDArray[np.float64] | None = None
+    """Weight of each row, not negative, shape ``(n_rows,)``; None = all 1."""
+
     def __len__(self) -> int:
         return len(self.values)
+
+    def part(self, start: int, stop: int) -> Block:
+        """Return rows `start` to `stop` of the block, counted from its first."""
+        weights = None if self.weights is None else self.weights[start:stop]
+        return Block(self.values[start:stop], self.start + start, weights)
 
 
 def as_block(rows: Block | NDArray[Any]) -> Block:

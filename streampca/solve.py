@@ -23,7 +23,7 @@ _KRYLOV_SHARE = 10  # beyond, the iterative solver pays while at most one pair i
 
 @dataclass(frozen=True)
 class Reduced:
-    """A symmetric matrix W (M + n m mᵀ) W / (n − ddof), kept as its factors: scatter M, mean m, weights W."""
+    """A symmetric matrix D (M + W m mᵀ) D / (W − ddof), kept as its factors: scatter M, mean m, sum of weights W, factors D."""
 
     grid: TileGrid
     """How `scatter` is stored."""
@@ -32,9 +32,9 @@ class Reduced:
     weights: FloatArray
     """Weight of each feature: 1, or 1 / standard deviation and 0 for features that never vary; ``(n_features,)``."""
     offset: FloatArray | None
-    """√n times the mean where second moments about zero are wanted, else None; ``(n_features,)``."""
+    """√W times the mean where second moments about zero are wanted, else None; ``(n_features,)``."""
     divisor: float
-    """n − ddof."""
+    """W − ddof, where W is the sum of the weights: the number of rows where none are given."""
     mean: FloatArray
     """Mean of each feature, ``(n_features,)``."""
     variance: FloatArray
@@ -52,18 +52,19 @@ class Reduced:
         scatter: FloatArray,
         mean: FloatArray,
         n_samples: int,
+        weight: float,
         center: bool,
         scale: bool,
         ddof: int,
         n_threads: int,
     ) -> Reduced:
         """Return the matrix for a scatter about `mean`; raise `DataError` if there are too few rows."""
-        if n_samples <= ddof:
+        if weight <= ddof:
             raise DataError(
-                f"n_samples={n_samples} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
+                f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
                 + ("; found 1 sample" if n_samples == 1 else "")
             )
-        divisor = float(n_samples - ddof)
+        divisor = weight - ddof
         variance = np.maximum(grid.diagonal(scatter), 0) / divisor
         deviation = np.sqrt(variance)
         weights = (
@@ -71,7 +72,7 @@ class Reduced:
             if scale
             else np.ones_like(deviation)
         )
-        offset = None if center else mean * np.sqrt(n_samples)
+        offset = None if center else mean * np.sqrt(weight)
         return cls(grid, scatter, weights, offset, divisor, mean, variance, n_samples, n_threads)
 
     @property

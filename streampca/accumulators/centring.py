@@ -80,9 +80,9 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
     with np.errstate(over="ignore", invalid="ignore"):
         middle = sample.mean(axis=0, dtype=np.float64)
         middle = np.where((sample == sample[0]).all(axis=0), sample[0], middle)
-        # A centre that the type of the rows can hold is subtracted exactly. Else each of the few values of a short type
-        # is rounded the same way every time, which does not average out (uint8: 2e-6 of the matrix, against 1e-8).
-        middle = (middle.astype(rows.dtype) if rows.dtype.kind == "f" else np.rint(middle)).astype(out.dtype)
+        # Whole numbers minus a whole number have exact products. Else each of the few products of a short type is rounded
+        # the same way every time it is summed, which does not average out (uint8: 2e-6 of the matrix, against 1e-8).
+        middle = (middle if rows.dtype.kind == "f" else np.rint(middle)).astype(out.dtype)
         step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
         ones = np.ones(min(step, n_rows), dtype=out.dtype)
         rest, squares = np.zeros(n_features), np.zeros(n_features)
@@ -93,6 +93,17 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
             squares += np.einsum("ij,ij->j", part, part)
     rest /= n_rows
     return Centred(middle.astype(np.float64), rest, squares)
+
+
+def weigh(rows: NDArray[Any], weights: FloatArray) -> FloatArray:
+    """Multiply centred `rows` by the square roots of their weights, in place, and return their weighted mean."""
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _SLAB_ROWS):
+        part, own = rows[start : start + _SLAB_ROWS], weights[start : start + _SLAB_ROWS]
+        total += own @ part
+        part *= np.sqrt(own).astype(rows.dtype)[:, None]
+    mean: FloatArray = total / weights.sum()
+    return mean
 
 
 def refuse_not_finite(rows: NDArray[Any], start: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, step_between, work_dtype
+from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, step_between, weigh, work_dtype
 from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import MergeError, NotFiniteError
@@ -27,7 +27,11 @@ class CovarianceState:
     """What has been seen of the rows so far."""
 
     n_samples: int
-    """Number of rows."""
+    """Number of rows of positive weight."""
+    weight: float
+    """Sum of their weights; the number of rows where none are given."""
+    weight_squares: float
+    """Sum of the squares of their weights."""
     origin: FloatArray
     """A number near the mean of each feature, shape ``(n_features,)``."""
     offset: FloatArray
@@ -68,10 +72,13 @@ class Covariance:
 
     def init(self, n_features: int) -> CovarianceState:
         """Return the state of no rows, the identity of `merge`."""
-        return CovarianceState(0, np.zeros(n_features), np.zeros(n_features), np.zeros(self.grid(n_features).size))
+        scatter = np.zeros(self.grid(n_features).size)
+        return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), scatter)
 
     def update(self, state: CovarianceState, block: Block | NDArray[Any]) -> CovarianceState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
+
+        A row of weight w counts as w rows (frequency weights): weights need not be integers.
 
         Raises
         ------
@@ -82,7 +89,7 @@ class Covariance:
         n_panels = -(-len(block) // panel_rows(block.values.shape[1], work_dtype(block.values.dtype)))
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            panel = Block(block.values[start:stop], block.start + start)
+            panel = block.part(start, stop)
             state = self._add_panel(state, panel, work_dtype(block.values.dtype))
         return state
 
@@ -97,30 +104,44 @@ class Covariance:
                     f"column {int(np.flatnonzero(~seen.finite)[0])} overflows float64 when squared (rows {panel.start} to "
                     f"{panel.start + n_rows - 1}): expected magnitudes below 1e150; rescale this feature first"
                 )
+        total = squares = float(n_rows)
+        rest, n_counted = seen.rest, n_rows
+        if panel.weights is not None:
+            weights = panel.weights
+            total, squares = float(weights.sum()), float(weights @ weights)
+            n_counted = int(np.count_nonzero(weights))
+            if not n_counted:
+                return state
+            rest = weigh(rows, weights)
         if dtype == np.float32 and not _within_float32(seen.squares, rows):
             return self._add_in_float64(state, panel)
         if state.n_samples == 0:
-            state = CovarianceState(0, seen.origin, seen.rest, state.scatter)
-        step = step_between(state.origin, state.offset, seen.origin, seen.rest)
-        n = state.n_samples + n_rows
-        self._add_scatter(state.scatter, rows, step, state.n_samples * n_rows / n, seen.rest)
-        return CovarianceState(n, state.origin, state.offset + step * (n_rows / n), state.scatter)
+            state = replace(state, origin=seen.origin, offset=rest)
+        step = step_between(state.origin, state.offset, seen.origin, rest)
+        n = state.weight + total
+        self._add_scatter(state.scatter, rows, step, state.weight * total / n, rest, total)
+        return CovarianceState(
+            state.n_samples + n_counted,
+            n,
+            state.weight_squares + squares,
+            state.origin,
+            state.offset + step * (total / n),
+            state.scatter,
+        )
 
     def _add_in_float64(self, state: CovarianceState, panel: Block) -> CovarianceState:
         """Add a panel whose squares leave the range of float32, in halves so that the scratch does not grow."""
         middle = (len(panel) + 1) // 2
         for start in range(0, len(panel), middle):
-            half = Block(panel.values[start : start + middle], panel.start + start)
-            state = self._add_panel(state, half, np.dtype(np.float64))
+            state = self._add_panel(state, panel.part(start, start + middle), np.dtype(np.float64))
         return state
 
     def _add_scatter(
-        self, scatter: FloatArray, rows: NDArray[Any], step: FloatArray, weight: float, rest: FloatArray
+        self, scatter: FloatArray, rows: NDArray[Any], step: FloatArray, weight: float, rest: FloatArray, total: float
     ) -> None:
-        """Add rowsᵀ rows + weight · step stepᵀ − n_rows · rest restᵀ to `scatter`, tile by tile."""
-        n_rows, n_features = rows.shape
-        grid = self.grid(n_features)
-        left = np.stack([step * weight, rest * -n_rows], axis=1)
+        """Add rowsᵀ rows + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile."""
+        grid = self.grid(rows.shape[1])
+        left = np.stack([step * weight, rest * -total], axis=1)
         right = np.stack([step, rest])
 
         def add(pair: tuple[int, int]) -> None:
@@ -154,12 +175,19 @@ class Covariance:
             return state
         np.add(state.scatter, other.scatter, out=state.scatter)
         if state.n_samples == 0:
-            return CovarianceState(other.n_samples, other.origin, other.offset, state.scatter)
-        n = state.n_samples + other.n_samples
+            return replace(other, scatter=state.scatter)
+        n = state.weight + other.weight
         step = step_between(state.origin, state.offset, other.origin, other.offset)
-        weighted = step * (state.n_samples * other.n_samples / n)
+        weighted = step * (state.weight * other.weight / n)
         self.grid(len(step)).add_outer(state.scatter, weighted[:, None], step[None], self.n_threads)
-        return CovarianceState(n, state.origin, state.offset + step * (other.n_samples / n), state.scatter)
+        return CovarianceState(
+            state.n_samples + other.n_samples,
+            n,
+            state.weight_squares + other.weight_squares,
+            state.origin,
+            state.offset + step * (other.weight / n),
+            state.scatter,
+        )
 
     def finalize(self, state: CovarianceState) -> Reduced:
         """Return the symmetric matrix whose eigenpairs are the principal components; shares memory with `state`."""
@@ -168,6 +196,7 @@ class Covariance:
             scatter=state.scatter,
             mean=state.mean,
             n_samples=state.n_samples,
+            weight=state.weight,
             center=self.center,
             scale=self.scale,
             ddof=self.ddof,

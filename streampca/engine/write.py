@@ -11,10 +11,12 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from streampca.accumulators.centring import refuse_not_finite
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.output import require_room
 from streampca.engine.plan import Leaf, Plan
+from streampca.errors import NotFiniteError
 from streampca.models.pca import PCAModel
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import borrow
@@ -42,7 +44,14 @@ class ScoreTask:
         for block, count in read_ahead(self.source, leaf):
             n_rows, k = len(block), len(self.model.components)
             out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
-            array[block.start : block.start + n_rows] = self.model.transform(block.values, out)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = self.model.transform(block.values, out)
+            if not np.isfinite(scores).all():
+                refuse_not_finite(block.values, block.start)
+                raise NotFiniteError(
+                    f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
+                )
+            array[block.start : block.start + n_rows] = scores
             total += count
             if on_block is not None:
                 on_block(block, count)

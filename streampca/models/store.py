@@ -102,6 +102,10 @@ def load_model(path: str | Path) -> PCAModel:
         arrays = {name: _read(group, name, path) for name in _ARRAYS if name in group}
     except ModelError:
         raise
+    except (FileNotFoundError, zarr.errors.ContainsArrayError) as error:
+        raise ModelError(
+            f"{path} is not a streampca model: expected the model.zarr of a run, or what save wrote"
+        ) from error
     except Exception as error:
         raise ModelError(
             f"{path} cannot be read as a model: {' '.join(str(error).split())[:200] or type(error).__name__}"
