@@ -1,0 +1,219 @@
+"""The same bits for the loop, any number of threads, any order of completion, and the processes of a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import spectra
+import zarr
+from numpy.typing import NDArray
+
+from streampca import PCA
+from streampca.accumulators import Covariance
+from streampca.block import Block
+from streampca.engine.execute import accumulate, one_blas_thread
+from streampca.engine.fit import Parameters, fit, plan_fit
+from streampca.engine.fold import fold
+from streampca.engine.lines.covariance import accumulator_of, solve_model
+from streampca.engine.plan import Plan
+from streampca.models.pca import PCAModel
+from streampca.seeding import generator
+from streampca.sources import Source, open_source
+from streampca.sources.base import ReadCount
+
+pytestmark = pytest.mark.distributed
+
+
+def digest(model: PCAModel | PCA) -> str:
+    """Return the SHA-256 of components, eigenvalues and mean."""
+    model = model._model if isinstance(model, PCA) else model
+    arrays = (model.components, model.explained_variance, model.mean)
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def in_leaves(source: Source, parameters: Parameters, threads: int = 2) -> Plan:
+    """Return a plan of nine leaves of uneven blocks, as data too large for a test would have."""
+    plan, n = plan_fit(source, parameters), source.shape[0]
+    if plan.n_leaves > 1:
+        return plan
+    return replace(
+        plan, rows_per_block=3000, n_blocks=-(-n // 3000), n_leaves=9, leaves_in_flight=threads, window=2 * threads
+    )
+
+
+def by_the_loop(source: Source, parameters: Parameters, plan: Plan | None = None) -> PCAModel:
+    """Return the model by the specification: no threads, no cluster, one block after the other."""
+    plan = plan or in_leaves(source, parameters)
+    accumulator, d = accumulator_of(parameters), source.shape[1]
+    with one_blas_thread():
+        total = accumulator.init(d)
+        for leaf in plan.leaves():
+            blocks = (Block(source.read(start, stop)[0], start) for start, stop in pairwise(leaf.edges))
+            total = accumulator.absorb(total, fold(accumulator, blocks, d))
+        return solve_model(total, accumulator, parameters, plan.work_dtype, source.describe())
+
+
+class Slow(Source):
+    """A source whose reads take as long as chance has it, so that leaves finish in any order."""
+
+    buffered = True
+
+    def __init__(self, source: Source, seed: int):
+        self.source, self.seed = source, seed
+        self.shape, self.dtype, self.description = source.shape, source.dtype, source.description
+        self.chunk_rows, self.chunk_bytes = source.chunk_rows, source.chunk_bytes
+        self.order: list[int] = []
+
+    @property
+    def fingerprint(self) -> str:
+        return self.source.fingerprint
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        time.sleep(float(generator(self.seed, "sleep", start).random()) * 0.05)
+        values, count = self.source.read(start, stop, out)
+        self.order.append(start)
+        return values, count
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine leaves, uneven last chunks along both axes."""
+    path = tmp_path_factory.mktemp("determinism") / "rows.zarr"
+    rows = spectra.rows_with_spectrum(75_000, spectra.eigenvalues("slow", 24), seed=1).astype(np.float32) + 5
+    array = zarr.create_array(str(path), shape=rows.shape, chunks=(1000, 17), dtype=rows.dtype)
+    array[...] = rows
+    return path
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Several tiles and two leaves."""
+    path = tmp_path_factory.mktemp("determinism") / "wide.npy"
+    np.save(path, np.random.default_rng(2).standard_normal((16_500, 1100), dtype=np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None, silence_logs=50
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def covariance(n_components: Any, **parameters: Any) -> Parameters:
+    return Parameters(n_components, solver="covariance", **parameters)
+
+
+PARAMETERS = [covariance(5), covariance(0.9, scale=True, ddof=0), covariance(3, center=False, whiten=True)]
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=["plain", "scaled", "about zero"])
+def test_loop_and_threads(store: Path, parameters: Parameters) -> None:
+    source = open_source(store)
+    expected = digest(by_the_loop(source, parameters))
+    for threads in (1, 2, 3, 8):
+        assert digest(fit(source, parameters, in_leaves(source, parameters, threads)).model) == expected
+    rows = open_source(np.asarray(zarr.open_array(store)[...]))
+    assert digest(fit(rows, parameters, in_leaves(source, parameters)).model) == expected
+    source.direct = None  # type: ignore[attr-defined]
+    assert digest(fit(source, parameters, in_leaves(source, parameters)).model) == expected
+
+
+def test_the_number_of_threads_that_a_user_asks_for(store: Path) -> None:
+    source, parameters = open_source(store), covariance(5)
+    plans = [plan_fit(source, replace(parameters, threads=threads)) for threads in (1, 2, 5)]
+    assert len({(plan.rows_per_block, plan.n_leaves, plan.tile) for plan in plans}) == 1
+    expected = digest(by_the_loop(source, parameters, plans[0]))
+    for threads in (1, 2, 5):
+        assert digest(fit(source, replace(parameters, threads=threads)).model) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_completion(store: Path, seed: int) -> None:
+    expected = digest(by_the_loop(open_source(store), covariance(5)))
+    slow = Slow(open_source(store), seed)
+    plan = in_leaves(slow, covariance(5), threads=4)
+    assert digest(fit(slow, covariance(5), plan).model) == expected
+    assert slow.order != sorted(slow.order)
+
+
+def test_several_tiles(wide: Path) -> None:
+    source, parameters = open_source(wide), covariance(4)
+    plan = plan_fit(source, parameters)
+    assert plan.n_leaves > 1
+    assert plan.tile < plan.n_features
+    expected = digest(by_the_loop(source, parameters))
+    two = plan_fit(source, replace(parameters, threads=2))
+    shared = replace(two, leaves_in_flight=1, window=1, threads_per_leaf=2)
+    for choice in (plan_fit(source, replace(parameters, threads=1)), two, shared):
+        assert digest(fit(source, parameters, choice).model) == expected
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_threads_that_share_small_tiles(store: Path, n_threads: int) -> None:
+    source = open_source(store)
+    plan = in_leaves(source, covariance(5))
+    with one_blas_thread():
+        one, _ = accumulate(source, Covariance(tile_size=5), plan)
+        other, _ = accumulate(source, Covariance(tile_size=5, n_threads=n_threads), plan)
+    assert one.scatter.tobytes() == other.scatter.tobytes()
+    assert one.mean.tobytes() == other.mean.tobytes()
+
+
+def test_an_iterative_solution(tmp_path: Path) -> None:
+    """Wide enough for the iteration: its products are shared by threads too."""
+    rows = np.random.default_rng(3).standard_normal((3000, 1700), dtype=np.float32) * np.linspace(
+        3, 0.1, 1700, dtype=np.float32
+    )
+    models = [fit(open_source(rows), covariance(3, threads=threads)).model for threads in (1, 2)]
+    assert models[0].certificate["eigen_solver"] == "block krylov"
+    assert digest(models[0]) == digest(models[1])
+
+
+def test_two_worker_processes(store: Path, wide: Path, client: Any) -> None:
+    for path, parameters in ((store, PARAMETERS[0]), (store, PARAMETERS[1]), (wide, covariance(4))):
+        expected = digest(by_the_loop(open_source(path), parameters))
+        with client.as_current():
+            source = open_source(path)
+            assert digest(fit(source, parameters, in_leaves(source, parameters)).model) == expected
+
+
+def test_a_dask_array_here_and_on_the_cluster(store: Path, client: Any) -> None:
+    rows = zarr.open_array(store)[...]
+    array = da.from_array(rows, chunks=(3000, 10))
+    source, parameters = open_source(array), covariance(5)
+    plan = in_leaves(source, parameters)
+    expected = digest(by_the_loop(source, parameters, plan))
+    assert digest(fit(source, parameters, plan).model) == expected
+    pca = PCA(5, solver="covariance")
+    here = digest(pca.fit(array))
+    with client.as_current():
+        assert digest(fit(source, parameters, plan).model) == expected
+        assert digest(pca.fit(array)) == here
+        lazy = pca.transform(array)
+        there = np.asarray(client.compute(lazy).result())
+    assert there.tobytes() == lazy.compute(scheduler="synchronous").tobytes()
+
+
+def test_scores_written_by_the_cluster(store: Path, client: Any, tmp_path: Path) -> None:
+    pca = PCA(5, solver="covariance").fit(store)
+    pca.transform_to(store, tmp_path / "here.zarr")
+    with client.as_current():
+        pca.transform_to(store, tmp_path / "there.zarr")
+    here, there = (zarr.open_array(tmp_path / name / "scores", mode="r")[...] for name in ("here.zarr", "there.zarr"))
+    assert np.asarray(here).tobytes() == np.asarray(there).tobytes()

@@ -1,0 +1,42 @@
+"""Carries out one job in a process of its own and prints what was projected and what was measured; see test_memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    """Return projected, allowed and measured bytes of `job`."""
+    import numpy as np
+
+    import streampca as sp
+    from streampca.engine.memory import peak_bytes
+    from streampca.engine.plan_scores import plan_scores
+    from streampca.sources import open_source
+
+    if job["do"] == "run":
+        manifest = json.loads((sp.run(job["config"]).directory / "manifest.json").read_text())
+        return dict(manifest["memory"])
+    data: Any = job.get("path")
+    if data is None:
+        data = np.random.default_rng(0).standard_normal(job["shape"], dtype=np.dtype(job["dtype"]).type)
+    pca = sp.PCA(job.get("k"), solver="covariance", memory=job["memory"], **job.get("parameters", {})).fit(data)
+    fitted = figures(pca.plan_, peak_bytes())
+    if job["do"] == "fit":
+        return fitted
+    plan = plan_scores(open_source(data), pca._model, job["memory"])
+    pca.transform_to(data, Path(job["out"]))
+    # The peak of a process does not go down again, so the second projection stands beside the first.
+    return {"fit": fitted, "scores": figures(max(plan, pca.plan_, key=lambda p: p.projected_bytes), peak_bytes())}
+
+
+def figures(plan: Any, peak: int) -> dict[str, int]:
+    """Return the three numbers that are compared."""
+    return {"projected_bytes": plan.projected_bytes, "allowed_bytes": plan.allowed_bytes, "peak_bytes": peak}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -1,0 +1,278 @@
+"""The command as its user meets it: exit statuses, one helpful line for every error, and nothing half-written."""
+
+import json
+import os
+import shutil
+
+import distributed
+import numpy as np
+import pytest
+import zarr
+from stores import (
+    call_apart,
+    chunk_files,
+    config_text,
+    make_values,
+    picture,
+    write_group,
+    write_store,
+)
+
+GOOD = "source: {path: good.zarr}\noutput: {directory: out, report: false}\n"
+BROKEN_CONFIGURATIONS = [
+    ("", 2, ["source.path is missing"]),
+    ("just text", 2, ["found the text 'just text' at the top"]),
+    ("soruce: {path: good.zarr}", 2, ["did you mean source?"]),
+    (GOOD + "model: {n_component: 3}", 2, ["model.n_component", "did you mean n_components?"]),
+    (GOOD + "model: {n_components: 0}", 2, ["model.n_components: found 0", "allowed"]),
+    (GOOD + "model: {n_components: 9}", 2, ["n_components=9", "8"]),
+    (GOOD + "model: {n_components: 1.5}", 2, ["model.n_components: found 1.5"]),
+    (GOOD + "model: {kind: ica}", 2, ["model.kind", "pca, kernel_pca"]),
+    (GOOD + "model: {kind: kernel_pca}", 2, ["kernel_pca is not available", "use kind: pca"]),
+    (GOOD + "model: {solver: sketch}", 2, ["solver", "not available", "covariance"]),
+    (GOOD + "preprocess: {scale: 'yes'}", 2, ["preprocess.scale", "true or false"]),
+    (GOOD + "preprocess: {missing: drop_rows}", 2, ["missing", "not available"]),
+    (GOOD + "resources: {memory: lots}", 2, ["resources.memory", "2GiB"]),
+    (GOOD + "resources: {memory: 64MiB}", 7, ["projected", "exceeds the allowed 64 MiB", "memory of at least"]),
+    (GOOD + "cluster: {kind: slurm}", 2, ["cluster.kind: slurm is not available", "threads"]),
+    (GOOD + "seed: -1", 2, ["seed: found -1"]),
+    (GOOD + "seed: 1\nseed: 2", 2, ["line 4: seed is given twice"]),
+    (GOOD + "name: !!python/name:os.system x", 2, ["line 3: tags"]),
+    (GOOD + "name: &a x", 2, ["line 3: anchors"]),
+    (GOOD + "name: [", 2, ["broken.yaml: line 3: not YAML"]),
+    (GOOD + "name: '../../etc'", 2, ["name: found"]),
+    ("source: {path: good.zarr}\noutput: {directory: ''}", 2, ["output.directory"]),
+    ("source: {path: '${NO_SUCH_NAME}'}", 2, ["NO_SUCH_NAME"]),
+    ("source: {path: 'builtin:irsi'}\noutput: {directory: out}", 5, ["did you mean iris?"]),
+    ("source: {path: good.zarr}\noutput: {directory: good.zarr/out}", 6, ["lie in each other"]),
+    ("source: {path: 'file://good.zarr'}\noutput: {directory: good.zarr/out}", 6, ["lie in each other"]),
+    ("source: {path: good.zarr}\noutput: {directory: .}", 6, ["not a run of streampca", "untouched"]),
+    ("source: {path: good.zarr}\noutput: {directory: /}", 6, ["untouched"]),
+    ("source: {path: good.zarr}\noutput: {directory: broken.yaml}", 6, ["broken.yaml", "untouched"]),
+    ("source: {path: good.zarr}\noutput: {directory: broken.yaml/sub}", 6, ["broken.yaml", "not a directory"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"), BROKEN_CONFIGURATIONS, ids=[repr(t[-45:]) for t, _, _ in BROKEN_CONFIGURATIONS]
+)
+def test_a_broken_configuration(call, tmp_path, text, status, words):
+    (tmp_path / "broken.yaml").write_text(text)
+    before = picture(tmp_path)
+    call.quietly("run", "broken.yaml").refused(status, *words)
+    assert picture(tmp_path) == before
+
+
+def test_a_scheduler_that_does_not_answer(call, tmp_path, monkeypatch):
+    client = distributed.Client
+    monkeypatch.setattr(distributed, "Client", lambda address, timeout: client(address, timeout="1s"))
+    (tmp_path / "c.yaml").write_text(GOOD + "cluster: {kind: address, address: 'tcp://127.0.0.1:1'}")
+    call.quietly("run", "c.yaml").refused(3, "no scheduler answers at tcp://127.0.0.1:1")
+    assert not (tmp_path / "out").exists()
+
+
+def _missing(path):
+    chunk_files(write_store(path))[2].unlink()
+
+
+def _truncated(path):
+    os.truncate(chunk_files(write_store(path))[2], 1000)
+
+
+def _empty_chunk(path):
+    os.truncate(chunk_files(write_store(path, chain="zstd"))[2], 0)
+
+
+def _flipped(path):
+    chunk = chunk_files(write_store(path, chain="zstd+crc32c"))[2]
+    data = bytearray(chunk.read_bytes())
+    data[50] ^= 4
+    chunk.write_bytes(data)
+
+
+def _with_value(value):
+    def write(path):
+        values = make_values()
+        values[321, 5] = value
+        write_store(path, values)
+
+    return write
+
+
+def _values(values, chunks):
+    return lambda path: write_store(path, values, chunks=chunks)
+
+
+def _v2_objects(path):
+    path.mkdir()
+    metadata = {"zarr_format": 2, "shape": [4, 2], "chunks": [4, 2], "dtype": "|O", "compressor": None}
+    (path / ".zarray").write_text(json.dumps(metadata | {"fill_value": 0, "order": "C", "filters": [{"id": "pickle"}]}))
+
+
+def _text_file(path):
+    path.write_text("hello")
+
+
+def _no_store(path):
+    path.mkdir()
+    (path / "thesis.txt").write_text("years of work")
+
+
+def _cut_metadata(path):
+    write_store(path)
+    (path / "zarr.json").write_text('{"zarr_format": 3')
+
+
+def _npy(content):
+    def write(path):
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            np.save(path, content, allow_pickle=True)
+
+    return write
+
+
+def _cut_npy(path):
+    np.save(path, make_values())
+    os.truncate(path, 3000)
+
+
+BROKEN_INPUTS = [
+    ("missing chunk", "x.zarr", _missing, ["1 of 4 chunks", "c/2/0", "missing_chunks: fill"]),
+    ("truncated chunk", "x.zarr", _truncated, ["c/2/0", "1000 bytes", "6400"]),
+    ("empty chunk", "x.zarr", _empty_chunk, ["c/2/0", "zstd"]),
+    ("flipped bit", "x.zarr", _flipped, ["c/2/0", "zstd+crc32c", "checksum"]),
+    ("NaN", "x.zarr", _with_value(np.nan), ["x.zarr", "NaN", "row 321", "column 5"]),
+    ("infinity", "x.zarr", _with_value(-np.inf), ["x.zarr", "infinity", "row 321", "column 5"]),
+    ("overflow", "x.zarr", _with_value(1e200), ["x.zarr", "overflow", "column 5"]),
+    ("complex", "x.zarr", _values(make_values().astype(complex), (100, 8)), ["complex128", "real"]),
+    ("strings", "x.npy", _npy(np.array([["a", "b"]] * 4)), ["<U1", "expected"]),
+    ("dates", "x.npy", _npy(np.zeros((4, 2), "M8[s]")), ["datetime64[s]", "expected"]),
+    ("structure", "x.npy", _npy(np.zeros((4, 2), [("a", "f8")])), ["expected"]),
+    ("objects v2", "x.zarr", _v2_objects, ["x.zarr", "|O"]),
+    ("objects npy", "x.npy", _npy(np.array([[1, None]], dtype=object)), ["x.npy", "objects"]),
+    ("no rows", "x.zarr", _values(make_values()[:0], (1, 8)), ["0 sample(s)"]),
+    ("no columns", "x.zarr", _values(make_values()[:, :0], (100, 1)), ["0 feature(s)"]),
+    ("one row", "x.zarr", _values(make_values()[:1], (1, 8)), ["n_samples=1", "at least 2"]),
+    ("1-D", "x.zarr", _values(make_values()[:, 0], (100,)), ["1D array of shape (400,)", "2D"]),
+    ("3-D", "x.zarr", _values(make_values().reshape(400, 4, 2), (100, 4, 2)), ["3D array of shape (400, 4, 2)"]),
+    ("group without name", "x.zarr", write_group, ["name the array", "left (400, 8)", "right (400, 8)"]),
+    ("not a store", "x.zarr", _no_store, ["x.zarr", "zarr.json"]),
+    ("text file", "x.zarr", _text_file, ["x.zarr", "zarr"]),
+    ("cut metadata", "x.zarr", _cut_metadata, ["x.zarr", "cannot be opened"]),
+    ("nothing there", "x.zarr", lambda path: None, ["x.zarr: no such file or directory"]),
+    ("no such npy", "x.npy", lambda path: None, ["x.npy: no such file"]),
+    ("cut npy", "x.npy", _cut_npy, ["x.npy", "cut short"]),
+    ("empty npy", "x.npy", _npy(b""), ["x.npy"]),
+    ("not an npy", "x.npy", _npy(b"abc" * 100), ["x.npy", "not"]),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "write", "words"), BROKEN_INPUTS, ids=[case[0] for case in BROKEN_INPUTS])
+def test_a_broken_input(call, job, tmp_path, name, place, write, words):
+    write(tmp_path / place)
+    (tmp_path / "broken.yaml").write_text(config_text(place, "runs/broken"))
+    before = picture(tmp_path)
+    message = call.quietly("run", "broken.yaml").refused(5, *words)
+    assert "pickle.load" not in message
+    assert "allow_pickle" not in message
+    # Nor does it harm the run that stands where the new one should have gone.
+    assert call.quietly("run", job, "--set", f"source.path={place}").err == message
+    assert picture(tmp_path) == before
+
+
+@pytest.mark.parametrize("array", ["middle", "lef", "", "../left", "/left", "left/x"])
+def test_a_wrong_array_name(call, tmp_path, array):
+    write_group(tmp_path / "x.zarr")
+    (tmp_path / "c.yaml").write_text(config_text("x.zarr", "out"))
+    called = call.quietly("run", "c.yaml", "--set", f"source.array='{array}'")
+    called.refused(2 if array == "" else 5, "left (400, 8), right (400, 8)" if array else "source.array")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_of_an_array_that_is_nowrite_group(call):
+    call("transform", "good.zarr", "good.zarr", "out", "--quiet").refused(5, "good.zarr is not a streampca model")
+    call("inspect", "nowhere").refused(5, "nowhere: no such file or directory")
+
+
+@pytest.mark.parametrize("case", ["strings", "NaN", "3-D", "not a store", "missing chunk", "cut npy"])
+def test_a_broken_input_says_one_line_in_a_process_of_its_own(tmp_path, case):
+    """Here warnings of libraries would show."""
+    _, place, write, words = next(c for c in BROKEN_INPUTS if c[0] == case)
+    if case == "strings":
+        place, write, words = "x.zarr", _values(np.array([["a", "b"]] * 4), (4, 2)), ["<U1"]
+        write = _silently(write)
+    write(tmp_path / place)
+    (tmp_path / "c.yaml").write_text(config_text(place, "out"))
+    before = picture(tmp_path)
+    call_apart("run", "c.yaml", directory=tmp_path).refused(5, *words)
+    assert picture(tmp_path) == before
+
+
+def _silently(write):
+    def written(path):
+        with pytest.warns():  # that zarr v3 does not specify this type
+            write(path)
+
+    return written
+
+
+USAGE = [
+    (["run"], ["CONFIG"]),
+    (["runn", "c.yaml"], ["runn"]),
+    (["run", "nowhere.yaml"], ["nowhere.yaml"]),
+    (["run", "."], ["."]),
+    (["run", "job.yaml", "--bad"], ["--bad"]),
+    (["run", "job.yaml", "--set", "seed"], ["--set seed", "key.sub=value"]),
+    (["run", "job.yaml", "--set", "sede=1"], ["did you mean seed?"]),
+    (["run", "job.yaml", "--resume"], ["resum", "not available"]),
+    (["run", "job.yaml", "--resume", "--fresh"], ["contradict"]),
+    (["check", "good.zarr"], ["good.zarr"]),
+    (["merge"], ["MODEL"]),
+    (["verify", "runs/job"], ["not available"]),
+    (["transform", "runs/job", "good.zarr", "out", "--memory", "lots"], ["lots", "2GiB"]),
+    (["transform", "runs/job", "good.zarr", "out", "--orientation", "up"], ["samples_first"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), USAGE, ids=[" ".join(a) for a, _ in USAGE])
+def test_wrong_usage_has_status_2(call, job, tmp_path, arguments, words):
+    before = picture(tmp_path)
+    call(*arguments).refused(2, *words)
+    assert picture(tmp_path) == before
+
+
+def test_an_output_that_is_there_is_replaced_only_when_asked(call, job, tmp_path):
+    before = picture(tmp_path)
+    call.quietly("run", job, "--set", "output.overwrite=false").refused(6, "runs/job", "output.overwrite")
+    assert picture(tmp_path) == before
+
+
+def test_a_foreign_directory_or_file_in_it_is_left_untouched(call, job, tmp_path):
+    (tmp_path / "runs/job/model.zarr/thesis").write_text("years of work")
+    before = picture(tmp_path)
+    call.quietly("run", job).refused(6, "model.zarr/thesis", "untouched")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/streampca.json").write_text("{}")
+    call.quietly("run", job, "--set", "output.directory=mine").refused(6, "mine", "untouched")
+    shutil.rmtree(tmp_path / "mine")
+    assert picture(tmp_path) == before
+
+
+def test_a_link_as_output_is_refused(call, job, tmp_path):
+    (tmp_path / "link").symlink_to("runs/job")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    before = picture(tmp_path)
+    call.quietly("run", job, "--set", "output.directory=link").refused(6, "link is a symbolic link")
+    call.quietly("run", job, "--set", "output.directory=dangling").refused(6, "dangling is a symbolic link")
+    assert picture(tmp_path) == before
+
+
+def test_control_characters_of_names_are_escaped(call, tmp_path):
+    (tmp_path / "c.yaml").write_text(GOOD)
+    line = call.quietly("run", "c.yaml", "--set", 'source.path="no\\e[31mwhere\\n.zarr"').refused(2)
+    assert "\x1b" not in line
+    group = zarr.open_group(tmp_path / "evil.zarr", mode="w")
+    group.create_array("a\x1b[31m\nb", shape=(3, 2, 2), dtype="f8")
+    call("inspect", "evil.zarr").refused(5, "a\\x1b[31m")

@@ -1,0 +1,135 @@
+"""The commands one by one, and the configurations that come with the program."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import zarr
+from stores import REPOSITORY, chunk_files, make_values, picture, write_group, write_store
+
+import streampca as sp
+
+
+def test_help_and_version(call):
+    called = call("--help")
+    assert (called.status, called.err) == (0, "")
+    for name in ("run", "plan", "check", "inspect", "transform", "report", "merge", "verify"):
+        assert f"\n  {name} " in called.out
+        assert call(name, "--help").out.startswith(f"Usage: streampca {name} ")
+    assert max(map(len, called.out.splitlines())) <= 80
+    assert call("--version").out == f"streampca, version {sp.__version__}\n"
+
+
+def test_help_and_check_load_nothing_heavy(call, job, tmp_path):
+    code = (
+        "import sys; from streampca.cli import _status; assert _status(['--help']) == 0; "
+        "heavy = {'numpy', 'dask', 'zarr', 'sklearn', 'distributed', 'scipy', 'matplotlib', 'tqdm'}; "
+        "found = heavy & set(sys.modules); assert not found, found; "
+        "assert _status(['check', 'job.yaml']) == 0; found = heavy & set(sys.modules); assert not found, found"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "job.yaml is valid: job, pca of good.zarr, results to runs/job" in done.stdout
+    assert time.perf_counter() - started < 5  # about half a second; this only catches a mistake
+
+
+def test_check_reads_no_data(call, job, tmp_path):
+    shutil.rmtree(tmp_path / "good.zarr")
+    called = call("check", job, "--json")
+    assert (called.status, json.loads(called.out)) == (0, {"valid": True, "name": "job"})
+
+
+def test_plan_reads_no_chunk(call, job, tmp_path):
+    for chunk in chunk_files(tmp_path / "good.zarr"):
+        chunk.unlink()
+    before = picture(tmp_path)
+    called = call("plan", job)
+    assert (called.status, called.err) == (0, "")
+    assert "covariance" in called.out
+    planned = json.loads(call("plan", job, "--json").out)
+    assert planned["bytes_to_read"] == 400 * 8 * 8
+    assert planned["projected_bytes"] <= planned["allowed_bytes"]
+    call("plan", job, "--set", "resources.memory=64MiB").refused(7, "64 MiB")
+    assert picture(tmp_path) == before
+
+
+def test_run_reports_on_stdout_and_progress_on_stderr(call, job, tmp_path):
+    called = call("run", job)
+    assert called.status == 0
+    assert "8 components of 400 x 8" in called.out
+    assert "results in runs/job" in called.out
+    assert called.err.splitlines()[-1].startswith("writing scores: 400 of 400 rows (100%)")
+    quiet = call.quietly("run", job)
+    assert (quiet.status, quiet.err) == (0, "")
+    as_json = call("run", job, "--json", "--set", "model.n_components=3", "--set", "preprocess.scale=true")
+    manifest = json.loads(as_json.out)
+    assert manifest == json.loads((tmp_path / "runs/job/manifest.json").read_text())
+    assert manifest["result"]["n_components"] == 3
+    assert manifest["result"]["total_variance"] == pytest.approx(8)
+
+
+def test_inspect_says_what_things_are(call, job, tmp_path):
+    write_group(tmp_path / "group.zarr")
+    np.save(tmp_path / "x.npy", make_values())
+    expected = {
+        "good.zarr": {"kind": "source", "shape": [400, 8], "dtype": "float64"},
+        "x.npy": {"kind": "source", "shape": [400, 8]},
+        "builtin:iris": {"kind": "source", "shape": [150, 4]},
+        "runs/job": {"kind": "run", "name": "job", "passes": 1},
+        "runs/job/model.zarr": {"kind": "model", "components": [8, 8], "n_samples": 400},
+        "runs/job/scores.zarr": {"kind": "scores", "shape": [400, 8], "complete": True},
+    }
+    for path, facts in expected.items():
+        called = call("inspect", path)
+        assert (called.status, called.err) == (0, ""), path
+        assert called.out.startswith("kind "), path
+        found = json.loads(call("inspect", path, "--json").out)
+        assert facts.items() <= found.items(), path
+    call("inspect", "group.zarr").refused(5, "left (400, 8)")
+    call("inspect", "job.yaml").refused(5, "job.yaml")
+    call("inspect", "runs").refused(5, "runs")
+
+
+def test_transform_of_a_run_and_of_a_model_gives_the_scores_of_the_run(call, job, tmp_path):
+    for model in ("runs/job", "runs/job/model.zarr"):
+        called = call.quietly("transform", model, "good.zarr", "out.zarr", "--overwrite")
+        assert (called.status, called.out, called.err) == (0, "out.zarr: array scores, 400 x 8\n", "")
+        scores = zarr.open_array("out.zarr/scores", mode="r")[...]
+        np.testing.assert_array_equal(scores, zarr.open_array("runs/job/scores.zarr/scores", mode="r")[...])
+    before = picture(tmp_path)
+    call.quietly("transform", "runs/job", "good.zarr", "out.zarr").refused(6, "out.zarr", "overwrite")
+    call.quietly("transform", "runs/job", "good.zarr", "good.zarr", "--overwrite").refused(6, "good.zarr")
+    call.quietly("transform", "runs/job", "good.zarr", "runs/job", "--overwrite").refused(6, "not a scores")
+    call.quietly("transform", "nowhere", "good.zarr", "new").refused(5, "nowhere")
+    call.quietly("transform", "runs", "good.zarr", "new").refused(5, "runs")
+    write_store(tmp_path / "narrow.zarr", make_values(d=5), chunks=(100, 5))
+    call.quietly("transform", "runs/job", "narrow.zarr", "new").refused(2, "5 features", "8 features")
+    shutil.rmtree(tmp_path / "narrow.zarr")
+    assert picture(tmp_path) == before
+
+
+def test_report_writes_the_page_again(call, job, tmp_path):
+    called = call("report", "runs/job")
+    assert (called.status, called.out, called.err) == (0, "runs/job/report.html\n", "")
+    page = (tmp_path / "runs/job/report.html").read_bytes()
+    assert page.lstrip().lower().startswith(b"<!doctype html>")
+    before = picture(tmp_path)
+    for path in ("nowhere", "good.zarr", "runs", "job.yaml"):
+        call("report", path).refused(5, path, "not a finished run")
+    assert picture(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (REPOSITORY / "configs").glob("*.yaml")))
+def test_the_configurations_that_come_with_it_run_as_they_stand(call, tmp_path, name):
+    if (data := REPOSITORY / "data" / "photo-patches.zarr").exists() and name == "quickstart.yaml":
+        shutil.copytree(data, tmp_path / "data" / "photo-patches.zarr")  # made within seconds where it does not exist
+    called = call.quietly("run", REPOSITORY / "configs" / name)
+    assert (called.status, called.err) == (0, "")
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert sp.load(directory).components_.ndim == 2
+    assert (directory / "report.html").stat().st_size > 10_000

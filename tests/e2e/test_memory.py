@@ -1,0 +1,141 @@
+"""The promise about memory: measured peak ≤ projected ≤ allowed, and flat when the store grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+import zarr
+
+WORKER = Path(__file__).with_name("memory_worker.py")
+MIB = 2**20
+LEAST_SHARE = 0.4
+"""A projection that is larger than this share of it would refuse work that fits."""
+
+
+def make_store(
+    path: Path, shape: tuple[int, int], dtype: str, chunk_rows: int, *, codec: str = "none", **options: Any
+) -> Path:
+    """Write a store of any size in no time: one chunk of noise, and links to it in the place of all others."""
+    columns = options.get("chunk_columns", shape[1])
+    array = zarr.create_array(
+        str(path),
+        shape=shape,
+        chunks=(chunk_rows, columns),
+        dtype=dtype,
+        compressors=None if codec == "none" else "auto",
+        fill_value=0,
+    )
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((chunk_rows, columns))
+    array[:chunk_rows, :columns] = (noise * 20 + 100).astype(dtype)
+    first = path / "c" / "0" / "0"
+    for i in range(-(-shape[0] // chunk_rows)):
+        for j in range(-(-shape[1] // columns)):
+            key = path / "c" / str(i) / str(j)
+            if not key.exists():
+                key.parent.mkdir(parents=True, exist_ok=True)
+                os.link(first, key)
+    return path
+
+
+def measure(job: dict[str, Any]) -> dict[str, Any]:
+    """Return what a fresh process says of `job`."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(WORKER), json.dumps(job)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def assert_kept(name: str, result: dict[str, int]) -> None:
+    measured, projected, allowed = (result[f"{key}_bytes"] for key in ("peak", "projected", "allowed"))
+    line = f"{name:34s} measured {measured / MIB:7.1f} MiB  projected {projected / MIB:7.1f}  allowed {allowed / MIB:7.1f}  share {measured / projected:.2f}"
+    print(line)
+    assert measured <= projected, line
+    assert projected <= allowed, line
+    assert measured >= LEAST_SHARE * projected, line
+
+
+STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
+    "raw f4 narrow": ((1_000_000, 32), "float32", 50_000, {}),
+    "zstd u1 768": ((200_000, 768), "uint8", 4000, {"codec": "zstd"}),
+    "zstd f8 100": ((250_000, 100), "float64", 5000, {"codec": "zstd"}),
+    "raw f4 1500": ((30_000, 1500), "float32", 1000, {}),
+    "raw f4 2500, 2-d chunks": ((12_000, 2500), "float32", 1000, {"chunk_columns": 500}),
+    "zstd i2 400, tall chunks": ((150_000, 400), "int16", 20_000, {"codec": "zstd"}),
+    "zstd u1 narrow": ((3_000_000, 16), "uint8", 200_000, {"codec": "zstd"}),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_stores(name: str, tmp_path: Path) -> None:
+    shape, dtype, chunk_rows, options = STORES[name]
+    path = make_store(tmp_path / "x.zarr", shape, dtype, chunk_rows, **options)
+    k = 20 if shape[1] > 20 else 5
+    result = measure(
+        {"do": "fit and transform_to", "path": str(path), "k": k, "memory": "1GiB", "out": str(tmp_path / "s")}
+    )
+    assert_kept(f"{name}: fit", result["fit"])
+    assert_kept(f"{name}: transform_to", result["scores"])
+
+
+@pytest.mark.parametrize("k", [10, None])
+def test_every_component(k: int | None, tmp_path: Path) -> None:
+    path = make_store(tmp_path / "x.zarr", (8000, 1400), "float32", 1000)
+    assert_kept(f"1400 features, k={k}", measure({"do": "fit", "path": str(path), "k": k, "memory": "1GiB"}))
+
+
+@pytest.mark.parametrize("parameters", [{"scale": True}, {"center": False}], ids=["scale", "about zero"])
+def test_arrays_in_memory(parameters: dict[str, Any]) -> None:
+    job = {
+        "do": "fit",
+        "shape": [100_000, 200],
+        "dtype": "float32",
+        "k": 10,
+        "memory": "1GiB",
+        "parameters": parameters,
+    }
+    assert_kept(f"numpy, {parameters}", measure(job))
+
+
+def test_memory_mapped_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(400_000, 200)).flush()
+    assert_kept("npy of zeros", measure({"do": "fit", "path": str(path), "k": 10, "memory": "512MiB"}))
+
+
+def test_a_store_four_times_the_ceiling_and_flat_as_it_grows(tmp_path: Path) -> None:
+    """A gigabyte under 256 MiB takes what a quarter of it takes."""
+    peaks = []
+    for n in (131_072, 524_288):
+        path = make_store(tmp_path / f"{n}.zarr", (n, 512), "float32", 4000)
+        result = measure({"do": "fit", "path": str(path), "k": 10, "memory": "256MiB"})
+        assert_kept(f"{n * 2048 / MIB:.0f} MiB under 256 MiB", result)
+        peaks.append(result["peak_bytes"])
+    assert abs(peaks[1] - peaks[0]) <= 16 * MIB
+
+
+def test_a_run_with_scores_and_report(tmp_path: Path) -> None:
+    path = make_store(tmp_path / "x.zarr", (120_000, 768), "uint8", 4000, codec="zstd")
+    config = {
+        "version": 1,
+        "name": "memory",
+        "source": {"path": str(path)},
+        "model": {"kind": "pca", "n_components": 20},
+        "resources": {"memory": "512MiB"},
+        "output": {"directory": str(tmp_path / "run"), "scores": True, "report": True},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert_kept("run with scores and report", measure({"do": "run", "config": str(tmp_path / "config.yaml")}))

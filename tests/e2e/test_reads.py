@@ -1,0 +1,155 @@
+"""One honest read: `fit` takes every stored chunk exactly once, `transform_to` once more, `plan` none."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
+
+from streampca import PCA
+from streampca.sources import direct, open_source
+
+ROWS = np.random.default_rng(0).standard_normal((2003, 37)).astype(np.float32)
+
+
+class CountingStore(WrapperStore[Store]):
+    """A store that counts how often every chunk, or a stretch of it, is asked for."""
+
+    def __init__(self, store: Store):
+        super().__init__(store)
+        self.gets: Counter[tuple[str, str]] = Counter()
+
+    def _with_store(self, store: Store) -> CountingStore:
+        return type(self)(store)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        if not key.endswith((".json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")):
+            self.gets[key, str(byte_range)] += 1
+        return await self._store.get(key, prototype, byte_range)
+
+
+def stored_keys(store: Store) -> set[str]:
+    """Return the keys of all stored chunks."""
+
+    async def listed() -> set[str]:
+        return {key async for key in store.list() if not key.split("/")[-1].endswith((".json", ".zarray", ".zattrs"))}
+
+    return asyncio.run(listed())
+
+
+GRIDS: dict[str, dict[str, Any]] = {
+    "rows": {"chunks": (100, 37)},
+    "uneven, both axes": {"chunks": (173, 10)},
+    "columns": {"chunks": (2003, 5)},
+    "shards": {"chunks": (50, 10), "shards": (200, 20)},
+    "version 2": {"chunks": (128, 16), "zarr_format": 2},
+    "one chunk": {"chunks": (2003, 37)},
+}
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CountingStore:
+    return CountingStore(MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "x.zarr"))
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("orientation", ["samples_first", "features_first"])
+def test_a_counting_store(store: CountingStore, grid: str, orientation: str, tmp_path: Path) -> None:
+    stored = ROWS if orientation == "samples_first" else np.ascontiguousarray(ROWS.T)
+    options = dict(GRIDS[grid])
+    for name in ("chunks", "shards"):
+        if name in options and orientation == "features_first":
+            options[name] = options[name][::-1]
+    array = zarr.create_array(
+        store, shape=stored.shape, dtype=stored.dtype, config={"write_empty_chunks": True}, **options
+    )
+    array[...] = stored
+    store.gets.clear()
+    keys = stored_keys(store._store)
+    source = open_source(array, orientation=orientation)
+    pca = PCA(5, solver="covariance")
+    pca.plan(source)
+    assert store.gets == {}
+    pca.fit(source)
+    # A shard that reaches beyond the array is read in stretches, each of them once.
+    assert {key for key, _ in store.gets} == keys
+    assert set(store.gets.values()) == {1}
+    assert grid == "shards" or len(store.gets) == len(keys)
+    assert pca.bytes_read_ == ROWS.nbytes
+    pca.transform_to(source, tmp_path / "scores.zarr")
+    assert set(store.gets.values()) == {2}
+    scores = zarr.open_array(tmp_path / "scores.zarr" / "scores", mode="r")[...]
+    np.testing.assert_allclose(scores, pca.transform(ROWS), atol=1e-4)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the files that the direct reader opens."""
+    counts: Counter[str] = Counter()
+
+    def counting(path: Any, *arguments: Any, **options: Any) -> Any:
+        counts[str(path)] += 1
+        return builtins.open(path, *arguments, **options)
+
+    monkeypatch.setattr(direct, "open", counting, raising=False)
+    return counts
+
+
+@pytest.mark.parametrize("grid", [name for name in GRIDS if name != "shards"])
+def test_the_direct_reader(grid: str, opened: Counter[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    zarr.create_array(str(path), shape=ROWS.shape, dtype=ROWS.dtype, **GRIDS[grid])[...] = ROWS
+    files = {
+        str(file)
+        for file in path.rglob("*")
+        if file.is_file() and not file.name.endswith((".json", ".zarray", ".zattrs"))
+    }
+    pca = PCA(5, solver="covariance")
+    pca.plan(path)
+    assert opened == {}
+    pca.fit(path)
+    assert dict(opened) == dict.fromkeys(files, 1)
+    pca.transform_to(path, tmp_path / "scores.zarr")
+    assert dict(opened) == dict.fromkeys(files, 2)
+
+
+@pytest.mark.parametrize("chunks", [(100, 37), (100, 10), ((3, 500, 1, 1499), 37), ((1000, 3, 1000), (30, 7))])
+def test_a_dask_array_is_computed_once(chunks: Any) -> None:
+    computed: Counter[tuple[int, int]] = Counter()
+
+    def block(block_info: Any = None) -> Any:
+        computed[tuple(block_info[None]["chunk-location"])] += 1
+        (a, b), (c, d) = block_info[None]["array-location"]
+        return ROWS[a:b, c:d]
+
+    array = da.map_blocks(block, chunks=da.core.normalize_chunks(chunks, ROWS.shape), dtype=ROWS.dtype, meta=ROWS[:0])
+    computed.clear()
+    PCA(5, solver="covariance").plan(array)
+    assert computed == {}
+    pca = PCA(5, solver="covariance").fit(array)
+    assert set(computed.values()) == {1}
+    assert len(computed) == array.npartitions
+    lazy = pca.transform(array)
+    assert set(computed.values()) == {1}
+    lazy.compute(scheduler="synchronous")
+    assert set(computed.values()) == {2}
+
+
+def test_progress_tells_every_row_and_byte(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    zarr.create_array(str(path), shape=ROWS.shape, dtype=ROWS.dtype, chunks=(100, 37))[...] = ROWS
+    seen: list[Any] = []
+    PCA(5, solver="covariance", progress=seen.append).fit(path)
+    assert seen[-1].rows == len(ROWS)
+    assert seen[-1].bytes == ROWS.nbytes
+    assert {step.phase for step in seen} == {"fit"}

@@ -1,0 +1,276 @@
+"""The laws that every accumulator keeps; a new accumulator adds a row to LAWS and inherits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tolerances
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from kinds import kinds_of_rows
+from strategies import Chunked, chunked
+
+from streampca.accumulators import Accumulator, Covariance, Joint, Moments, Rows, Triangle
+from streampca.accumulators.centring import work_dtype
+from streampca.engine.fold import fold
+
+AnyAccumulator = Accumulator[Any, Any]
+EXAMPLES = 60
+
+
+@dataclass(frozen=True)
+class Law:
+    """A row of the table."""
+
+    name: str
+    make: Callable[[NDArray[Any]], AnyAccumulator]
+    """The accumulator for these rows."""
+    same: Callable[[AnyAccumulator, Any, Any, NDArray[Any]], None]
+    """Asserts that two states of the same rows agree up to rounding."""
+    right: Callable[[AnyAccumulator, Any, NDArray[Any]], None]
+    """Asserts that a state is what numpy makes of the rows."""
+
+
+def centred(rows: NDArray[Any]) -> NDArray[np.float64]:
+    values = rows.astype(np.float64)
+    values = values - values[0]
+    return np.asarray(values - values.mean(axis=0))
+
+
+def assert_within(found: Any, expected: Any, tolerance: Any) -> None:
+    error = np.abs(np.asarray(found) - np.asarray(expected))
+    assert (error <= tolerance).all(), f"worst {(error - tolerance).max():.3e} above {np.max(tolerance):.3e}"
+
+
+def same_covariance(accumulator: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    assert left.n_samples == right.n_samples
+    assert_within(left.mean, right.mean, tolerances.mean(rows))
+    grid = accumulator.grid(rows.shape[1])
+    assert_within(grid.dense(left.scatter), grid.dense(right.scatter), tolerances.scatter(rows))
+
+
+def right_covariance(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
+    rest, n = centred(rows), len(rows)
+    assert state.n_samples == n
+    assert_within(state.mean, rows[0].astype(np.float64) + centred_mean(rows), tolerances.mean(rows))
+    if n <= accumulator.ddof:
+        return
+    taken, error = rest, tolerances.scatter(rows)
+    if not accumulator.center:
+        taken, error = rows.astype(np.float64), tolerances.second_moment(rows)
+    matrix, error = taken.T @ taken / (n - accumulator.ddof), error / (n - accumulator.ddof)
+    found = accumulator.finalize(state).dense()
+    if accumulator.scale:
+        deviation = np.sqrt((rest**2).sum(axis=0) / (n - accumulator.ddof))
+        weights = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+        matrix, error = matrix * np.outer(weights, weights), error * np.outer(weights, weights)
+        error += tolerances.correlation(rows) * (np.abs(matrix) + 1)  # of the weights
+    assert_within(found, matrix, error)
+
+
+def centred_mean(rows: NDArray[Any]) -> NDArray[np.float64]:
+    values = rows.astype(np.float64)
+    return np.asarray((values - values[0]).mean(axis=0))
+
+
+def same_triangle(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    assert left.n_samples == right.n_samples
+    assert_within(left.mean, right.mean, tolerances.mean(rows.astype(np.float64)))
+    assert_within(left.factor.T @ left.factor, right.factor.T @ right.factor, tolerances.scatter(rows.astype(np.float64)))
+
+
+def right_triangle(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
+    values = rows.astype(np.float64)
+    rest, n, error = centred(values), len(values), tolerances.scatter(values)
+    assert state.n_samples == n
+    assert not np.tril(state.factor, -1).any()
+    assert_within(state.mean, values[0] + centred_mean(values), tolerances.mean(values))
+    assert_within(state.factor.T @ state.factor, rest.T @ rest, error)
+    if n <= accumulator.ddof:
+        return
+    found = accumulator.finalize(state)
+    assert_within(found.variance, (rest**2).sum(axis=0) / (n - accumulator.ddof), error.diagonal() / (n - accumulator.ddof))
+    if not accumulator.scale:
+        taken = found.rows()
+        wanted, error = (rest, error) if accumulator.center else (values, tolerances.second_moment(values))
+        assert_within(taken.T @ taken, wanted.T @ wanted, error)
+
+
+def same_moments(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    assert left.n_samples == right.n_samples
+    assert_within(left.mean, right.mean, tolerances.mean(rows))
+    assert_within(left.scatter, right.scatter, tolerances.scatter(rows).diagonal())
+
+
+def right_moments(_: Any, state: Any, rows: NDArray[Any]) -> None:
+    assert_within(state.mean, rows[0].astype(np.float64) + centred_mean(rows), tolerances.mean(rows))
+    assert_within(state.scatter, (centred(rows) ** 2).sum(axis=0), tolerances.scatter(rows).diagonal())
+
+
+def same_rows(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    np.testing.assert_array_equal(left.index, right.index)
+    np.testing.assert_array_equal(left.values, right.values)
+
+
+def right_rows(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
+    assert len(state.index) == min(accumulator.n_kept, len(rows))
+    assert (np.diff(state.index) > 0).all()
+    assert state.values.dtype.newbyteorder("=") == rows.dtype.newbyteorder(
+        "="
+    )  # numpy joins arrays in native byte order
+    np.testing.assert_array_equal(state.values, rows[state.index])
+
+
+def each_part(check: str) -> Callable[..., None]:
+    def checked(accumulator: Any, *arguments: Any) -> None:
+        *states, rows = arguments
+        for i, (part, law) in enumerate(zip(accumulator.parts, (COVARIANCE, MOMENTS, ROWS), strict=True)):
+            getattr(law, check)(part, *(state[i] for state in states), rows)
+
+    return checked
+
+
+def covariance(name: str, **parameters: Any) -> Law:
+    return Law(f"covariance {name}".strip(), lambda _: Covariance(**parameters), same_covariance, right_covariance)
+
+
+def keep(rows: NDArray[Any]) -> Rows:
+    return Rows(len(rows), 5, str(rows.dtype))
+
+
+COVARIANCE = covariance("")
+MOMENTS = Law("moments", lambda _: Moments(), same_moments, right_moments)
+ROWS = Law("rows", keep, same_rows, right_rows)
+KINDS = kinds_of_rows(Law, same_covariance, right_covariance, assert_within)
+LAWS = [
+    *KINDS,
+    COVARIANCE,
+    covariance("about zero", center=False, ddof=0),
+    covariance("scaled", scale=True),
+    covariance("scaled about zero", scale=True, center=False),
+    covariance("in tiles", tile_size=2),
+    covariance("in tiles on two threads", tile_size=3, n_threads=2, ddof=0),
+    covariance("entry by entry", tile_size=1, scale=True),
+    Law("triangle", lambda _: Triangle(), same_triangle, right_triangle),
+    Law("triangle about zero", lambda _: Triangle(center=False, ddof=0), same_triangle, right_triangle),
+    Law("triangle scaled", lambda _: Triangle(scale=True), same_triangle, right_triangle),
+    MOMENTS,
+    ROWS,
+    Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("same"), each_part("right")),
+]
+every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+
+
+def arrays_of(state: Any) -> list[NDArray[Any]]:
+    """Return all arrays of a state."""
+    if isinstance(state, np.ndarray):
+        return [state]
+    parts = state if isinstance(state, tuple) else ()
+    parts = [getattr(state, f.name) for f in fields(state)] if is_dataclass(state) else parts
+    return [array for part in parts for array in arrays_of(part)]
+
+
+def freeze(state: Any) -> Any:
+    """Return the state, whose arrays raise when they are written to from now on."""
+    for array in arrays_of(state):
+        array.flags.writeable = False
+    return state
+
+
+def of_blocks(accumulator: AnyAccumulator, data: Chunked) -> list[Any]:
+    return [fold(accumulator, [block], data.rows.shape[1]) for block in data.blocks]
+
+
+@every_law
+@settings(max_examples=EXAMPLES)
+@given(data=chunked())
+def test_any_chunking_gives_one_state(law: Law, data: Chunked) -> None:
+    accumulator, d = law.make(data.rows), data.rows.shape[1]
+    whole = fold(accumulator, [data.rows], d)
+    law.same(accumulator, fold(accumulator, data.blocks, d), whole, data.rows)
+    law.right(accumulator, whole, data.rows)
+
+
+@every_law
+@settings(max_examples=EXAMPLES)
+@given(data=chunked(), order=st.randoms(use_true_random=False), cut=st.integers(0, 7))
+def test_any_order_and_grouping_of_merges_gives_one_state(law: Law, data: Chunked, order: Any, cut: int) -> None:
+    accumulator, d = law.make(data.rows), data.rows.shape[1]
+    whole = fold(accumulator, data.blocks, d)
+    parts = of_blocks(accumulator, data)
+    order.shuffle(parts)
+    law.same(accumulator, accumulator.merge(parts), whole, data.rows)
+    groups = [group for group in (parts[:cut], parts[cut:]) if group]
+    law.same(accumulator, accumulator.merge([accumulator.merge(group) for group in groups]), whole, data.rows)
+    one_by_one = accumulator.init(d)
+    for part in parts:
+        one_by_one = accumulator.absorb(one_by_one, part)
+    law.same(accumulator, one_by_one, whole, data.rows)
+    law.right(accumulator, accumulator.merge(parts), data.rows)
+
+
+@every_law
+@settings(max_examples=EXAMPLES)
+@given(data=chunked())
+def test_init_is_the_identity(law: Law, data: Chunked) -> None:
+    accumulator, d = law.make(data.rows), data.rows.shape[1]
+    whole, empty = fold(accumulator, data.blocks, d), accumulator.init(d)
+    for states in ([empty, whole], [whole, empty], [empty, whole, empty], [whole]):
+        law.same(accumulator, accumulator.merge(states), whole, data.rows)
+    nothing = accumulator.update(accumulator.init(d), data.rows[:0])
+    law.same(accumulator, nothing, empty, data.rows)
+    law.same(accumulator, accumulator.merge([empty, empty]), empty, data.rows)
+
+
+@every_law
+@settings(max_examples=EXAMPLES)
+@given(data=chunked())
+def test_merge_and_absorb_leave_their_inputs_alone(law: Law, data: Chunked) -> None:
+    accumulator, d = law.make(data.rows), data.rows.shape[1]
+    parts = [freeze(state) for state in of_blocks(accumulator, data)]
+    before = [[array.tobytes() for array in arrays_of(state)] for state in parts]
+    merged = accumulator.merge(parts)
+    accumulator.update(merged, data.rows)  # may reuse the memory of `merged`, which must be none of the inputs'
+    total = accumulator.init(d)
+    for part in parts:
+        total = accumulator.absorb(total, part)
+    if len(data.blocks[0]) > 1:
+        accumulator.finalize(parts[0])
+    assert [[array.tobytes() for array in arrays_of(state)] for state in parts] == before
+
+
+@every_law
+@settings(max_examples=20)
+@given(data=chunked())
+def test_update_neither_writes_nor_keeps_its_block(law: Law, data: Chunked) -> None:
+    """The rows of every test are read only; here the block's memory is reused for other rows, as a reader does."""
+    accumulator, d = law.make(data.rows), data.rows.shape[1]
+    whole, state = fold(accumulator, data.blocks, d), accumulator.init(d)
+    for block in data.blocks:
+        buffer = block.values.copy()
+        state = accumulator.update(state, type(block)(buffer, block.start))
+        buffer[...] = 0
+    law.same(accumulator, state, whole, data.rows)
+
+
+@every_law
+def test_a_state_is_as_large_as_the_plan_is_told(law: Law) -> None:
+    rows = np.random.default_rng(0).standard_normal((40, 7)).astype(np.float32)
+    accumulator = law.make(rows)
+    held = sum(array.nbytes for array in arrays_of(fold(accumulator, [rows], 7)))
+    assert held <= accumulator.state_bytes(7)
+    assert accumulator.scratch_bytes(7, 40, 4) > 0
+
+
+@every_law
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+def test_more_rows_than_a_panel(law: Law, dtype: str) -> None:
+    rows = (np.random.default_rng(1).standard_normal((20_011, 3)) * 20 + 100).astype(dtype)
+    accumulator = law.make(rows)
+    assert work_dtype(dtype) in (np.float32, np.float64)
+    law.right(accumulator, fold(accumulator, [rows], 3), rows)

@@ -1,0 +1,147 @@
+"""Known values of the covariance, and the corners where weak numerics lose digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tolerances
+from numpy.typing import NDArray
+
+from streampca.accumulators import Covariance, Moments, TileGrid
+from streampca.block import Block
+from streampca.engine.fold import fold
+from streampca.errors import DataError, MergeError, NotFiniteError
+
+
+def matrix(rows: NDArray[Any], *, block: int | None = None, **parameters: Any) -> NDArray[np.float64]:
+    """Return the matrix of `rows`, folded in blocks of `block` rows."""
+    accumulator, step = Covariance(**parameters), block or max(1, len(rows))
+    blocks = (Block(rows[start : start + step], start) for start in range(0, len(rows), step))
+    return np.asarray(accumulator.finalize(fold(accumulator, blocks, rows.shape[1])).dense())
+
+
+def test_known_values() -> None:
+    rows = np.array([[1.0, 2.0], [3.0, 2.0], [5.0, 8.0]])
+    np.testing.assert_allclose(matrix(rows), [[4.0, 6.0], [6.0, 12.0]], rtol=1e-15)
+    np.testing.assert_allclose(matrix(rows, ddof=0), np.array([[8.0, 12.0], [12.0, 24.0]]) / 3, rtol=1e-15)
+    np.testing.assert_allclose(matrix(rows, center=False), rows.T @ rows / 2, rtol=1e-15)
+    np.testing.assert_allclose(matrix(rows, scale=True), [[1.0, np.sqrt(0.75)], [np.sqrt(0.75), 1.0]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_float32_far_from_zero(block: int) -> None:
+    rows = np.array([[1e5 + 1, 1e5], [1e5, 1e5 + 1]], dtype=np.float32)
+    np.testing.assert_array_equal(matrix(rows, block=block), [[0.5, -0.5], [-0.5, 0.5]])
+
+
+@pytest.mark.parametrize("size", [1e20, 3e37, 1e-25, 1e-38])
+@pytest.mark.parametrize("block", [7, 100])
+def test_float32_whose_squares_are_no_float32(size: float, block: int) -> None:
+    near = np.random.default_rng(0).standard_normal((100, 3)) * [1.0, 2.0, 3.0]
+    rows = (near * size).astype(np.float32)
+    exact = rows.astype(np.float64) / size
+    expected = np.cov(exact.T)
+    np.testing.assert_allclose(
+        matrix(rows, block=block) / size**2, expected, atol=tolerances.EIGENVALUES_FLOAT32 * expected.max()
+    )
+
+
+def test_float32_columns_of_very_different_size() -> None:
+    rows = np.random.default_rng(1).standard_normal((500, 3)).astype(np.float32) * np.array(
+        [1e-25, 1.0, 1e25], np.float32
+    )
+    scaled = matrix(rows, scale=True)
+    np.testing.assert_allclose(scaled, np.corrcoef(rows.astype(np.float64).T), atol=tolerances.EIGENVALUES_FLOAT32)
+
+
+def test_float32_range_of_the_whole_type() -> None:
+    rows = np.array([[3e38], [-3e38], [3e38], [-3e38]], dtype=np.float32)
+    np.testing.assert_allclose(matrix(rows), np.cov(rows.astype(np.float64).T), rtol=1e-12)
+
+
+@pytest.mark.parametrize("accumulator", [Covariance(), Moments()], ids=["covariance", "moments"])
+def test_float64_that_overflows_is_named(accumulator: Any) -> None:
+    rows = np.ones((10, 3))
+    rows[:, 1] = np.linspace(-1e200, 1e200, 10)
+    with pytest.raises(NotFiniteError, match=r"column 1 overflows float64 when squared \(rows 40 to 49"):
+        accumulator.update(accumulator.init(3), Block(rows, 40))
+
+
+@pytest.mark.parametrize(
+    "accumulator", [Covariance(), Moments(), Covariance(tile_size=2)], ids=["covariance", "moments", "tiles"]
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+@pytest.mark.parametrize("row", [0, 3, 8999])
+def test_what_is_not_finite_is_named(accumulator: Any, dtype: str, value: float, name: str, row: int) -> None:
+    rows = np.random.default_rng(2).standard_normal((9000, 4)).astype(dtype)
+    rows[row, 2] = value
+    with pytest.raises(NotFiniteError, match=rf"{name}: first at row {1000 + row}, column 2 \(1 such value") as caught:
+        accumulator.update(accumulator.init(4), Block(rows, 1000))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e8 + 0.1, 1 / 3, -7e-5, 65000.0])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("block", [1, 13, 5000])
+def test_a_constant_column_has_exactly_no_variance(value: float, dtype: str, block: int) -> None:
+    if dtype == "float16" and value > 65504:
+        pytest.skip("not a float16")
+    n = 5000 if block > 1 else 50
+    rows = np.random.default_rng(3).standard_normal((n, 3)).astype(dtype)
+    rows[:, 1] = value
+    found = matrix(rows, block=block)
+    np.testing.assert_array_equal(found[1], 0.0)
+    np.testing.assert_array_equal(found[:, 1], 0.0)
+    np.testing.assert_array_equal(matrix(rows, block=block, scale=True)[1], 0.0)
+    state = fold(Covariance(), [rows], 3)
+    assert state.mean[1] == rows[0, 1]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"])
+def test_integers_never_wrap(dtype: str) -> None:
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    rows = np.array([[low, high], [high, low], [high, high], [low, low], [high, high]], dtype=dtype)
+    values = rows.astype(np.float64)
+    np.testing.assert_allclose(matrix(rows), np.cov(values.T), rtol=1e-12)
+    np.testing.assert_allclose(matrix(rows, center=False, ddof=0), values.T @ values / 5, rtol=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.7, 3.0, 20.0, 60.0])
+@pytest.mark.parametrize("n", [4000, 20_000])
+def test_eight_bit_integers_keep_seven_digits(spread: float, n: int) -> None:
+    """Values that are few must not carry one rounding error each: such errors do not average out."""
+    rows = (np.random.default_rng(4).standard_normal((n, 12)) * spread + 120).clip(0, 255).astype(np.uint8)
+    expected = np.cov(rows.astype(np.float64).T)
+    assert np.linalg.norm(matrix(rows) - expected, 2) <= 5e-7 * np.linalg.norm(expected, 2)
+
+
+def test_states_of_other_shapes_are_not_merged() -> None:
+    with pytest.raises(MergeError, match="states of 3 and 4 features"):
+        Covariance().merge([Covariance().init(3), Covariance().init(4)])
+    with pytest.raises(MergeError, match="same features and tile_size"):
+        Covariance().merge([Covariance().init(8), Covariance(tile_size=3).init(8)])
+
+
+@pytest.mark.parametrize(("n", "ddof"), [(1, 1), (0, 0), (2, 2)])
+def test_too_few_rows_for_a_variance(n: int, ddof: int) -> None:
+    accumulator = Covariance(ddof=ddof)
+    with pytest.raises(DataError, match=f"n_samples={n}"):
+        accumulator.finalize(fold(accumulator, [np.ones((n, 2))], 2))
+
+
+@pytest.mark.parametrize(("d", "tile_size"), [(1, 1), (7, 3), (8, 4), (10, 100), (9, 1)])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_tiles_hold_a_symmetric_matrix(d: int, tile_size: int, n_threads: int) -> None:
+    rng, grid = np.random.default_rng(5), TileGrid(d, tile_size)
+    flat, u, v = np.zeros(grid.size), rng.standard_normal((d, 2)), rng.standard_normal((d, 3))
+    grid.add_outer(flat, u, u.T, n_threads)
+    np.testing.assert_allclose(grid.dense(flat), u @ u.T, atol=1e-14)
+    np.testing.assert_allclose(grid.diagonal(flat), (u * u).sum(axis=1), atol=1e-14)
+    np.testing.assert_allclose(grid.multiply(flat, v, n_threads), u @ (u.T @ v), atol=1e-13)
+    grid.scale(flat, v[:, 0])
+    np.testing.assert_allclose(grid.dense(flat), (u @ u.T) * np.outer(v[:, 0], v[:, 0]), atol=1e-13)
+    assert grid.size <= d * (d + grid.longest_side) / 2 + d
+    assert max(grid.side(i) for i in range(len(grid.edges) - 1)) <= max(tile_size, 1)

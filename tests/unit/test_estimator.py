@@ -1,0 +1,267 @@
+"""PCA as scikit-learn, Dask and a file system know it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import sklearn.decomposition
+import spectra
+import zarr
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import streampca as sp
+from streampca import PCA
+from streampca.errors import DataError, ModelError, NotAvailableError, OutputError, ParameterError
+
+ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
+
+
+def beyond_the_rank(estimator: Any) -> dict[str, str]:
+    """Name the checks that compare scores along directions in which no row varies, whose basis is not determined.
+
+    They give 15 rows in 30 dimensions weights and take all components there can be; `PCA(2)` passes them.
+    """
+    if estimator.n_components is not None:
+        return {}
+    reason = "a weighted fit has as many components as rows of positive weight, one of repeated rows more, without variance"
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
+
+
+@parametrize_with_checks(
+    [PCA(), PCA(n_components=1, whiten=True, scale=True), PCA(2), PCA(2, missing="mean"), PCA(2, missing="pairwise")],
+    expected_failed_checks=beyond_the_rank,
+)
+def test_scikit_learn_says_it_is_an_estimator(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_in_pipelines_and_searches() -> None:
+    rows, labels = load_iris(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), PCA(2), LogisticRegression())
+    assert pipeline.fit(rows, labels).score(rows, labels) > 0.9
+    search = GridSearchCV(pipeline, {"pca__n_components": [1, 2, 0.9], "pca__whiten": [False, True]}, cv=3).fit(
+        rows, labels
+    )
+    assert search.best_score_ > 0.9
+    copy = clone(PCA(3, whiten=True, memory="1GiB"))
+    assert (copy.n_components, copy.whiten, copy.memory) == (3, True, "1GiB")
+    assert PCA(2).fit(ROWS).get_feature_names_out().tolist() == ["pca0", "pca1"]
+
+
+def test_pandas_output() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, columns=[f"f{i}" for i in range(8)])
+    pca = PCA(2).set_output(transform="pandas").fit(frame)
+    assert list(pca.transform(frame).columns) == ["pca0", "pca1"]
+    assert list(pca.feature_names_in_) == list(frame.columns)
+
+
+@pytest.mark.parametrize("k", [2, 5, 7])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_scikit_learn_gives_the_same(k: int, whiten: bool) -> None:
+    ours, theirs = PCA(k, whiten=whiten).fit(ROWS), sklearn.decomposition.PCA(k, whiten=whiten).fit(ROWS)
+    signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
+    np.testing.assert_allclose(ours.components_, theirs.components_ * signs[:, None], atol=1e-10)
+    for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_", "noise_variance_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-10, err_msg=name)
+    assert (ours.n_components_, ours.n_features_in_, ours.n_samples_seen_) == (k, 8, 300)
+    np.testing.assert_allclose(ours.transform(ROWS), theirs.transform(ROWS) * signs, atol=1e-9)
+    np.testing.assert_allclose(
+        ours.inverse_transform(ours.transform(ROWS)), theirs.inverse_transform(theirs.transform(ROWS)), atol=1e-9
+    )
+    if not whiten:
+        np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-10)
+        np.testing.assert_allclose(ours.get_precision(), theirs.get_precision(), rtol=1e-7, atol=1e-8)
+        np.testing.assert_allclose(ours.score_samples(ROWS), theirs.score_samples(ROWS), rtol=1e-8)
+        assert ours.score(ROWS) == pytest.approx(theirs.score(ROWS), rel=1e-9)
+
+
+def test_the_kind_that_goes_in_comes_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    zarr.create_array(str(path), shape=ROWS.shape, chunks=(70, 3), dtype=ROWS.dtype)[...] = ROWS
+    np.save(tmp_path / "x.npy", ROWS)
+    lazy = da.from_array(ROWS, chunks=(45, 3))
+    pca = PCA(3).fit(path)
+    expected = pca.transform(ROWS)
+    assert type(expected) is np.ndarray
+    assert type(pca.transform(np.load(tmp_path / "x.npy", mmap_mode="r"))) is np.ndarray
+    for kind in (lazy, path, str(path), zarr.open_array(path, mode="r"), tmp_path / "x.npy"):
+        scores = pca.transform(kind)
+        assert isinstance(scores, da.Array), kind
+        assert scores.shape == (300, 3)
+        assert scores.dtype == expected.dtype
+        computed = scores.compute(scheduler="synchronous")
+        np.testing.assert_allclose(computed, expected, atol=1e-12)
+        back = pca.inverse_transform(scores)
+        assert isinstance(back, da.Array)
+        assert back.shape == ROWS.shape
+        np.testing.assert_allclose(back.compute(scheduler="synchronous"), pca.inverse_transform(expected), atol=1e-12)
+    assert pca.transform(lazy).chunks[0] == lazy.chunks[0]
+    pca.transform_to(path, tmp_path / "scores.zarr")
+    stored = zarr.open_array(tmp_path / "scores.zarr" / "scores", mode="r")
+    np.testing.assert_allclose(stored[...], expected, atol=1e-12)
+    with pytest.raises(OutputError, match="overwrite"):
+        pca.transform_to(path, tmp_path / "scores.zarr")
+    with pytest.raises(OutputError, match="lie in each other"):
+        pca.transform_to(path, path / "scores.zarr")
+
+
+def test_transform_does_not_change_or_keep_its_input() -> None:
+    rows = ROWS.copy()
+    rows.flags.writeable = False
+    pca = PCA(2).fit(rows)
+    scores = pca.transform(rows)
+    scores[...] = 0
+    np.testing.assert_array_equal(rows, ROWS)
+    assert np.abs(pca.transform(rows)).max() > 0
+
+
+@pytest.mark.parametrize("parameters", [{}, {"scale": True, "whiten": True}, {"center": False, "ddof": 0}])
+def test_save_and_load(parameters: dict[str, Any], tmp_path: Path) -> None:
+    rows = ROWS.copy()
+    rows[:, 3] = 5.0
+    pca = PCA(3, **parameters).fit(rows)
+    path = pca.save(tmp_path / "model.zarr")
+    loaded = sp.load(path)
+    assert loaded.transform(rows).tobytes() == pca.transform(rows).tobytes()
+    for name in ("components_", "explained_variance_", "mean_", "constant_features_", "explained_variance_ratio_"):
+        assert getattr(loaded, name).tobytes() == getattr(pca, name).tobytes()
+    assert loaded.get_params()["whiten"] == pca.whiten
+    assert (loaded.total_variance_, loaded.n_samples_seen_) == (pca.total_variance_, 300)
+    with pytest.raises(OutputError, match="overwrite"):
+        pca.save(path)
+    pca.save(path, overwrite=True)
+    assert not any(b"pickle" in file.read_bytes() for file in path.rglob("*") if file.is_file())
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    rows = ROWS.copy()
+    rows[:, 3] = 5.0
+    return PCA(3, scale=True).fit(rows).save(tmp_path / "model.zarr")
+
+
+@pytest.mark.parametrize("name", ["components", "explained_variance", "mean", "scale", "constant_features"])
+@pytest.mark.parametrize("how", ["changed", "removed", "flipped", "not finite", "grown"])
+def test_arrays_that_were_tampered_with_are_refused(saved: Path, name: str, how: str) -> None:
+    group = zarr.open_group(saved, mode="r+")
+    array: Any = group[name]
+    values = np.asarray(array[...])
+    if how == "removed":
+        del group[name]
+    elif how == "flipped":
+        file = next(file for file in (saved / name / "c").rglob("*") if file.is_file())
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(bytes(data))
+    elif how == "grown":
+        array.resize((values.shape[0] + 1, *values.shape[1:]))
+    else:
+        values.flat[0] = 6 if values.dtype.kind == "i" else np.nan if how == "not finite" else values.flat[0] + 1e-9
+        array[...] = values
+    with pytest.raises(ModelError, match="model") as caught:
+        sp.load(saved)
+    assert "\n" not in str(caught.value)
+
+
+ATTRIBUTES = ("total_variance", "n_samples", "ddof", "center", "whiten", "numerical_rank", "certificate", "source")
+
+
+@pytest.mark.parametrize("name", [*ATTRIBUTES, "format", "version", "kind", "sha256"])
+@pytest.mark.parametrize("value", ["nonsense", None, [1], "removed", -7.5])
+def test_attributes_that_were_tampered_with_are_refused(saved: Path, name: str, value: Any) -> None:
+    file = saved / "zarr.json"
+    document = json.loads(file.read_text())
+    assert name in document["attributes"]
+    if value == "removed":
+        del document["attributes"][name]
+    else:
+        document["attributes"][name] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(ModelError, match="model"):
+        sp.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("numerical_rank", -1),
+        ("numerical_rank", True),
+        ("n_samples", -5),
+        ("ddof", -1),
+        ("ddof", 300),
+        ("total_variance", -1.0),
+        ("total_variance", float("nan")),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(saved: Path, name: str, value: Any) -> None:
+    file = saved / "zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"][name] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(ModelError, match=name):
+        sp.load(saved)
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such model"):
+        sp.load(tmp_path / "nothing")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").write_text("It was a dark and stormy night.")
+    with pytest.raises(ModelError, match="not a streampca model"):
+        sp.load(tmp_path / "thesis")
+    with pytest.raises(OutputError, match="left untouched"):
+        PCA(2).fit(ROWS).save(tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter1.txt").exists()
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_names_that_are_not_carried_out_yet(solver: str) -> None:
+    with pytest.raises(NotAvailableError, match="not available in this version"):
+        PCA(2, solver=solver).fit(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"solver": "svd"}, "expected one of auto, covariance"),
+        ({"missing": "ignore"}, "expected one of error"),
+        ({"center": "yes"}, "expected True or False"),
+        ({"ddof": -1}, "at least 0"),
+        ({"ddof": 1.5}, "integer"),
+        ({"random_state": None}, "integer"),
+        ({"n_components": 9}, "between 1 and"),
+        ({"memory": "lots"}, "is not a size"),
+    ],
+)
+def test_parameters_that_make_no_sense(parameters: dict[str, Any], match: str) -> None:
+    with pytest.raises(ParameterError, match=match):
+        PCA(**parameters).fit(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (da.from_array(np.array([["a", "b"]] * 3)), "dtype"),
+        (da.ones((3, 2), dtype=complex), "Complex"),
+        (da.ones(5), "Expected 2D"),
+        (da.ones((3, 3, 3)), "Expected 2D"),
+        (da.ones((0, 3)), "0 sample"),
+        ("nowhere.zarr", "no such file"),
+        (object(), "cannot read|Expected 2D|array"),
+    ],
+)
+def test_data_that_cannot_be_decomposed(data: Any, match: str) -> None:
+    with pytest.raises((DataError, ValueError, TypeError), match=match):
+        PCA().fit(data)

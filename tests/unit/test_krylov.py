@@ -1,0 +1,78 @@
+"""The block Krylov iteration on its own, on matrices that are hard for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import spectra
+import tolerances
+
+from streampca.errors import StreamPCAError
+from streampca.krylov import basis_size, leading_eigenpairs
+from streampca.metrics import principal_angles
+
+
+def assert_leading(matrix: Any, k: int, seed: int = 0) -> None:
+    d = len(matrix)
+    values, vectors = leading_eigenpairs(lambda block: matrix @ block, d, k, seed=seed)
+    expected, axes = np.linalg.eigh(matrix)
+    expected, axes = expected[::-1], axes[:, ::-1]
+    first = max(expected[0], 1e-300)
+    assert vectors.shape == (d, k)
+    assert np.abs(values - expected[:k]).max() <= tolerances.residual(d) * first
+    assert np.abs(vectors.T @ vectors - np.eye(k)).max() <= tolerances.orthonormality(d)
+    assert np.linalg.norm((matrix @ vectors - vectors * values) / first, axis=0).max() <= tolerances.residual(d)
+    leading = tolerances.largest_gap_count(expected, 2e-11, most=min(k, 10))
+    if leading:
+        assert principal_angles(vectors.T[:leading], axes.T[:leading]).max() < tolerances.ANGLE
+
+
+@pytest.mark.parametrize("name", [*spectra.SPECTRA, "tiny", "huge"])
+@pytest.mark.parametrize("k", [1, 10, 70])
+def test_spectra(name: str, k: int) -> None:
+    assert_leading(spectra.symmetric(spectra.eigenvalues(name, 400), seed=1), k)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 17, 40])
+def test_matrices_smaller_than_a_block(d: int) -> None:
+    for k in {1, max(1, d // 2), d}:
+        assert_leading(spectra.symmetric(spectra.eigenvalues("slow", d), seed=2), k)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_equal_values_cost_none_of_them(seed: int) -> None:
+    """More equal eigenvalues than a block has vectors: an iteration without blocks would miss copies."""
+    values = np.repeat([3.0, 2.0, 1.0, 0.1], [30, 30, 40, 200])
+    assert_leading(spectra.symmetric(values, seed=seed), 50, seed=seed)
+
+
+def test_a_basis_that_starts_again() -> None:
+    """A flat spectrum needs more vectors than are kept."""
+    values = np.concatenate([np.linspace(2, 1.5, 12), np.linspace(1.4, 0.0, 988)])
+    assert basis_size(1000, 12) < 300
+    products: list[int] = []
+    matrix = spectra.symmetric(values, seed=3)
+
+    def multiply(block: Any) -> Any:
+        products.append(block.shape[1])
+        return matrix @ block
+
+    found, _ = leading_eigenpairs(multiply, 1000, 12)
+    assert sum(products) > basis_size(1000, 12)
+    np.testing.assert_allclose(found, values[:12], atol=1e-10)
+
+
+def test_what_is_not_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streampca.krylov._MAX_PRODUCTS", 3)
+    matrix = spectra.symmetric(spectra.eigenvalues("linear", 600), seed=4)
+    with pytest.raises(StreamPCAError, match="ask for fewer components"):
+        leading_eigenpairs(lambda block: matrix @ block, 600, 5)
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    matrix = spectra.symmetric(spectra.eigenvalues("slow", 300), seed=5)
+    one, other, another = (leading_eigenpairs(lambda block: matrix @ block, 300, 5, seed=seed)[1] for seed in (1, 1, 2))
+    assert one.tobytes() == other.tobytes()
+    assert one.tobytes() != another.tobytes()
