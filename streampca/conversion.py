@@ -1,0 +1,67 @@
+"""Eigenvectors of the Gram matrix from those of the covariance matrix, and back.
+
+With X = U S Vᵀ (rows are samples, centred): X Xᵀ U = U S² and Xᵀ X V = V S². Either set of eigenvectors gives the other
+by one product with the data, divided by the singular values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streampca.errors import ParameterError
+
+FloatArray = NDArray[np.float64]
+
+
+def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: ArrayLike) -> FloatArray:
+    """Return the components V = Xᵀ U S⁻¹ in rows, shape ``(k, n_features)``.
+
+    Parameters
+    ----------
+    X : array, shape (n_samples, n_features)
+        Centred rows, or a band of their columns: the result is the same band of the components.
+    gram_vectors : array, shape (n_samples, k)
+        Orthonormal eigenvectors U of X Xᵀ, in columns.
+    gram_values : array, shape (k,)
+        Their eigenvalues S², all positive.
+
+    Raises
+    ------
+    ParameterError
+        If shapes do not agree, or an eigenvalue is not positive: its component is not determined by X.
+    """
+    x, u, roots = _checked(X, gram_vectors, gram_values, 0)
+    return (x.T @ u / roots).T
+
+
+def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_values: ArrayLike) -> FloatArray:
+    """Return the eigenvectors U = X V S⁻¹ of X Xᵀ in columns, shape ``(n_samples, k)``.
+
+    Parameters
+    ----------
+    X : array, shape (n_samples, n_features)
+        Centred rows, or some of them: the result holds the same rows of U.
+    components : array, shape (k, n_features)
+        Orthonormal eigenvectors V of Xᵀ X, in rows.
+    gram_values : array, shape (k,)
+        The eigenvalues S² that both matrices share: n − ddof times the explained variances.
+
+    Raises
+    ------
+    ParameterError
+        If shapes do not agree, or an eigenvalue is not positive.
+    """
+    x, v, roots = _checked(X, np.asarray(components).T, gram_values, 1)
+    return x @ v / roots
+
+
+def _checked(X: ArrayLike, vectors: ArrayLike, values: ArrayLike, axis: int) -> tuple[NDArray[Any], FloatArray, FloatArray]:
+    x, v, s = np.asarray(X, dtype=np.float64), np.asarray(vectors, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if x.ndim != 2 or v.ndim != 2 or s.ndim != 1 or v.shape != (x.shape[axis], len(s)):
+        raise ParameterError(f"shapes {x.shape}, {v.shape} and {s.shape} of data, eigenvectors and eigenvalues do not agree")
+    if not (s > 0).all():
+        raise ParameterError(f"eigenvalue {int(np.flatnonzero(~(s > 0))[0])} is not positive: its vector cannot be converted")
+    return x, v, np.sqrt(s)

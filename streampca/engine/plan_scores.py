@@ -1,0 +1,74 @@
+"""The plan of a reading that only transforms: no matrix is accumulated, so it needs far less than a fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streampca.accumulators.centring import work_dtype
+from streampca.engine.memory import ALLOWANCE_BYTES, allowed_bytes, as_text, n_cores, process_bytes
+from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read, count_leaves
+from streampca.errors import PlanError
+
+if TYPE_CHECKING:
+    from streampca.models.pca import PCAModel
+    from streampca.sources.base import Source
+
+_SLAB_BYTES = 8 * 2**20
+
+
+def plan_scores(source: Source, model: PCAModel, memory: int | str | None, threads: int | None = None) -> Plan:
+    """Return how the scores of `source` are written within the memory that is allowed.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit.
+    """
+    n, d = source.shape
+    k, dtype = len(model.components), work_dtype(source.dtype)
+    allowed, process = allowed_bytes(memory), process_bytes()
+    score = model.score_dtype(source.dtype).itemsize
+    least: Plan | None = None
+    for rows in block_rows_to_try(source, dtype):
+        n_blocks = -(-n // rows)
+        n_leaves = count_leaves(n, n_blocks, source.row_bytes)
+        for leaves in sorted({min(threads or n_cores(), n_leaves), 1}, reverse=True):
+            buffers = (2 * rows * source.row_bytes if source.buffered else 0) + source.overhead_bytes(rows)
+            needs = {
+                "process": process + ALLOWANCE_BYTES,
+                "blocks": leaves * buffers,
+                "axes": leaves * k * d * (8 + score),
+                "scores": leaves * (2 * max(_SLAB_BYTES, d * score) + 6 * rows * k * score),
+            }
+            found = Plan(
+                solver="scores",
+                reason="rows are projected on components that are there already",
+                n_samples=n,
+                n_features=d,
+                dtype=str(source.dtype),
+                work_dtype=str(dtype),
+                n_components=k,
+                passes=1,
+                rows_per_block=rows,
+                n_blocks=n_blocks,
+                n_leaves=n_leaves,
+                leaves_in_flight=leaves,
+                window=2 * leaves,
+                threads=leaves,
+                threads_per_leaf=1,
+                tile=0,
+                bytes_to_read=bytes_to_read(source, rows),
+                flops=2.0 * n * d * k,
+                projected_bytes=sum(needs.values()),
+                allowed_bytes=allowed,
+                memory=needs,
+                merge="every block is written as a chunk of its own",
+            )
+            if found.projected_bytes <= allowed:
+                return found
+            least = found if least is None or found.projected_bytes < least.projected_bytes else least
+    needed = 0 if least is None else least.projected_bytes
+    raise PlanError(
+        f"writing scores: projected {as_text(needed)} exceeds the allowed {as_text(allowed)}, of which the process itself takes "
+        f"{as_text(process + ALLOWANCE_BYTES)}: memory of at least {as_text(1.01 * needed)}"
+    )
