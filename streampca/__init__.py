@@ -17,12 +17,13 @@ _EXPORTS = {
     "run": "streampca.runs",
     "StreamPCAError": "streampca.errors",
 }
-_MODULES = ("accumulators", "errors", "metrics", "sources")
+_MODULES = ("accumulators", "conversion", "errors", "metrics", "sources")
 
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from streampca import accumulators as accumulators
+    from streampca import conversion as conversion
     from streampca import errors as errors
     from streampca import metrics as metrics
     from streampca import sources as sources

@@ -14,7 +14,7 @@ class Block:
     """Consecutive rows of a source."""
 
     values: NDArray[Any]
-    """The rows, shape ``(n_rows, n_features)``, in the data type of the source; never written to."""
+    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; never written to."""
     start: int = 0
     """Index of the first row within the source."""
 
@@ -22,14 +22,40 @@ class Block:
     """Weight of each row, not negative, shape ``(n_rows,)``; None = all 1."""
 
     def __len__(self) -> int:
-        return len(self.values)
+        return int(self.values.shape[0])
 
     def part(self, start: int, stop: int) -> Block:
         """Return rows `start` to `stop` of the block, counted from its first."""
         weights = None if self.weights is None else self.weights[start:stop]
         return Block(self.values[start:stop], self.start + start, weights)
 
+    def counted(self) -> Block:
+        """Return the block without rows of weight 0; a copy if there are such rows."""
+        if self.weights is None or self.weights.all():
+            return self
+        kept = self.weights > 0
+        return Block(self.values[kept], self.start, self.weights[kept])
+
 
 def as_block(rows: Block | NDArray[Any]) -> Block:
     """Return `rows` as a block; a bare array is taken to start at row 0."""
     return rows if isinstance(rows, Block) else Block(rows)
+
+
+@dataclass(frozen=True)
+class RowWeights:
+    """Weights of consecutive rows of a source."""
+
+    values: NDArray[np.float64]
+    """Not negative, shape ``(n_rows,)``."""
+    start: int = 0
+    """Index within the source of the row that the first belongs to."""
+
+    def part(self, start: int, stop: int) -> RowWeights:
+        """Return the weights of rows `start` to `stop` of the source alone."""
+        return RowWeights(self.values[start - self.start : stop - self.start].copy(), start)
+
+    def on(self, block: Block) -> Block:
+        """Return `block` with its weights."""
+        start = block.start - self.start
+        return Block(block.values, block.start, self.values[start : start + len(block)])

@@ -73,7 +73,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     click.echo(
         f"{manifest['name']}: {result['n_components']} components of {rows:,} x {features:,} carry {captured:.1%} of the variance"
     )
-    reads = f"{manifest['passes']} pass for the fit" + (", 1 for the scores" if manifest["reads"]["scores"] else "")
+    reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (", 1 for the scores" if manifest["reads"]["scores"] else "")
     click.echo(
         f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
         f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}"
@@ -89,14 +89,15 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
 @cli.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @_SET
+@click.option("--probe", is_flag=True, help="Read and fold a few blocks, about a second for each solver, to tell the time.")
 @_JSON
-def plan(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print what CONFIG would do: passes, bytes, memory, flops. Reads metadata only."""
+def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -> None:
+    """Print what CONFIG would do, and what other solvers would: passes, bytes, memory, flops, time. Reads metadata only."""
     from streampca.config import load_config
     from streampca.runs import parameters_of, plan_of, source_of
 
     loaded = load_config(config, overrides)
-    planned = plan_of(loaded, source_of(loaded), parameters_of(loaded))
+    planned = plan_of(loaded, source_of(loaded), parameters_of(loaded), probe=probe)
     if as_json:
         _print_json(planned.to_dict())
     else:
@@ -188,11 +189,23 @@ def report(run_directory: Path) -> None:
 
 
 @cli.command()
-@click.argument("models", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where the merged model goes.")
-def merge(models: tuple[Path, ...], out: Path | None) -> None:
-    """Merge models of disjoint rows (not available in this version)."""
-    raise NotAvailableError("streampca merge is not available in this version: fit all rows in one run")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the merged model goes.")
+@click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
+@_JSON
+def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -> None:
+    """Merge MODEL… (models or runs of disjoint rows, saved with their state) into one, whose state is saved too."""
+    from streampca.engine.output import require_replaceable
+    from streampca.estimators.continuing import merge_saved
+
+    require_replaceable(out, "model", overwrite=overwrite)
+    total = merge_saved(models)
+    total.save(out, overwrite=overwrite, state=True)
+    k, d = total.components_.shape
+    if as_json:
+        _print_json({"path": str(out), "models": len(models), "n_samples": total.n_samples_seen_, "components": [k, d]})
+    else:
+        click.echo(f"{out}: {k} components of {total.n_samples_seen_:,} x {d:,} from {len(models)} models")
 
 
 @cli.command()

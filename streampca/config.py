@@ -56,6 +56,9 @@ class SourceConfig(Section):
         return self._written.get(("path",), self.path)
 
 
+_WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"
+
+
 class PreprocessConfig(Section):
     """What happens to the rows before the components are taken."""
 
@@ -65,10 +68,10 @@ class PreprocessConfig(Section):
     """Divide each feature by its standard deviation."""
     missing: Literal["error", "drop_rows", "mean", "pairwise"] = "error"
     """What to do about NaN."""
-    sample_weight: None = Field(default=None, description="null")
-    """Weights of the samples: none can be given in a file yet."""
-    feature_weight: None = Field(default=None, description="null")
-    """Weights of the features: none can be given in a file yet."""
+    sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
+    """Path of an ``.npy`` file, or name of an array beside ``source.array``: how many times each sample counts."""
+    feature_weight: Text | None = Field(default=None, description=_WEIGHTS)
+    """The same for features, which are multiplied by the square root of their weight."""
 
 
 class PCAConfig(Section):
@@ -78,7 +81,7 @@ class PCAConfig(Section):
     """Says that this is linear PCA."""
     n_components: NComponents = None
     """Number of components, share of variance, threshold, or null for all."""
-    solver: Literal["auto", "covariance", "gram", "sketch", "adaptive"] = "auto"
+    solver: Literal["auto", "covariance", "gram", "qr", "sketch", "adaptive"] = "auto"
     """How the components are computed."""
     sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "auto"
     """What maps the features to the sketch."""
@@ -98,6 +101,8 @@ class PCAConfig(Section):
     """Give scores unit variance."""
     ddof: Natural = 1
     """Subtracted from the number of samples in the divisor of the covariance."""
+    forgetting: Annotated[float, Field(gt=0, le=1, description="a number above 0 and at most 1")] = 1.0
+    """Factor by which the weight of every row shrinks with each row after it."""
 
 
 _KERNEL_KEYS = {
@@ -264,6 +269,8 @@ class OutputConfig(Section):
     """Write the scores of all samples."""
     report: Flag = True
     """Write the HTML page."""
+    state: Flag = False
+    """Keep the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
     """Replace an earlier run of ours in the same directory."""
 

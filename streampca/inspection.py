@@ -53,7 +53,8 @@ def _of_run(place: Path) -> dict[str, Any]:
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")
     files = sorted(child.name for child in place.iterdir())
-    return {"kind": "run", "path": str(place), **{key: manifest.get(key) for key in keys}, "files": files}
+    kept = {"state": _state_of(place / "model.zarr")}
+    return {"kind": "run", "path": str(place), **{key: manifest.get(key) for key in keys}, **kept, "files": files}
 
 
 def _of_model(place: Path) -> dict[str, Any]:
@@ -73,7 +74,14 @@ def _of_model(place: Path) -> dict[str, Any]:
         "explained_variance": model.explained_variance[:10].tolist(),
         "numerical_rank": model.numerical_rank,
         "certificate": model.certificate.get("statement"),
+        "state": _state_of(place),
     }
+
+
+def _state_of(model: Path) -> str:
+    from streampca.models.state_store import describe_state
+
+    return describe_state(model)
 
 
 def _of_store(path: str) -> dict[str, Any]:

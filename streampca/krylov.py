@@ -62,8 +62,9 @@ def leading_eigenpairs(
         values, small = values[::-1], small[:, ::-1]
         top = small[:, :n_wanted]
         ritz = basis[:, :size] @ top
-        gaps = np.linalg.norm(image[:, :size] @ top - ritz * values[:n_wanted], axis=0)
-        if (gaps <= _TOLERANCE * max(values[0], np.finfo(float).tiny)).all() or size == n_features:
+        first = max(values[0], np.finfo(float).tiny)
+        gaps = np.linalg.norm((image[:, :size] @ top - ritz * values[:n_wanted]) / first, axis=0)
+        if (gaps <= _TOLERANCE).all() or size == n_features:
             return values[:n_wanted].copy(), ritz
         if size + block > limit and limit < n_features:
             keep = min(n_wanted + block, size - block)

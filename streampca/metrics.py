@@ -23,7 +23,12 @@ def similarity(v: ArrayLike, w: ArrayLike) -> float:
     Parameters
     ----------
     v, w : array, shape (k, n_features) or (n_features,)
-        Eigenvectors in rows; signs do not matter.
+        Eigenvectors in rows; signs and lengths do not matter.
+
+    Raises
+    ------
+    ParameterError
+        If the shapes differ.
 
     References
     ----------
@@ -36,7 +41,10 @@ def similarity(v: ArrayLike, w: ArrayLike) -> float:
 
 
 def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the mean of |aᵢ − bᵢ| / aᵢ over eigenvalues, where `a` is the reference (Marukatat 2023, eq. 67)."""
+    """Return the mean of |aᵢ − bᵢ| / aᵢ over eigenvalues, where `a` is the reference (Marukatat 2023, eq. 67).
+
+    Both have shape ``(k,)``; `ParameterError` if their shapes differ or a reference is not positive.
+    """
     reference, values = (np.atleast_1d(x) for x in _pair(a, b))
     if (reference <= 0).any():
         raise ParameterError("the reference eigenvalues must be positive")
@@ -52,6 +60,11 @@ def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
         Rows before a transform that should preserve dot products.
     Z : array, shape (n, q)
         The same rows after it.
+
+    Raises
+    ------
+    ParameterError
+        If these are not two tables with the same number of rows.
     """
     x, z = np.asarray(X, dtype=np.float64), np.asarray(Z, dtype=np.float64)
     if x.ndim != 2 or z.ndim != 2 or len(x) != len(z):
@@ -65,8 +78,9 @@ def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
 def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
     """Return the principal angles in radians between the spans of the rows of `V` and `W`, ascending.
 
-    Both may have any number of rows; small angles come from the sine, so they are exact to rounding (Björck & Golub
-    1973; Knyazev & Argentati 2002).
+    Both may have any number of rows, of the same number of features (`ParameterError` if not); there are as many angles
+    as the smaller has rows. Small angles come from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev &
+    Argentati 2002).
     """
     from scipy.linalg import subspace_angles
 

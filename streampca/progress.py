@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from streampca.engine.execute import Progress
 
 _LINE_SECONDS = 10.0
-_LABELS = {"fit": "reading", "scores": "writing scores"}
+_LABELS = {"fit": "reading", "scores": "writing scores", "components": "reading for components"}
+_UNITS = {"components": "features"}
 
 
 class ProgressBar:
@@ -52,9 +53,9 @@ class ProgressBar:
         share = progress.rows / progress.n_samples
         left = progress.seconds * (1 - share) / share if share else 0.0
         rate = progress.bytes / max(progress.seconds, 1e-9) / 2**20
-        label = _LABELS.get(progress.phase, progress.phase)
+        label, unit = _LABELS.get(progress.phase, progress.phase), _UNITS.get(progress.phase, "rows")
         print(
-            f"{label}: {progress.rows:,} of {progress.n_samples:,} rows ({share:.0%}), {rate:,.0f} MiB/s, about {left:,.0f} s left",
+            f"{label}: {progress.rows:,} of {progress.n_samples:,} {unit} ({share:.0%}), {rate:,.0f} MiB/s, about {left:,.0f} s left",
             file=self._stream,
             flush=True,
         )

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from streampca.config import RunConfig, load_config
 from streampca.config_values import Threshold as ConfigThreshold
 from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
+from streampca.engine.kinds import as_weights
 from streampca.engine.memory import peak_bytes
-from streampca.engine.output import Aside, require_apart, require_replaceable
+from streampca.engine.output import Aside, require_apart, require_replaceable, require_room
 from streampca.engine.plan import Plan
-from streampca.engine.write import write_scores
-from streampca.errors import ClusterError, ModelError, NotAvailableError, NotFiniteError
+from streampca.engine.write import write_known_scores, write_scores
+from streampca.errors import ClusterError, ConfigError, ModelError, NotAvailableError, NotFiniteError
 from streampca.models.store import write_array, write_model
 from streampca.selection import Threshold
 from streampca.sources import ReadCount, Source, open_source
+from streampca.sources.vector import read_vector
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -69,7 +74,13 @@ def run(
     resume : bool
         Not available in this version.
     progress : callable, optional
-        Called as blocks finish.
+        Called with a `Progress` as blocks finish, from any thread.
+
+    Raises
+    ------
+    StreamPCAError
+        `ConfigError` for what the file says, `DataError` for what the source holds, `PlanError` if the work does not fit in
+        the memory, `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
     """
     if resume:
         raise NotAvailableError(
@@ -84,6 +95,8 @@ def run(
     started, began = datetime.now(UTC), time.perf_counter()
     with cluster_of(config), Aside(directory, "run", overwrite=config.output.overwrite) as part:
         plan = plan_of(config, source, parameters)
+        _require_state(config, plan)
+        require_room(directory, _bytes_to_write(config, plan))
         (part / "config.yaml").write_text(config.to_yaml())
         _write_json(part / "plan.json", plan.to_dict())
         report_rows = kept_rows(source) if config.output.report else 0
@@ -93,14 +106,12 @@ def run(
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
         (part / "model.zarr").mkdir()
         write_model(fitted.model, part / "model.zarr")
+        if config.output.state:
+            _write_state(fitted, parameters, part / "model.zarr")
         if fitted.samples is not None:
             _write_samples(fitted.samples, part / "samples.zarr")
         scored = time.perf_counter()
-        scores = (
-            write_scores(source, fitted.model, plan, part / "scores.zarr", progress=progress)
-            if config.output.scores
-            else None
-        )
+        scores = _write_scores(config, source, fitted, part / "scores.zarr", progress)
         scores_seconds = time.perf_counter() - scored
         manifest = _manifest(config, source, fitted, scores)
         manifest["run_id"], manifest["started"] = part.name.rpartition("-")[2], started.isoformat(timespec="seconds")
@@ -108,6 +119,46 @@ def run(
         manifest["seconds"] |= {"total": time.perf_counter() - began, "scores": scores_seconds if scores else None}
         _finish(config, part, manifest)
     return Run(directory, manifest)
+
+
+def _bytes_to_write(config: RunConfig, plan: Plan) -> int:
+    """Return the size of model and scores; where a share of variance decides their number, that of one component."""
+    rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
+    k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
+    itemsize = 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
+    state = 4 * features**2 if config.output.state else 0
+    return 8 * k * features + state + (itemsize * k * rows if config.output.scores else 0)
+
+
+def _require_state(config: RunConfig, plan: Plan) -> None:
+    """Raise `ConfigError` if the state is to be kept and the solver has none."""
+    from streampca.engine.lines import CONTINUED
+
+    if config.output.state and plan.solver not in CONTINUED:
+        raise ConfigError(
+            f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUED)}"
+        )
+
+
+def _write_state(fitted: Fit, parameters: Parameters, path: Path) -> None:
+    from streampca.engine.kept import kept_of
+    from streampca.models.state_store import write_state
+
+    kept = kept_of(fitted, parameters)
+    if kept is not None:
+        write_state(kept, path)
+
+
+def _write_scores(
+    config: RunConfig, source: Source, fitted: Fit, path: Path, progress: ProgressCallback | None
+) -> ReadCount | None:
+    """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
+    if not config.output.scores:
+        return None
+    if fitted.scores is not None:
+        write_known_scores(source, fitted.model, fitted.scores, path)
+        return None
+    return write_scores(source, fitted.model, fitted.plan, path, progress=progress)
 
 
 def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
@@ -138,13 +189,25 @@ def parameters_of(config: RunConfig) -> Parameters:
         center=config.preprocess.center,
         scale=config.preprocess.scale,
         missing=config.preprocess.missing,
+        feature_weight=_weights_of(config, "feature_weight"),
         whiten=model.whiten,
         ddof=model.ddof,
+        forgetting=model.forgetting,
         memory=config.resources.memory_bytes,
         random_state=config.seed,
     )
     threads = config.resources.threads
-    return estimator._parameters(None if threads == "auto" else int(threads))
+    weights = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
+    return replace(estimator._parameters(None if threads == "auto" else int(threads)), sample_weight=weights)
+
+
+def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:
+    """Read the weights that `config` names under preprocess, None where there are none."""
+    written, source = getattr(config.preprocess, name), config.source
+    if written is None:
+        return None
+    options = dict(source.storage_options) or None
+    return read_vector(f"preprocess.{name}", written, path=source.path, array=source.array, storage_options=options)
 
 
 def source_of(config: RunConfig) -> Source:
@@ -159,10 +222,11 @@ def source_of(config: RunConfig) -> Source:
     )
 
 
-def plan_of(config: RunConfig, source: Source, parameters: Parameters) -> Plan:
-    """Return the plan of `config`."""
-    output = config.output
-    return plan_fit(source, parameters, scores=output.scores, report=output.report, client=active_client(source))
+def plan_of(config: RunConfig, source: Source, parameters: Parameters, *, probe: bool = False) -> Plan:
+    """Return the plan of `config` with its alternatives; `probe` reads a few blocks to tell how long it takes."""
+    output, client = config.output, active_client(source)
+    wanted = {"scores": output.scores, "report": output.report, "alternatives": True, "probe": probe}
+    return plan_fit(source, parameters, client=client, **wanted)
 
 
 @contextmanager
@@ -193,7 +257,8 @@ def cluster_of(config: RunConfig) -> Iterator[None]:
     workers = None if cluster.n_workers == "auto" else cluster.n_workers
     threads = None if cluster.threads_per_worker == "auto" else cluster.threads_per_worker
     # On the loopback, without a dashboard; the ceiling is kept by the plan, not by killing workers.
-    options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
+    # A worker would log the arguments of a task that fails, and its traceback: the error itself comes back to us.
+    options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0, "silence_logs": logging.CRITICAL}
     local = LocalCluster(n_workers=workers, threads_per_worker=threads, **options)  # type: ignore[no-untyped-call]
     with local, Client(local):  # type: ignore[no-untyped-call]
         yield
@@ -253,6 +318,14 @@ def warnings_of(fitted: Fit, source: Source) -> list[str]:
         found.append(
             f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
         )
+    said = model.certificate
+    if said.get("rows_left_out"):
+        found.append(f"{said['rows_left_out']} row(s) with missing values (NaN) were left out; their scores are NaN")
+    if said.get("missing_values"):
+        found.append(f"{said['missing_values']} value(s) are missing (NaN); in scores they count as the mean of their feature")
+    if said.get("clipped_mass"):
+        share = said["clipped_mass"] / model.total_variance
+        found.append(f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance")
     if source.missing_chunks_filled:
         found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
+_SMALL = 512
 _DENSE_LIMIT = 1536  # up to here LAPACK takes less time than the stream behind it
 _KRYLOV_SHARE = 10  # beyond, the iterative solver pays while at most one pair in ten is wanted
 
@@ -55,7 +56,7 @@ class Reduced:
         weight: float,
         center: bool,
         scale: bool,
-        ddof: int,
+        ddof: float,
         n_threads: int,
     ) -> Reduced:
         """Return the matrix for a scatter about `mean`; raise `DataError` if there are too few rows."""
@@ -77,14 +78,26 @@ class Reduced:
 
     @property
     def n_features(self) -> int:
+        """Return the number of features."""
+        return len(self.mean)
+
+    @property
+    def side(self) -> int:
         """Return the side of the matrix."""
         return len(self.mean)
+
+    @property
+    def rank_limit(self) -> int:
+        """Return the largest possible number of components."""
+        return min(self.n_samples, len(self.mean))
 
     @property
     def diagonal(self) -> FloatArray:
         """Return the diagonal of the matrix, ``(n_features,)``."""
         about_zero = 0.0 if self.offset is None else self.offset**2 / self.divisor
-        return (self.variance + about_zero) * self.weights**2
+        # The root first: the square of a weight may overflow where the product does not.
+        diagonal: FloatArray = (np.sqrt(self.variance + about_zero) * self.weights) ** 2
+        return diagonal
 
     def multiply(self, vectors: FloatArray) -> FloatArray:
         """Return the matrix times `vectors`, ``(n_features, n_vectors)``; the matrix is not formed."""
@@ -107,6 +120,33 @@ class Reduced:
         return matrix
 
 
+class Symmetric(Protocol):
+    """A symmetric matrix as `solve` knows it."""
+
+    @property
+    def side(self) -> int:
+        """Return the side of the matrix."""
+        ...
+
+    @property
+    def rank_limit(self) -> int:
+        """Return the largest possible number of components."""
+        ...
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return the diagonal, ``(side,)``."""
+        ...
+
+    def multiply(self, vectors: FloatArray) -> FloatArray:
+        """Return the matrix times `vectors`, ``(side, n_vectors)``."""
+        ...
+
+    def dense(self) -> FloatArray:
+        """Return the matrix as a new array, ``(side, side)``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Spectrum:
     """Leading eigenpairs, largest first."""
@@ -125,7 +165,9 @@ class Spectrum:
     """``"lapack"`` or ``"block krylov"``."""
 
 
-def solve(reduced: Reduced, selection: Selection, *, precision: float, seed: int = 0) -> Spectrum:
+def solve(
+    reduced: Symmetric, selection: Selection, *, precision: float, seed: int = 0, total: float | None = None
+) -> Spectrum:
     """Return the leading eigenpairs that `selection` asks for.
 
     LAPACK's ``syevr`` for small matrices or many pairs, a restarted block Krylov iteration with full
@@ -133,7 +175,7 @@ def solve(reduced: Reduced, selection: Selection, *, precision: float, seed: int
 
     Parameters
     ----------
-    reduced : Reduced
+    reduced : Symmetric
         The matrix; is not changed.
     selection : Count, Share or Threshold
         How many pairs are taken.
@@ -142,15 +184,16 @@ def solve(reduced: Reduced, selection: Selection, *, precision: float, seed: int
         are reported as such by `numerical_rank`.
     seed : int
         Of the starting vectors of the iteration.
+    total : float, optional
+        Total variance, where it is not the trace.
 
     Raises
     ------
     DataError
         If the matrix is zero: no feature varies.
     """
-    d = reduced.n_features
-    limit = min(reduced.n_samples, d)
-    total = float(reduced.diagonal.sum())
+    d, limit = reduced.side, reduced.rank_limit
+    total = float(reduced.diagonal.sum()) if total is None else total
     wanted = selection.n_components if isinstance(selection, Count) else min(limit, 64)
     while True:
         k = limit if wanted is None else min(wanted, limit)
@@ -170,7 +213,7 @@ def solve(reduced: Reduced, selection: Selection, *, precision: float, seed: int
     values, vectors = values[:chosen], vectors[:, :chosen]
     residual = _residual(reduced, values, vectors)
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
-    return Spectrum(values, _signed(vectors), total, residual, rank, method)
+    return Spectrum(values, signed(vectors), total, residual, rank, method)
 
 
 def uses_krylov(n_features: int, n_components: int) -> bool:
@@ -178,32 +221,42 @@ def uses_krylov(n_features: int, n_components: int) -> bool:
     return n_features > _DENSE_LIMIT and n_components * _KRYLOV_SHARE <= n_features
 
 
-def _lapack(reduced: Reduced, k: int) -> tuple[FloatArray, FloatArray]:
+def _lapack(reduced: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     from scipy.linalg import LinAlgError, eigh
 
-    d = reduced.n_features
-    subset = None if k == d else (d - k, d - 1)
+    d = reduced.side
+    # Divide and conquer keeps small problems orthogonal to rounding; for some pairs of a large one syevr is faster.
+    subset = None if k == d or d <= _SMALL else (d - k, d - 1)
     try:
         values, vectors = eigh(
-            reduced.dense().T, overwrite_a=True, check_finite=False, subset_by_index=subset, driver="evr"
+            reduced.dense().T, overwrite_a=True, check_finite=False, subset_by_index=subset, driver="evr" if subset else "evd"
         )
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error
-    return values[::-1].copy(), vectors[:, ::-1]
+    return values[::-1][:k].copy(), vectors[:, ::-1][:, :k]
 
 
-def _residual(reduced: Reduced, values: FloatArray, vectors: FloatArray) -> float:
+def negative_mass(reduced: Symmetric) -> float:
+    """Return the sum of the moduli of negative eigenvalues, which a matrix of pairwise covariances may have."""
+    from scipy.linalg import eigvalsh
+
+    values = eigvalsh(reduced.dense().T, overwrite_a=True, check_finite=False)
+    return float(-values[values < 0].sum())
+
+
+def _residual(reduced: Symmetric, values: FloatArray, vectors: FloatArray) -> float:
     if values[0] <= 0:
         return 0.0
     worst = 0.0
     for start in range(0, len(values), 64):  # a few vectors at a time: the products need no more memory than that
         part = slice(start, start + 64)
         gap = reduced.multiply(np.ascontiguousarray(vectors[:, part])) - vectors[:, part] * values[part]
+        gap /= values[0]  # before the norm: its squares would leave the range of float64 long before the values do
         worst = max(worst, float(np.linalg.norm(gap, axis=0).max()))
-    return worst / float(values[0])
+    return worst
 
 
-def _signed(vectors: FloatArray) -> FloatArray:
+def signed(vectors: FloatArray) -> FloatArray:
     """Return the eigenvectors as rows, with the entry of largest modulus positive (the first one of several)."""
     rows = np.ascontiguousarray(vectors.T)
     largest = np.abs(rows).argmax(axis=1)

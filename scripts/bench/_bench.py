@@ -1,7 +1,7 @@
-"""What the benchmarks share: contenders in processes of their own, medians, a table and JSON.
+"""What the benchmarks share: contenders in processes of their own, medians in turns, tables and JSON.
 
-A contender is a function of a module in this directory. It runs in a fresh process, prepares itself, and calls
-``timed(work)``; the process prints seconds, processor seconds and peak memory as JSON.
+A contender is a function of a module in this directory. It runs in a fresh process, imports and opens what it needs, and
+calls ``timed(work)``: imports are not in the time. The process prints seconds, processor seconds and peak memory as JSON.
 """
 
 from __future__ import annotations
@@ -14,14 +14,39 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+DIRECTORY = Path(__file__).resolve().parent
+ROOT = DIRECTORY.parents[1]
+PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+
+Row = dict[str, Any]
 
 
-def timed(work: Callable[[], Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Contender:
+    """A function to run in a process of its own."""
+
+    name: str
+    """Its name in the table."""
+    module: str
+    """Module of this directory."""
+    function: str
+    """Function of it; returns what `timed` returns."""
+    arguments: tuple[str, ...] = ()
+    """What it is called with."""
+    peer: bool = False
+    """Whether it needs the extra environment of the peers."""
+    once: bool = False
+    """Whether it is so slow that one run is enough."""
+    always_fresh: bool = False
+    """Whether it limits its own process, so that it must never run in this one."""
+
+
+def timed(work: Callable[[], Any]) -> Row:
     """Run `work` once and return what it took; what it returns is merged in if it is a dict."""
     cpu, wall = os.times(), time.perf_counter()
     result = work()
@@ -39,10 +64,15 @@ def peak_mib() -> float:
     return float("nan")
 
 
-def contend(module: str, name: str, *arguments: str, timeout: float = 1800) -> dict[str, Any]:
-    """Run one contender in a fresh process and return what it measured, or why there is nothing."""
-    command = [sys.executable, str(HERE / "_bench.py"), module, name, *arguments]
-    environment = dict(os.environ, PYTHONPATH=str(HERE))
+def contend(contender: Contender, *, fresh: bool = True, timeout: float = 1800) -> Row:
+    """Run a contender and return what it measured, or ``{"failed": why}``."""
+    if not fresh and not contender.peer and not contender.always_fresh:
+        return _round_trip(getattr(importlib.import_module(contender.module), contender.function)(*contender.arguments))
+    python = str(PEERS_PYTHON) if contender.peer else sys.executable
+    if contender.peer and not PEERS_PYTHON.exists():
+        return {"failed": "not installed: scripts/bench/all --peers"}
+    command = [python, str(DIRECTORY / "_bench.py"), contender.module, contender.function, *contender.arguments]
+    environment = dict(os.environ, PYTHONPATH=str(DIRECTORY))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
     except subprocess.TimeoutExpired:
@@ -53,47 +83,142 @@ def contend(module: str, name: str, *arguments: str, timeout: float = 1800) -> d
     return json.loads(lines[-1])
 
 
-def medians(module: str, names: list[str], *arguments: str, repeats: int = 3, timeout: float = 1800) -> dict[str, dict[str, Any]]:
+def _round_trip(row: Row) -> Row:
+    return json.loads(json.dumps(row))
+
+
+def medians(
+    contenders: list[Contender], *, repeats: int = 3, fresh: bool = True, timeout: float = 1800
+) -> dict[str, Row]:
     """Run every contender `repeats` times, in turns so that a slow minute hits all, and return medians by name."""
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _ in range(repeats):
-        for name in names:
-            if any("failed" in run for run in runs[name]):
+    runs: dict[str, list[Row]] = {contender.name: [] for contender in contenders}
+    for turn in range(repeats):
+        for contender in contenders:
+            done = runs[contender.name]
+            if (turn and contender.once) or any("failed" in run for run in done):
                 continue
-            runs[name].append(contend(module, name, *arguments, timeout=timeout))
-            print(f"  {name}: {summary(runs[name][-1])}", file=sys.stderr, flush=True)
-    return {name: _median(results) for name, results in runs.items()}
+            done.append(contend(contender, fresh=fresh, timeout=timeout))
+            print(f"  {contender.name}: {summary(done[-1])}", file=sys.stderr, flush=True)
+    return {name: median(results) for name, results in runs.items()}
 
 
-def _median(results: list[dict[str, Any]]) -> dict[str, Any]:
+def median(results: list[Row]) -> Row:
+    """Return the medians of what several runs measured; of a run that failed, why."""
     failed = [run for run in results if "failed" in run]
     if failed:
         return failed[0]
-    median = dict(results[0])
+    row = dict(results[0])
     for key, value in results[0].items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            median[key] = statistics.median(run[key] for run in results)
-    return median | {"all_seconds": [round(run["seconds"], 3) for run in results]}
+            row[key] = statistics.median(run[key] for run in results)
+    return row | {"all_seconds": [round(run["seconds"], 3) for run in results]}
 
 
-def summary(run: dict[str, Any]) -> str:
+def summary(run: Row) -> str:
     """Return one measurement in words."""
-    return run.get("failed") or f"{run['seconds']:.2f} s, cpu {run['cpu_seconds']:.1f} s, peak {run['peak_mib']:.0f} MiB"
+    return (
+        run.get("failed") or f"{run['seconds']:.2f} s, cpu {run['cpu_seconds']:.1f} s, peak {run['peak_mib']:.0f} MiB"
+    )
 
 
-def report(title: str, rows: dict[str, dict[str, Any]], ratios: dict[str, float], out: Path | None) -> None:
-    """Print a table and, as the last line, JSON; write the JSON to `out` too."""
-    print(f"\n{title}")
-    print(f"{'':38}{'wall s':>9}{'cpu s':>9}{'peak MiB':>10}  error")
-    for name, run in rows.items():
-        if "failed" in run:
-            print(f"{name:38}  {run['failed']}")
-            continue
-        error = f"{run['error']:.1e}" if "error" in run else ""
-        print(f"{name:38}{run['seconds']:9.2f}{run['cpu_seconds']:9.1f}{run['peak_mib']:10.0f}  {error}")
-    for name, ratio in ratios.items():
-        print(f"{name}: {ratio:.2f}")
-    data = {"title": title, "machine": machine(), "rows": rows, "ratios": ratios}
+def busy_cores(products: Row) -> float:
+    """Return how many cores the bare products kept busy: a quiet machine reaches 95 % of them."""
+    return float("nan") if "failed" in products else products["cpu_seconds"] / products["seconds"]
+
+
+def floor_seconds(products: Row, read: Row, reads: int = 1) -> float | None:
+    """Return the products plus the processor time of `reads` bare readings divided by the cores; None if one failed."""
+    if "failed" in products or "failed" in read:
+        return None
+    return products["seconds"] + reads * read["cpu_seconds"] / cores()
+
+
+def cores() -> int:
+    """Return the number of cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case of a benchmark gave."""
+
+    title: str
+    """What was measured."""
+    rows: dict[str, Row]
+    """Measurements by contender."""
+    floor: float | None
+    """Seconds that nothing can beat; None where that is not known."""
+    ratios: dict[str, float]
+    """Figures of merit."""
+    wanted: dict[str, tuple[float, float]]
+    """Smallest and largest value that is wanted, of some of the ratios."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the case as Markdown."""
+        yield from (f"### {self.title}", "", *self.table(), "")
+        for name, value in self.ratios.items():
+            yield f"- {name}: {figure(value)}{self._verdict(name, value)}"
+
+    def table(self) -> list[str]:
+        """Return the rows of the table."""
+        lines = [
+            "| contender | wall s | cpu s | peak MiB | worst eigenvalue | x floor |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        for name, row in self.rows.items():
+            if "failed" in row:
+                lines.append(f"| {name} | {row['failed'].replace('|', '/')} | | | | |")
+                continue
+            error = f"{row['error']:.1e}" if "error" in row else ""
+            times = f"{row['seconds'] / self.floor:.2f}" if self.floor else ""
+            figures = f"{row['seconds']:.2f} | {row['cpu_seconds']:.1f} | {row['peak_mib']:.0f} | {error} | {times}"
+            lines.append(f"| {name} | {figures} |")
+        return lines
+
+    def _verdict(self, name: str, value: float) -> str:
+        if name not in self.wanted:
+            return ""
+        low, high = self.wanted[name]
+        goal = " and ".join(
+            ([f"at least {figure(low)}"] if low > -float("inf") else [])
+            + ([f"at most {figure(high)}"] if high < float("inf") else [])
+        )
+        return f" ({goal}: {'yes' if low <= value <= high else '**no**'})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {"title": self.title, "rows": self.rows, "floor_seconds": self.floor, "ratios": self.ratios}
+
+
+def figure(value: float) -> str:
+    """Return a number with three digits or so."""
+    return f"{value:.1e}" if value and (abs(value) < 1e-2 or abs(value) >= 1e4) else f"{value:.3g}"
+
+
+def at_most(limit: float) -> tuple[float, float]:
+    """Return the range of what is wanted below `limit`."""
+    return (-float("inf"), limit)
+
+
+def at_least(limit: float) -> tuple[float, float]:
+    """Return the range of what is wanted above `limit`."""
+    return (limit, float("inf"))
+
+
+def with_errors(rows: dict[str, Row], reference: str = "reference") -> None:
+    """Replace eigenvalues in `rows` by their largest error relative to those of the float64 reference."""
+    exact = rows[reference].pop("eigenvalues", None)
+    for row in rows.values():
+        found = row.pop("eigenvalues", None)
+        if exact and found:
+            some = min(len(exact), len(found))
+            row["error"] = max(abs(a / b - 1) for a, b in zip(found[:some], exact[:some], strict=True))
+
+
+def report(outcome: Outcome, out: Path | None) -> None:
+    """Print a case as Markdown and, as the last line, JSON; write the JSON to `out` too."""
+    print("\n".join(outcome.lines()))
+    data = outcome.to_dict() | {"machine": machine()}
     if out is not None:
         out.write_text(json.dumps(data, indent=2) + "\n")
     print(json.dumps(data))
@@ -103,14 +228,35 @@ def machine() -> dict[str, Any]:
     """Return versions and kind of machine."""
     from importlib.metadata import PackageNotFoundError, version
 
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "?")
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     versions = {}
-    for package in ("streampca", "numpy", "scipy", "scikit-learn", "scikit-learn-intelex", "dask", "dask-ml", "zarr", "xeofs"):
+    for package in ("streampca", "numpy", "scipy", "scikit-learn", "dask", "zarr"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {"processor": model, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "versions": versions}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": model,
+        "cores": cores(),
+        "memory_gib": round(memory),
+        "python": platform.python_version(),
+        "versions": versions | peer_versions(),
+    }
+
+
+def peer_versions() -> dict[str, str]:
+    """Return the versions of the peers in their own environment; none where that does not exist."""
+    if not PEERS_PYTHON.exists():
+        return {}
+    script = (
+        "import json; from importlib.metadata import distributions; "
+        "print(json.dumps({d.metadata['Name']: d.version for d in distributions()}))"
+    )
+    done = subprocess.run([str(PEERS_PYTHON), "-c", script], capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout) if done.returncode == 0 else {}
+    return {name: found[name] for name in ("scikit-learn-intelex", "dask-ml", "xeofs") if name in found}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Exact PCA of a store against its own limits and against peers, all in one run.
 
 The floor is the bare float32 products over the same blocks on all cores plus the processor time of a bare read divided
-by the cores; the larger of the two alone is what perfect overlap would take. Peers read the same store.
+by the cores. Contenders take turns; every figure is a median. `fit` imports and calls ``pca.plan(path)`` before the
+clock starts, as all contenders import before it. Peers read the same store.
 
-    .venv/bin/python scripts/make_data.py data/a.zarr --rows 400000 --features 1024 --chunks 8000
+    .venv/bin/python scripts/make_data.py data/a.zarr --rows 400000 --features 1024 --chunks 8000 --mean-to-sd 3
     .venv/bin/python scripts/bench/exact.py data/a.zarr
     .venv/bin/python scripts/bench/exact.py data/a.zarr --peers dask_cov,sklearn_incremental
 """
@@ -11,86 +12,152 @@ by the cores; the larger of the two alone is what perfect overlap would take. Pe
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import limits
 import numpy as np
-from _bench import contend, medians, report, summary, timed
+from _bench import Contender, Outcome, Row, floor_seconds, medians, report, timed, with_errors
 
-PEERS = ("dask_cov", "sklearn_incremental", "sklearn_pca", "sklearnex_incremental")
+PEERS = {
+    "dask_cov": {},
+    "sklearn_incremental": {"once": True},
+    "sklearn_pca": {},
+    "sklearnex_incremental": {"peer": True},
+    "sklearnex_pca": {"peer": True},
+    "dask_ml_pca": {"peer": True, "once": True},
+    "xeofs_eof": {"peer": True, "once": True},
+}
+"""Names of the peers, which are functions of this module, and how they are run."""
 
 
-def fit(path: str, k: str = "50", memory: str = "") -> dict[str, Any]:
+def fit(path: str, k: str = "50", memory: str = "", solver: str = "covariance") -> Row:
     """Run `streampca.PCA.fit`."""
     import streampca as sp
 
-    pca = sp.PCA(int(k), solver="covariance", memory=memory or None)
-    measured = timed(lambda: pca.fit(path))
+    pca = sp.PCA(int(k), solver=solver, memory=memory or None)
+    pca.plan(path)
+    measured = timed(lambda: pca.fit(path) and None)
     return measured | {
         "projected_mib": pca.plan_.projected_bytes / 2**20,
+        "expected_seconds": pca.plan_.expected_seconds,
         "eigenvalues": pca.explained_variance_.tolist(),
     }
 
 
-def dask_cov(path: str, k: str = "50") -> dict[str, Any]:
+def dask_cov(path: str, k: str = "50") -> Row:
     """Run Dask's blockwise ``X.T @ X`` minus the means, then LAPACK's eigh."""
     import dask
     import dask.array as da
     from scipy.linalg import eigh
 
-    def work() -> dict[str, Any]:
-        x = da.from_zarr(path)
+    def solve(x: Any, wanted: int) -> dict[str, Any]:
         gram, mean = dask.compute(x.T @ x, x.mean(axis=0))
         n, d = x.shape
         covariance = (gram - n * np.outer(mean, mean)) / (n - 1)
-        return {"eigenvalues": eigh(covariance, eigvals_only=False, subset_by_index=(d - int(k), d - 1))[0][::-1].tolist()}
+        return {"eigenvalues": eigh(covariance, subset_by_index=(d - wanted, d - 1))[0][::-1].tolist()}
 
-    return timed(work)
+    solve(da.from_array(_few_rows(), chunks=(32, -1)), 2)
+    return timed(lambda: solve(da.from_zarr(path), int(k)))
 
 
-def sklearn_incremental(path: str, k: str = "50") -> dict[str, Any]:
+def _few_rows() -> Any:
+    """Return what peers are warmed up with, so that late imports and compilations are not in their time either."""
+    return np.random.default_rng(0).standard_normal((128, 16), dtype=np.float32)
+
+
+def sklearn_incremental(path: str, k: str = "50") -> Row:
     """Run scikit-learn's IncrementalPCA, a chunk a batch."""
-    import zarr
     from sklearn.decomposition import IncrementalPCA
 
-    def work() -> dict[str, Any]:
-        x = zarr.open_array(path, mode="r")
-        model = IncrementalPCA(int(k))
-        for start in range(0, x.shape[0], x.chunks[0]):
-            model.partial_fit(x[start : start + x.chunks[0]])
-        return {"eigenvalues": model.explained_variance_.tolist()}
-
-    return timed(work)
+    return _incremental(path, IncrementalPCA(n_components=int(k)))
 
 
-def sklearn_pca(path: str, k: str = "50") -> dict[str, Any]:
-    """Load everything and run scikit-learn's PCA by the covariance matrix."""
-    import zarr
-    from sklearn.decomposition import PCA
-
-    def work() -> dict[str, Any]:
-        model = PCA(int(k), svd_solver="covariance_eigh").fit(zarr.open_array(path, mode="r")[...])
-        return {"eigenvalues": model.explained_variance_.tolist()}
-
-    return timed(work)
-
-
-def sklearnex_incremental(path: str, k: str = "50") -> dict[str, Any]:
+def sklearnex_incremental(path: str, k: str = "50") -> Row:
     """Run scikit-learn-intelex's IncrementalPCA, a chunk a batch."""
-    import zarr
     from sklearnex.preview.decomposition import IncrementalPCA
 
+    return _incremental(path, IncrementalPCA(n_components=int(k)))
+
+
+def _incremental(path: str, model: Any) -> Row:
+    import zarr
+    from sklearn.base import clone
+
+    clone(model).set_params(n_components=2).partial_fit(_few_rows())
+
     def work() -> dict[str, Any]:
         x = zarr.open_array(path, mode="r")
-        model = IncrementalPCA(n_components=int(k))
-        for start in range(0, x.shape[0], x.chunks[0]):
-            model.partial_fit(x[start : start + x.chunks[0]])
+        edges = [*range(0, x.shape[0], max(x.chunks[0], model.n_components)), x.shape[0]]
+        if edges[-1] - edges[-2] < model.n_components and len(edges) > 2:
+            del edges[-2]  # scikit-learn refuses batches of fewer rows than components
+        for start, stop in pairwise(edges):
+            model.partial_fit(x[start:stop])
         return {"eigenvalues": np.asarray(model.explained_variance_).tolist()}
 
     return timed(work)
 
 
-def reference(path: str, k: str = "50") -> dict[str, Any]:
+def sklearn_pca(path: str, k: str = "50") -> Row:
+    """Load everything and run scikit-learn's PCA by the covariance matrix."""
+    from sklearn.decomposition import PCA
+
+    return _loaded(path, PCA(int(k), svd_solver="covariance_eigh"))
+
+
+def sklearnex_pca(path: str, k: str = "50") -> Row:
+    """Load everything and run scikit-learn-intelex's PCA by the covariance matrix."""
+    from sklearnex.decomposition import PCA
+
+    return _loaded(path, PCA(int(k), svd_solver="covariance_eigh"))
+
+
+def _loaded(path: str, model: Any) -> Row:
+    import zarr
+    from sklearn.base import clone
+
+    clone(model).set_params(n_components=2).fit(_few_rows())
+
+    def work() -> dict[str, Any]:
+        model.fit(zarr.open_array(path, mode="r")[...])
+        return {"eigenvalues": np.asarray(model.explained_variance_).tolist()}
+
+    return timed(work)
+
+
+def dask_ml_pca(path: str, k: str = "50") -> Row:
+    """Run dask-ml's PCA by a tall-skinny QR."""
+    import dask.array as da
+    from dask_ml.decomposition import PCA
+
+    PCA(2, svd_solver="tsqr").fit(da.from_array(_few_rows(), chunks=(32, -1)))
+
+    def work() -> dict[str, Any]:
+        model = PCA(int(k), svd_solver="tsqr").fit(da.from_zarr(path))
+        return {"eigenvalues": np.asarray(model.explained_variance_).tolist()}
+
+    return timed(work)
+
+
+def xeofs_eof(path: str, k: str = "50") -> Row:
+    """Run xeofs' EOF analysis over Dask."""
+    import dask.array as da
+    import xarray
+    import xeofs
+
+    def solve(lazy: Any, wanted: int) -> dict[str, Any]:
+        x = xarray.DataArray(lazy, dims=("time", "x"))
+        x = x.assign_coords(time=np.arange(x.shape[0]), x=np.arange(x.shape[1]))
+        model = xeofs.single.EOF(n_modes=wanted, random_state=0)
+        model.fit(x, dim="time")
+        return {"eigenvalues": np.asarray(model.explained_variance()).tolist()}
+
+    solve(da.from_array(_few_rows(), chunks=(32, -1)), 2)
+    return timed(lambda: solve(da.from_zarr(path), int(k)))
+
+
+def reference(path: str, k: str = "50") -> Row:
     """Take the eigenvalues in float64 throughout, by numpy and LAPACK."""
     import zarr
     from scipy.linalg import eigh
@@ -104,77 +171,79 @@ def reference(path: str, k: str = "50") -> dict[str, Any]:
             rows = x[start : start + step].astype(np.float64) - shift
             total += rows.sum(axis=0)
             gram += rows.T @ rows
-        covariance = (gram - np.outer(total, total) / n) / (n - 1)
-        return {"eigenvalues": eigh(covariance, subset_by_index=(d - int(k), d - 1))[0][::-1].tolist()}
+        gram -= np.outer(total, total / n)
+        gram /= n - 1
+        return {"eigenvalues": eigh(gram, subset_by_index=(d - int(k), d - 1), overwrite_a=True)[0][::-1].tolist()}
 
     return timed(work)
+
+
+def measure(
+    title: str,
+    store: str,
+    k: int,
+    *,
+    peers: tuple[str, ...] = (),
+    memory: str = "",
+    with_reference: bool = True,
+    repeats: int = 3,
+    fresh: bool = True,
+    wanted: dict[str, tuple[float, float]] | None = None,
+) -> Outcome:
+    """Run one case: limits, fit and peers in turns, then the reference."""
+    entries = [
+        *limits.contenders(store),
+        Contender("fit", "exact", "fit", (store, str(k), memory)),
+        *(Contender(name, "exact", name, (store, str(k)), **PEERS[name]) for name in peers),
+    ]
+    rows = medians(entries, repeats=repeats, fresh=fresh)
+    if with_reference:
+        last = Contender("float64 reference", "exact", "reference", (store, str(k)), once=True)
+        rows |= medians([last], repeats=1, fresh=fresh)
+        with_errors(rows, last.name)
+    for row in rows.values():
+        row.pop("eigenvalues", None)
+    ratios, goals = limits.quiet(rows)
+    floor, ours, products = floor_seconds(rows["bare_products"], rows["bare_read"]), rows["fit"], rows["bare_products"]
+    if "failed" not in ours and floor:
+        ratios |= {
+            "fit over floor": ours["seconds"] / floor,
+            "fit over bare products": ours["seconds"] / products["seconds"],
+            "peak MiB of fit": ours["peak_mib"],
+            "peak over projected": ours["peak_mib"] / ours["projected_mib"],
+        }
+        if "error" in ours:
+            ratios["error of fit"] = ours["error"]
+        for name in peers:
+            if "seconds" in rows[name]:
+                ratios[f"{name} over fit"] = rows[name]["seconds"] / ours["seconds"]
+    return Outcome(title, rows, floor, ratios, goals | (wanted or {}))
 
 
 def main() -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
-    parser.add_argument("--components", default="50")
+    parser.add_argument("--components", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peers", default="dask_cov", help=f"comma-separated, of: {', '.join(PEERS)}")
+    parser.add_argument("--peers", default="dask_cov", help=f"comma-separated, of: {', '.join(PEERS)}; empty for none")
     parser.add_argument("--no-reference", action="store_true", help="skip the float64 reference")
     parser.add_argument("--memory", default="", help="ceiling for the fit")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="write JSON here")
     options = parser.parse_args()
-    ours = _together(options)
-    limits = {name: ours.pop(name) for name in ("bare_read", "bare_products")}
-    slow = [name for name in options.peers.split(",") if name in ("sklearn_incremental",)]
-    quick = [name for name in options.peers.split(",") if name and name not in slow]
-    rows = limits | ours | medians("exact", quick, options.store, options.components, repeats=options.repeats)
-    for name in slow:
-        rows[name] = contend("exact", name, options.store, options.components)
-        print(f"  {name}: {summary(rows[name])}")
-    if not options.no_reference:
-        rows["reference"] = contend("exact", "reference", options.store, options.components)
-        _errors(rows)
-    for row in rows.values():
-        row.pop("eigenvalues", None)
-    report(f"exact PCA of {options.store}, k = {options.components}", rows, _ratios(rows), options.out)
-
-
-def _together(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Run limits and fit in turns, so that all three see the same machine."""
-    turns = []
-    for _ in range(options.repeats):
-        turn = {}
-        for module, name, *arguments in (
-            ("limits", "bare_read"),
-            ("limits", "bare_products"),
-            ("exact", "fit", options.components, options.memory),
-        ):
-            turn[name] = contend(module, name, options.store, *arguments)
-            print(f"  {name}: {summary(turn[name])}")
-        turns.append(turn)
-    from _bench import _median
-
-    return {name: _median([turn[name] for turn in turns]) for name in turns[0]}
-
-
-def _errors(rows: dict[str, dict[str, Any]]) -> None:
-    exact = np.array(rows["reference"]["eigenvalues"])
-    for row in rows.values():
-        if "eigenvalues" in row:
-            row["error"] = float(np.abs(np.array(row["eigenvalues"]) / exact - 1).max())
-
-
-def _ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
-    products, read, ours = rows["bare_products"], rows["bare_read"], rows["fit"]
-    cores = max(1.0, products["cpu_seconds"] / products["seconds"])
-    ratios = {
-        "cores kept busy by the products (1.9 of 2 = a quiet machine)": cores,
-        "fit over the larger of read and products": ours["seconds"] / max(products["seconds"], read["seconds"]),
-        "fit over the floor (products + read cpu / cores)": ours["seconds"] / (products["seconds"] + read["cpu_seconds"] / round(cores)),
-        "peak over projected": ours["peak_mib"] / ours["projected_mib"],
-    }
-    for name, row in rows.items():
-        if name not in ("bare_read", "bare_products", "fit", "reference") and "seconds" in row:
-            ratios[f"{name} over fit"] = row["seconds"] / ours["seconds"]
-    return ratios
+    peers = tuple(name for name in options.peers.split(",") if name)
+    if unknown := set(peers) - set(PEERS):
+        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    outcome = measure(
+        f"exact PCA of {options.store}, k = {options.components}",
+        options.store,
+        options.components,
+        peers=peers,
+        memory=options.memory,
+        with_reference=not options.no_reference,
+        repeats=options.repeats,
+    )
+    report(outcome, options.out)
 
 
 if __name__ == "__main__":

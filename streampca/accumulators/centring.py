@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -82,7 +82,8 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
         middle = np.where((sample == sample[0]).all(axis=0), sample[0], middle)
         # Whole numbers minus a whole number have exact products. Else each of the few products of a short type is rounded
         # the same way every time it is summed, which does not average out (uint8: 2e-6 of the matrix, against 1e-8).
-        middle = (middle if rows.dtype.kind == "f" else np.rint(middle)).astype(out.dtype)
+        whole = rows.dtype.kind != "f" or (sample == np.rint(sample)).all(axis=0)
+        middle = np.where(whole, np.rint(middle), middle).astype(out.dtype)
         step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
         ones = np.ones(min(step, n_rows), dtype=out.dtype)
         rest, squares = np.zeros(n_features), np.zeros(n_features)
@@ -106,8 +107,16 @@ def weigh(rows: NDArray[Any], weights: FloatArray) -> FloatArray:
     return mean
 
 
-def refuse_not_finite(rows: NDArray[Any], start: int) -> None:
-    """Raise `NotFiniteError` if `rows`, of which the first is row `start` of the source, hold NaN or infinity."""
+def refuse_overflow(finite: NDArray[np.bool_], start: int, n_rows: int) -> NoReturn:
+    """Raise `NotFiniteError` for the first column that is not `finite` when squared in float64."""
+    raise NotFiniteError(
+        f"column {int(np.flatnonzero(~finite)[0])} overflows float64 when squared (rows {start} to {start + n_rows - 1}): "
+        "expected magnitudes below 1e150; rescale this feature first"
+    )
+
+
+def refuse_not_finite(rows: NDArray[Any], start: int, first_column: int = 0) -> None:
+    """Raise `NotFiniteError` if `rows`, which begin at (`start`, `first_column`) of the source, hold NaN or infinity."""
     if rows.dtype.kind != "f":
         return
     bad = ~np.isfinite(rows)
@@ -116,6 +125,6 @@ def refuse_not_finite(rows: NDArray[Any], start: int) -> None:
         row, column = (int(index) for index in np.argwhere(bad)[0])
         found = "NaN" if np.isnan(rows[row, column]) else "infinity"
         raise NotFiniteError(
-            f"Input contains {found}: first at row {start + row}, column {column} ({count} such value(s) in rows {start} to "
+            f"Input contains {found}: first at row {start + row}, column {first_column + column} ({count} such value(s) in rows {start} to "
             f"{start + len(rows) - 1}; reading stopped there): expected finite numbers; clean or impute these values first"
         )

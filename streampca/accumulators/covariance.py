@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, step_between, weigh, work_dtype
+from streampca.accumulators.centring import (
+    FloatArray,
+    centre,
+    refuse_not_finite,
+    refuse_overflow,
+    step_between,
+    weigh,
+    work_dtype,
+)
 from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
-from streampca.errors import MergeError, NotFiniteError
+from streampca.errors import MergeError
 from streampca.solve import Reduced
 from streampca.workspace import borrow
 
@@ -20,6 +28,7 @@ _PANEL_BYTES = 16 * 2**20
 _PANEL_ROWS = (1024, 8192)
 # Squares of float32 columns outside this range have lost digits to underflow, or are about to overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
+_SAFE_WEIGHTS = (1e-6, 1e6)
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ class Covariance:
     """Divide every feature by its standard deviation (of the same `ddof`): the correlation matrix."""
     ddof: int = 1
     """The scatter is divided by n − ddof."""
+    forgetting: float = 1.0
+    """What the weight of a row is multiplied by with every row after it, in (0, 1]; below 1 rows are merged in order."""
     tile_size: int = 1024
     """Largest side of a tile of the scatter; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
@@ -90,36 +101,42 @@ class Covariance:
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
             panel = block.part(start, stop)
+            if self.forgetting != 1:
+                state, panel = self._faded(state, len(panel)), replace(panel, weights=self._fading(len(panel)))
+            else:
+                panel = panel.counted()
             state = self._add_panel(state, panel, work_dtype(block.values.dtype))
         return state
 
     def _add_panel(self, state: CovarianceState, panel: Block, dtype: np.dtype[Any]) -> CovarianceState:
         n_rows = len(panel)
+        if n_rows == 0:
+            return state
         rows = borrow("panel", panel.values.shape, dtype)
         seen = centre(panel.values, rows)
         if not seen.finite.all():
             refuse_not_finite(panel.values, panel.start)
             if dtype == np.float64:
-                raise NotFiniteError(
-                    f"column {int(np.flatnonzero(~seen.finite)[0])} overflows float64 when squared (rows {panel.start} to "
-                    f"{panel.start + n_rows - 1}): expected magnitudes below 1e150; rescale this feature first"
-                )
+                refuse_overflow(seen.finite, panel.start, n_rows)
         total = squares = float(n_rows)
         rest, n_counted = seen.rest, n_rows
         if panel.weights is not None:
             weights = panel.weights
             total, squares = float(weights.sum()), float(weights @ weights)
-            n_counted = int(np.count_nonzero(weights))
-            if not n_counted:
-                return state
+            # Weights that are powers of the forgetting factor vanish in the end; their rows have still been seen.
+            n_counted = int(np.count_nonzero(weights)) if self.forgetting == 1 else n_rows
+            if not total:
+                return replace(state, n_samples=state.n_samples + n_counted)
+            if dtype == np.float32 and not weights_within_float32(weights):
+                return self._add_in_float64(state, panel)
             rest = weigh(rows, weights)
-        if dtype == np.float32 and not _within_float32(seen.squares, rows):
+        if dtype == np.float32 and not within_float32(seen.squares, rows):
             return self._add_in_float64(state, panel)
-        if state.n_samples == 0:
+        if state.weight == 0:
             state = replace(state, origin=seen.origin, offset=rest)
         step = step_between(state.origin, state.offset, seen.origin, rest)
         n = state.weight + total
-        self._add_scatter(state.scatter, rows, step, state.weight * total / n, rest, total)
+        self.add_scatter(state.scatter, rows, step, state.weight * total / n, rest, total)
         return CovarianceState(
             state.n_samples + n_counted,
             n,
@@ -136,7 +153,7 @@ class Covariance:
             state = self._add_panel(state, panel.part(start, start + middle), np.dtype(np.float64))
         return state
 
-    def _add_scatter(
+    def add_scatter(
         self, scatter: FloatArray, rows: NDArray[Any], step: FloatArray, weight: float, rest: FloatArray, total: float
     ) -> None:
         """Add rowsᵀ rows + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile."""
@@ -165,7 +182,7 @@ class Covariance:
         return total
 
     def absorb(self, state: CovarianceState, other: CovarianceState) -> CovarianceState:
-        """Return the state of the rows behind both, in the memory of `state`."""
+        """Return the state of the rows behind both, in the memory of `state`; `MergeError` if they are stored differently."""
         if state.origin.shape != other.origin.shape or state.scatter.shape != other.scatter.shape:
             raise MergeError(
                 f"states of {len(state.origin)} and {len(other.origin)} features, stored in {state.scatter.size} and "
@@ -173,9 +190,11 @@ class Covariance:
             )
         if other.n_samples == 0:
             return state
+        if self.forgetting != 1:
+            state = self._faded(state, other.n_samples)
         np.add(state.scatter, other.scatter, out=state.scatter)
-        if state.n_samples == 0:
-            return replace(other, scatter=state.scatter)
+        if state.weight == 0:
+            return replace(other, scatter=state.scatter, n_samples=state.n_samples + other.n_samples)
         n = state.weight + other.weight
         step = step_between(state.origin, state.offset, other.origin, other.offset)
         weighted = step * (state.weight * other.weight / n)
@@ -189,6 +208,70 @@ class Covariance:
             state.scatter,
         )
 
+    def subtract(
+        self, state: CovarianceState, other: CovarianceState, precision: float = 1e-14
+    ) -> tuple[CovarianceState, float]:
+        """Return the state of the rows of `state` without those of `other`, in the memory of `state`: undo `absorb`.
+
+        What remains keeps the absolute rounding of what there was, relative to which `precision` is the error of a
+        variance. The second value is how many times larger that error is relative to what remains.
+
+        Raises
+        ------
+        MergeError
+            If rows would become negative, or what remains of a variance is below the rounding of what was taken away;
+            `state` is not changed then.
+        """
+        weight = state.weight - other.weight
+        n_samples = state.n_samples - other.n_samples
+        if self.forgetting != 1 or state.scatter.shape != other.scatter.shape:
+            raise MergeError("states with a forgetting factor, or of other features or tile_size, cannot be subtracted")
+        if n_samples < 0 or weight < 0 or (n_samples > 0 and weight <= precision * state.weight):
+            raise MergeError(
+                f"{other.n_samples} rows of weight {other.weight:g} cannot be taken out of {state.n_samples} rows of weight "
+                f"{state.weight:g}: expected rows that are among them"
+            )
+        if n_samples == 0 or other.n_samples == 0:
+            return (self.init(len(state.origin)) if n_samples == 0 else state), 1.0
+        grid = self.grid(len(state.origin))
+        step = step_between(state.origin, state.offset, other.origin, other.offset)
+        between = step * (state.weight * other.weight / weight)
+        before = grid.diagonal(state.scatter)
+        away = grid.diagonal(other.scatter) + between * step
+        remains = before - away
+        lost = (away > 0) & (remains <= precision * np.maximum(before, away))
+        if lost.any():
+            j = int(np.flatnonzero(lost)[0])
+            raise MergeError(
+                f"nothing reliable remains of {int(lost.sum())} feature(s): of the scatter {before[j]:.3g} of feature {j}, "
+                f"{away[j]:.3g} would be taken away, and what remains is below its rounding: fit the rows that remain"
+            )
+        np.subtract(state.scatter, other.scatter, out=state.scatter)
+        grid.add_outer(state.scatter, -between[:, None], step[None], self.n_threads)
+        magnified = float(np.divide(before, remains, out=np.ones_like(before), where=remains > 0).max(initial=1.0))
+        squares = max(0.0, state.weight_squares - other.weight_squares)
+        offset = state.offset - step * (other.weight / weight)
+        return CovarianceState(n_samples, weight, squares, state.origin, offset, state.scatter), magnified
+
+    def divisor(self, state: CovarianceState) -> float:
+        """Return what the scatter is divided by: W − ddof, or W − ddof W₂ / W for weights that say how reliable rows are."""
+        return state.weight - self._ddof(state)
+
+    def _ddof(self, state: CovarianceState) -> float:
+        return self.ddof if self.forgetting == 1 or not state.weight else self.ddof * state.weight_squares / state.weight
+
+    def _fading(self, n_rows: int) -> FloatArray:
+        """Return the weights of rows of which the last has weight 1; old ones underflow to 0, as they should."""
+        with np.errstate(under="ignore"):
+            return np.asarray(self.forgetting ** np.arange(n_rows - 1, -1, -1, dtype=np.float64))
+
+    def _faded(self, state: CovarianceState, n_rows: int) -> CovarianceState:
+        """Return `state` as it weighs once `n_rows` more rows have come, in its memory."""
+        factor = float(self.forgetting) ** n_rows
+        with np.errstate(under="ignore"):
+            np.multiply(state.scatter, factor, out=state.scatter)
+        return replace(state, weight=state.weight * factor, weight_squares=state.weight_squares * factor**2)
+
     def finalize(self, state: CovarianceState) -> Reduced:
         """Return the symmetric matrix whose eigenpairs are the principal components; shares memory with `state`."""
         return Reduced.of_scatter(
@@ -199,13 +282,17 @@ class Covariance:
             weight=state.weight,
             center=self.center,
             scale=self.scale,
-            ddof=self.ddof,
+            ddof=self._ddof(state),
             n_threads=self.n_threads,
         )
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
         return 8 * (self.grid(n_features).size + 2 * n_features)
+
+    def finalize_bytes(self, n_features: int) -> int:
+        """Return the memory in bytes that `finalize` takes beside the state."""
+        return 0
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` rows: a panel and a product per thread.
@@ -228,10 +315,16 @@ def panel_rows(n_features: int, dtype: np.dtype[Any]) -> int:
     return max(low, min(high, _PANEL_BYTES // max(1, n_features * dtype.itemsize)))
 
 
-def _within_float32(squares: FloatArray, rows: NDArray[Any]) -> bool:
+def within_float32(squares: FloatArray, rows: NDArray[Any]) -> bool:
     """Tell whether products of the centred `rows` keep their digits in float32."""
     low, high = _SAFE_SQUARES
     if not (squares < high).all() or ((squares > 0) & (squares < low)).any():
         return False
     vanished = squares == 0
     return not (vanished.any() and any(rows[i : i + 256, vanished].any() for i in range(0, len(rows), 256)))
+
+
+def weights_within_float32(weights: FloatArray) -> bool:
+    """Tell whether rows times the square roots of `weights` keep their digits in float32; small beside the largest may vanish."""
+    low, high = _SAFE_WEIGHTS
+    return bool(low <= weights.max() <= high)

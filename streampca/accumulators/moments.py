@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, step_between
+from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.block import Block, as_block
 from streampca.workspace import borrow
 
@@ -46,7 +46,13 @@ class Moments:
         return MomentsState(0, np.zeros(n_features), np.zeros(n_features), np.zeros(n_features))
 
     def update(self, state: MomentsState, block: Block | NDArray[Any]) -> MomentsState:
-        """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added."""
+        """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added.
+
+        Raises
+        ------
+        NotFiniteError
+            If the rows hold NaN or infinity.
+        """
         block = as_block(block)
         n_rows = len(block)
         if n_rows == 0:
@@ -54,6 +60,7 @@ class Moments:
         seen = centre(block.values, borrow("centred", block.values.shape, np.float64))
         if not seen.finite.all():
             refuse_not_finite(block.values, block.start)
+            refuse_overflow(seen.finite, block.start, n_rows)
         scatter = seen.squares - n_rows * seen.rest**2
         return self.absorb(state, MomentsState(n_rows, seen.origin, seen.rest, scatter))
 

@@ -21,6 +21,11 @@ class RowsState:
     values: NDArray[Any]
     """The rows, shape ``(n_kept, n_features)``, in the data type of the source."""
 
+    def complete(self) -> RowsState | None:
+        """Return those rows that hold no NaN, None if there are none."""
+        whole = ~np.isnan(self.values).any(axis=1) if self.values.dtype.kind == "f" else np.ones(len(self.values), bool)
+        return RowsState(self.index[whole], self.values[whole]) if whole.any() else None
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -45,8 +45,12 @@ class TileGrid:
     @cached_property
     def edges(self) -> tuple[int, ...]:
         """Return the first index of every tile along one side, and `n_features` behind them."""
-        n_tiles = max(1, -(-self.n_features // self.tile_size))
-        return tuple(self.n_features * i // n_tiles for i in range(n_tiles + 1))
+        n_rows = self._n_tile_rows
+        return tuple(self.n_features * i // n_rows for i in range(n_rows + 1))
+
+    @property
+    def _n_tile_rows(self) -> int:
+        return max(1, -(-self.n_features // self.tile_size))
 
     @cached_property
     def _offsets(self) -> dict[tuple[int, int], int]:
@@ -62,10 +66,18 @@ class TileGrid:
         sides = range(len(self.edges) - 1)
         return (*((i, i) for i in sides), *((i, j) for i in sides for j in range(i)))
 
+    @property
+    def n_tiles(self) -> int:
+        """Return the number of tiles."""
+        return self._n_tile_rows * (self._n_tile_rows + 1) // 2
+
     @cached_property
     def size(self) -> int:
         """Return the number of stored entries."""
-        return sum(self.side(i) * self.side(j) for i, j in self.pairs)
+        # Half of the square and half of the diagonal tiles, of which some are one longer: a plan asks for sides of millions.
+        short, n_longer = divmod(self.n_features, self._n_tile_rows)
+        diagonal = n_longer * (short + 1) ** 2 + (self._n_tile_rows - n_longer) * short**2
+        return (self.n_features**2 + diagonal) // 2
 
     def side(self, i: int) -> int:
         """Return the number of features in tile row `i`."""
@@ -74,7 +86,7 @@ class TileGrid:
     @property
     def longest_side(self) -> int:
         """Return the number of features in the largest tile row."""
-        return max(self.side(i) for i in range(len(self.edges) - 1))
+        return -(-self.n_features // self._n_tile_rows)
 
     def features(self, i: int) -> slice:
         """Return the features of tile row `i`."""
@@ -118,7 +130,7 @@ class TileGrid:
         return matrix
 
     def multiply(self, flat: FloatArray, vectors: FloatArray, n_threads: int = 1) -> FloatArray:
-        """Return the matrix times `vectors`, shape ``(n_features, n_vectors)``."""
+        """Return the matrix times `vectors`, both ``(n_features, n_vectors)``, in 2 n_features² n_vectors flops."""
         product = np.zeros_like(vectors)
 
         def row(i: int) -> None:

@@ -13,15 +13,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from streampca.accumulators.base import Accumulator
-from streampca.block import Block
+from streampca.block import Block, RowWeights
 from streampca.engine.fold import LeafResult, run_leaf
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Leaf, Plan
 from streampca.errors import ClusterError
 from streampca.sources.base import ReadCount, Source
+from streampca.workspace import release
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,18 @@ class FoldTask:
     """Where the rows come from."""
     accumulator: Accumulator[Any, Any]
     """What they are folded into."""
+    weights: RowWeights | None = None
+    """Weights of the rows; None = all 1."""
 
     def for_leaf(self, leaf: Leaf) -> FoldTask:
-        """Return the task with no more of the source than `leaf` needs."""
-        return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
+        """Return the task with no more of the source and of the weights than `leaf` needs."""
+        start, stop = leaf.edges[0], leaf.edges[-1]
+        weights = None if self.weights is None else self.weights.part(start, stop)
+        return replace(self, source=self.source.part(start, stop), weights=weights)
 
     def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
         """Fold."""
-        return run_leaf(self.source, self.accumulator, leaf, stop, on_block)
+        return run_leaf(self.source, self.accumulator, leaf, stop, on_block, self.weights)
 
 
 class Meter:
@@ -120,15 +127,26 @@ def accumulate(
     *,
     client: Any = None,
     progress: ProgressCallback | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> tuple[Any, ReadCount]:
     """Read `source` once and return the state of all rows, and what the reading cost.
 
+    `weights` are those of the rows, ``(n_samples,)``; None = all 1.
+
     Leaves run on a thread pool of this process, or on the workers of `client`, a `distributed.Client`.
+
+    Raises
+    ------
+    DataError
+        If data is missing, damaged or not finite: of several faults, the one in the earliest leaf.
+    ClusterError
+        If the cluster lost a task for good.
     """
     source.check()
     total = accumulator.init(source.shape[1])
     count = ReadCount()
-    results = execute(FoldTask(source, accumulator), plan, Meter("fit", plan.n_samples, progress), client)
+    of_rows = None if weights is None else RowWeights(weights)
+    results = execute(FoldTask(source, accumulator, of_rows), plan, Meter("fit", plan.extent, progress), client)
     try:
         for result in results:
             total = accumulator.absorb(total, result.state)
@@ -150,9 +168,22 @@ def _on_threads(task: Task, plan: Plan, meter: Meter) -> Generator[LeafResult]:
     pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
     try:
         yield from in_order(plan, lambda leaf: pool.submit(task, leaf, stop, meter.add_block))
+        _release_all(pool, plan.leaves_in_flight)
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:
+    """Let every thread of `pool` give back its scratch memory; a barrier sees to it that each gets one call."""
+    barrier = threading.Barrier(n_threads)
+
+    def one() -> None:
+        release()
+        barrier.wait(timeout=60)
+
+    for done in [pool.submit(one) for _ in range(n_threads)]:
+        done.result()
 
 
 def in_order(plan: Plan, submit: Callable[[Leaf], _Future]) -> Iterator[LeafResult]:

@@ -5,23 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from streampca.engine.alternatives import with_alternatives, with_time
 from streampca.engine.execute import ProgressCallback, active_client
+from streampca.engine.kinds import require_rows
 from streampca.engine.lines import line_of
 from streampca.engine.memory import WORKER_PROCESS_BYTES, allowed_bytes, n_cores, process_bytes
 from streampca.engine.parameters import Fit, Parameters
 from streampca.engine.plan import Plan, Resources
-from streampca.errors import DataError
+from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.sources.base import Source
 
 __all__ = ["Fit", "Parameters", "fit", "kept_rows", "plan_fit"]
 
+_WIDE_FROM = 512  # features from which the second reading of the Gram matrix pays
 _KEPT_ROWS, _KEPT_BYTES = 2000, 16 * 2**20
 
 
 def plan_fit(
-    source: Source, parameters: Parameters, *, scores: bool = False, report: bool = False, client: Any = None
+    source: Source,
+    parameters: Parameters,
+    *,
+    scores: bool = False,
+    report: bool = False,
+    client: Any = None,
+    alternatives: bool = False,
+    probe: bool = False,
 ) -> Plan:
-    """Return the plan of a fit of `source`; reads metadata only.
+    """Return the plan of a fit of `source`, with the figures of the other solvers if `alternatives` is set.
+
+    Reads metadata only, unless `probe` is set: then a few blocks are read and folded to tell how long a fit takes.
 
     Raises
     ------
@@ -37,6 +49,7 @@ def plan_fit(
             f"n_samples={n}: found {found}, with ddof={parameters.ddof} at least {parameters.ddof + 1} are needed: {source.description}"
         )
     parameters.selection(source)
+    require_rows(source, parameters)
     resources = Resources(
         allowed_bytes=allowed_bytes(parameters.memory),
         process_bytes=process_bytes(),
@@ -50,11 +63,16 @@ def plan_fit(
         # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
         process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
         resources = replace(resources, process_bytes=process, threads=max(workers))
-    plan = _plan_with(_solver_of(source, parameters), source, parameters, resources)
+    plan = _choose(source, parameters, resources)
+    edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
+    if edges is not None:
+        n_blocks = len(edges) - 1
+        plan = replace(plan, edges=edges, n_blocks=n_blocks, n_leaves=min(plan.n_leaves, n_blocks))
     if workers:
-        total = sum(workers)
-        plan = replace(plan, threads=total, leaves_in_flight=total, window=2 * total, threads_per_leaf=1)
-    return plan
+        plan = _spread(plan, sum(workers))
+    if alternatives:
+        return with_alternatives(plan, source, parameters, resources, probed=probe)
+    return with_time(plan, source, parameters, probed=probe)
 
 
 def fit(
@@ -72,17 +90,36 @@ def fit(
     return line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
 
 
+def _spread(plan: Plan, n_threads: int) -> Plan:
+    """Return `plan` for a cluster of `n_threads`; this process holds no more states than its own ceiling allows."""
+    state = plan.memory["states"] // (1 + min(plan.window, plan.n_leaves))
+    room = plan.allowed_bytes - plan.memory["process"] - plan.memory.get("solve", 0) - plan.memory.get("model", 0)
+    window = max(1, min(2 * n_threads, room // max(1, state) - 1))
+    return replace(plan, threads=n_threads, leaves_in_flight=min(window, n_threads), window=window, threads_per_leaf=1)
+
+
 def kept_rows(source: Source) -> int:
     """Return how many rows a report is drawn from: 2,000, fewer where they are long."""
     return int(max(4, min(_KEPT_ROWS, source.shape[0], _KEPT_BYTES // source.row_bytes)))
 
 
-def _solver_of(source: Source, parameters: Parameters) -> str:
-    return "covariance" if parameters.solver == "auto" else parameters.solver
-
-
-def _plan_with(solver: str, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    return line_of(solver).plan(source, parameters, resources)
+def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:
+    """Return the plan of the solver that was named, or of the better of the exact ones that fits."""
+    if parameters.solver != "auto":
+        return line_of(parameters.solver).plan(source, parameters, resources)
+    n, d = source.shape
+    order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
+    refusals = []
+    for solver in order:
+        try:
+            plan = line_of(solver).plan(source, parameters, resources)
+        except NotAvailableError:
+            continue  # not for rows of this kind
+        except PlanError as error:
+            refusals.append(f"solver {solver}: {error}")
+            continue
+        return replace(plan, notes=(*plan.notes, *refusals))
+    raise PlanError("; ".join(refusals))
 
 
 def _worker_threads(client: Any) -> list[int]:

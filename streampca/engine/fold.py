@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from streampca.accumulators.base import Accumulator
-from streampca.block import Block
+from streampca.block import Block, RowWeights
 from streampca.engine.plan import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import borrow, release
@@ -47,13 +47,14 @@ def run_leaf(
     leaf: Leaf,
     stop: threading.Event | None = None,
     on_block: Callable[[Block, ReadCount], None] | None = None,
+    weights: RowWeights | None = None,
 ) -> LeafResult:
-    """Fold the blocks of `leaf`; the next one is read while this one is multiplied."""
+    """Fold the blocks of `leaf`, their rows weighted; the next one is read while this one is multiplied."""
     counts: list[ReadCount] = []
 
     def blocks() -> Iterator[Block]:
         for block, count in read_ahead(source, leaf):
-            yield block
+            yield block if weights is None else weights.on(block)
             counts.append(count)
             if on_block is not None:
                 on_block(block, count)
@@ -75,7 +76,10 @@ def read_ahead(source: Source, leaf: Leaf) -> Iterator[tuple[Block, ReadCount]]:
 
     def submit(i: int) -> Future[tuple[NDArray[Any], ReadCount]]:
         start, stop = spans[i]
-        out = borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
+        if source.column_major:
+            out = borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
+        else:
+            out = borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
         return reader.submit(source.read, start, stop, out)
 
     with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as reader:

@@ -69,7 +69,7 @@ def allowed_bytes(memory: int | str | None) -> int:
         from dask.utils import parse_bytes
 
         try:
-            memory = int(parse_bytes(memory))
+            memory = int(parse_bytes(memory)) if memory.strip() else 0
         except (ValueError, KeyError) as error:
             raise ParameterError(f'memory={memory!r} is not a size: expected bytes or a text such as "2GiB"') from error
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
@@ -96,3 +96,10 @@ def as_text(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1024
     raise AssertionError("unreachable")
+
+
+def as_seconds(seconds: float) -> str:
+    """Return a time for people: ``"3.2 s"``, ``"14 min"``."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import re
 import secrets
 import shutil
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +21,8 @@ RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
 _CHUNK = r"c(/\d+)*"
-_MODEL_ARRAYS = "components|explained_variance|mean|scale|constant_features"
+_MODEL_ARRAYS = "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
+_STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight"
 
 
 def _own(*arrays: str) -> str:
@@ -27,11 +30,12 @@ def _own(*arrays: str) -> str:
     return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
 
 
+_OWN_MODEL = rf"{_own(_MODEL_ARRAYS)}|state(/({_own(_STATE_ARRAYS)}))?"
 _OWN_FILES = {
-    "model": re.compile(_own(_MODEL_ARRAYS)),
+    "model": re.compile(_OWN_MODEL),
     "scores": re.compile(_own("scores")),
     "run": re.compile(
-        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_own(_MODEL_ARRAYS)}))?"
+        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_OWN_MODEL}))?"
         rf"|samples\.zarr(/({_own('rows', 'index')}))?|scores\.zarr(/({_own('scores')}))?"
     ),
 }
@@ -136,6 +140,8 @@ class Aside:
         except OSError as failure:
             raise _output_error(failure, self.path) from failure
         finally:
+            if not committed:
+                _let_writes_end()
             # This name is known to this run alone: whatever still stands there is its own.
             shutil.rmtree(self.part, ignore_errors=True)
             if not committed:
@@ -163,10 +169,15 @@ class Aside:
 
     def _take_back(self, old: Path) -> None:
         """Undo the renames of `_commit`, as many as were done."""
-        if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
-            self.path.rename(self.part)
-        if old.exists() and not self.path.exists():
-            old.rename(self.path)
+        try:
+            if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
+                self.path.rename(self.part)
+            if old.exists() and not self.path.exists():
+                old.rename(self.path)
+        except OSError as error:
+            raise OutputError(
+                f"{self.path} cannot be renamed ({error.strerror}): the earlier {self.kind}, if any, is whole and stands at {old}"
+            ) from error
 
     def _remove_new_parents(self) -> None:
         """Remove the directories made for `part`, deepest first, unless something else has come into them."""
@@ -191,6 +202,20 @@ def _flush_one(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _let_writes_end() -> None:
+    """Wait a little for writes that a signal left running in zarr's thread: one that ends later would make `part` again."""
+    if "zarr" not in sys.modules:
+        return
+    from zarr.core.sync import sync
+
+    async def others() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
+
+    sync(others())
 
 
 def _output_error(error: OSError, path: Path) -> OSError:

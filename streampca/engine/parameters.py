@@ -39,6 +39,8 @@ class Parameters:
     """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
     feature_weight: NDArray[np.float64] | None = None
     """Factor of each centred (and scaled) feature, ``(n_features,)``."""
+    forgetting: float = 1.0
+    """What a row's weight is multiplied by with every row after it, in (0, 1]."""
     seed: int = 0
     """Seed of everything that is drawn."""
     memory: int | str | None = None
@@ -49,6 +51,22 @@ class Parameters:
     def selection(self, source: Source) -> Selection:
         """Return the rule for how many components, checked against the shape of `source`."""
         return as_selection(self.n_components, min(source.shape))
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What one reading of the source leaves, before anything is solved."""
+
+    accumulator: Any
+    """What the rows were accumulated with."""
+    state: Any
+    """The accumulated state."""
+    samples: RowsState | None
+    """Rows copied out of the stream, where asked for."""
+    count: ReadCount
+    """What reading cost."""
+    n_left_out: int = 0
+    """Rows that were left out because values are missing in them."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +87,7 @@ class Fit:
     """Time of the reading."""
     solve_seconds: float
     """Time of the eigenproblem."""
+    accumulator: Any = None
+    """What `state` was accumulated with; None where the solver keeps none."""
+    scores: NDArray[np.float64] | None = None
+    """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""

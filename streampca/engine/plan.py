@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance, panel_rows
-from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
+from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, WORKER_PROCESS_BYTES, as_seconds, as_text
 from streampca.errors import PlanError
 from streampca.krylov import basis_size
 from streampca.solve import uses_krylov
@@ -84,17 +85,32 @@ class Plan:
     alternatives: tuple[dict[str, Any], ...] = ()
     """Figures of the solvers that were not chosen."""
 
+    edges: tuple[int, ...] | None = None
+    """First row of every block and the row behind the last, where blocks are not of equal size."""
+    axis: str = "samples"
+    """What blocks are runs of: ``"samples"``, or ``"features"`` where whole columns are read."""
     merge: str = "leaves are folded from left to right in the order of their rows"
     """The order of merging."""
+    expected_seconds: float | None = None
+    """How long a fit is expected to take; None where nobody asked."""
+    expected_by: str = ""
+    """Where that comes from: ``"probe"`` for rates that were measured, or ``"nominal rates"``."""
 
     def leaves(self) -> list[Leaf]:
         """Return all leaves in the order of merging."""
         return [self.leaf(i) for i in range(self.n_leaves)]
 
+    @property
+    def extent(self) -> int:
+        """Return how many samples, or features, the blocks are runs of."""
+        return self.n_samples if self.axis == "samples" else self.n_features
+
     def leaf(self, index: int) -> Leaf:
         """Return one leaf."""
         first, last = (self.n_blocks * i // self.n_leaves for i in (index, index + 1))
-        edges = [min(block * self.rows_per_block, self.n_samples) for block in range(first, last + 1)]
+        if self.edges is not None:
+            return Leaf(index, self.edges[first : last + 1])
+        edges = [min(block * self.rows_per_block, self.extent) for block in range(first, last + 1)]
         return Leaf(index, tuple(edges))
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +124,7 @@ class Plan:
         lines = [
             f"solver       {self.solver}: {self.reason}",
             f"data         {self.n_samples:,} samples x {self.n_features:,} features, {self.dtype}; components: {components}",
-            f"reading      {self.passes} pass, {as_text(self.bytes_to_read)} decoded, in {self.n_blocks:,} blocks of {self.rows_per_block:,} rows",
+            f"reading      {self.passes} pass{'es' if self.passes > 1 else ''}, {as_text(self.bytes_to_read)} decoded, in {self.n_blocks:,} blocks of {self.rows_per_block:,} {self.axis}",
             f"work         {self.flops:.2e} flops in {self.work_dtype}, {self.n_leaves:,} leaves, {self.leaves_in_flight} at once "
             f"x {self.threads_per_leaf} thread{'s' if self.threads_per_leaf > 1 else ''}",
             f"memory       {as_text(self.projected_bytes)} projected of {as_text(self.allowed_bytes)} allowed ("
@@ -116,7 +132,21 @@ class Plan:
             + ")",
             f"merging      {self.merge}",
         ]
-        return "\n".join(lines + [f"note         {note}" for note in self.notes])
+        if self.expected_seconds is not None:
+            lines.append(f"time         about {as_seconds(self.expected_seconds)} by {self.expected_by}")
+        lines += [f"note         {note}" for note in self.notes]
+        return "\n".join(lines + [f"or           {_in_words(other)}" for other in self.alternatives])
+
+
+def _in_words(other: dict[str, Any]) -> str:
+    """Return the figures of a solver that was not chosen on one line."""
+    if not other["fits"]:
+        return f"{other['solver']}: no: {other['why']}"
+    return (
+        f"{other['solver']}: {other['passes']} pass{'es' if other['passes'] > 1 else ''}, {as_text(other['bytes_to_read'])} decoded, "
+        f"{as_text(other['projected_bytes'])} projected, {other['flops']:.2e} flops in {other['work_dtype']}, "
+        f"about {as_seconds(other['expected_seconds'])} by {other['expected_by']}"
+    )
 
 
 @dataclass(frozen=True)
@@ -135,8 +165,6 @@ class Resources:
     """Whether a report is drawn."""
     kept_rows: int = 0
     """Rows that are copied out of the stream for the report."""
-    workers: int = 0
-    """Threads of a cluster that run leaves instead of this process; 0 = no cluster."""
 
 
 def plan_covariance(source: Source, accumulator: Covariance, n_components: int | None, resources: Resources) -> Plan:
@@ -148,55 +176,91 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
         If it does not fit: with what is projected, what is allowed, and what would do.
     """
     n, d = source.shape
-    dtype = work_dtype(source.dtype)
-    notes: list[str] = []
-    tried: list[Plan] = []
-    for rows in _block_rows_to_try(source, dtype):
+    dtype, grid = work_dtype(source.dtype), accumulator.grid(d)
+
+    def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         n_blocks = -(-n // rows)
-        n_leaves = _count_leaves(n, n_blocks, source.row_bytes)
-        for leaves_in_flight in _leaves_to_try(d, min(resources.threads, n_leaves)):
-            threads_per_leaf = max(1, resources.threads // leaves_in_flight)
-            window = leaves_in_flight * (
-                2 if leaves_in_flight > 1 and accumulator.state_bytes(d) <= _SMALL_STATE_BYTES else 1
-            )
-            shared = replace(accumulator, n_threads=threads_per_leaf)
-            memory = _memory(source, shared, n_components, rows, leaves_in_flight, min(window, n_leaves), resources)
-            blocks_read_twice = rows % source.chunk_rows != 0
-            plan = Plan(
-                solver="covariance",
-                reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(accumulator.state_bytes(d))} as tiles of its lower triangle",
-                n_samples=n,
-                n_features=d,
-                dtype=str(source.dtype),
-                work_dtype=str(dtype),
-                n_components=n_components,
-                passes=1,
-                rows_per_block=rows,
-                n_blocks=n_blocks,
-                n_leaves=n_leaves,
-                leaves_in_flight=leaves_in_flight,
-                window=window,
-                threads=resources.threads,
-                threads_per_leaf=threads_per_leaf,
-                tile=accumulator.grid(d).longest_side,
-                bytes_to_read=_bytes_to_read(source, rows) if blocks_read_twice else n * source.row_bytes,
-                flops=float(n) * d * d + 4 / 3 * float(d) ** 3,
-                projected_bytes=_peak(memory),
-                allowed_bytes=resources.allowed_bytes,
-                memory=memory,
-            )
-            tried.append(plan)
-            if plan.projected_bytes <= resources.allowed_bytes:
-                if plan.bytes_to_read > n * source.row_bytes:
-                    notes.append(
-                        f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded "
-                        f"{plan.bytes_to_read / (n * source.row_bytes):.1f} times; fewer rows in a chunk or more memory would avoid it"
-                    )
-                return replace(plan, notes=tuple(notes))
-    raise PlanError(_refusal(min(tried, key=lambda plan: plan.projected_bytes), source))
+        n_leaves = count_leaves(n, n_blocks, source.row_bytes)
+        small = leaves > 1 and accumulator.state_bytes(d) <= _SMALL_STATE_BYTES
+        window = leaves * (2 if small else 1)
+        shared = replace(accumulator, n_threads=threads_per_leaf)
+        memory = _memory(source, shared, n_components, rows, leaves, min(window, n_leaves), resources)
+        reading = bytes_to_read(source, rows) if rows % source.chunk_rows else n * source.row_bytes
+        return Plan(
+            solver="covariance",
+            reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(accumulator.state_bytes(d))} as tiles of its lower triangle",
+            n_samples=n,
+            n_features=d,
+            dtype=str(source.dtype),
+            work_dtype=str(dtype),
+            n_components=n_components,
+            passes=1,
+            rows_per_block=rows,
+            n_blocks=n_blocks,
+            n_leaves=n_leaves,
+            leaves_in_flight=leaves,
+            window=window,
+            threads=resources.threads,
+            threads_per_leaf=threads_per_leaf,
+            tile=grid.longest_side,
+            bytes_to_read=reading,
+            flops=float(n) * d * d + 4 / 3 * float(d) ** 3,
+            projected_bytes=_peak(memory),
+            allowed_bytes=resources.allowed_bytes,
+            memory=memory,
+            notes=_notes(source, reading),
+        )
+
+    plan, fits = choose(block_rows_to_try(source, dtype), build, d, resources.threads, grid.n_tiles)
+    if not fits:
+        raise PlanError(_refusal(plan, source))
+    return plan
 
 
-def _block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
+def choose(
+    sizes: list[int], build: Callable[[int, int, int], Plan], side: int, threads: int, n_tiles: int
+) -> tuple[Plan, bool]:
+    """Return the best plan that fits and True, or the smallest there is and False.
+
+    `build` makes the plan for a block size, a number of leaves at once and a number of threads for each. The block size
+    is the first of `sizes` with which a single thread fits, so that it never depends on the threads; one that fits
+    beside a process of nominal size is preferred if it reads no more, so that the size does not depend on what this
+    process holds either. Then as many leaves run at once, and as many threads share one, as still fit.
+    """
+    tried = [build(size, 1, 1) for size in sizes]
+    fitting = [plan for plan in tried if plan.projected_bytes <= plan.allowed_bytes]
+    roomy = [
+        plan
+        for plan in fitting
+        if plan.projected_bytes + _missing_to_nominal(plan) <= plan.allowed_bytes
+        and plan.bytes_to_read <= fitting[0].bytes_to_read
+    ]
+    for least in (roomy or fitting)[:1]:
+        size = least.rows_per_block
+        for leaves in leaves_to_try(side, min(threads, least.n_leaves)):
+            for threads_per_leaf in sorted({max(1, min(threads // leaves, n_tiles)), 1}, reverse=True):
+                plan = build(size, leaves, threads_per_leaf)
+                if plan.projected_bytes <= plan.allowed_bytes:
+                    return plan, True
+        return least, True
+    return min(tried, key=lambda plan: plan.projected_bytes), False
+
+
+def _missing_to_nominal(plan: Plan) -> int:
+    return max(0, WORKER_PROCESS_BYTES - plan.memory["process"])
+
+
+def _notes(source: Source, reading: int) -> tuple[str, ...]:
+    times = reading / (source.shape[0] * source.row_bytes)
+    if times <= 1.0:
+        return ()
+    return (
+        f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times; "
+        "fewer rows in a chunk or more memory would avoid it",
+    )
+
+
+def block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
     """Return rows per block, best first: whole chunks about 32 MiB, fewer chunks, at last parts of a chunk."""
     n, d = source.shape
     band = min(source.chunk_rows, n)
@@ -211,7 +275,7 @@ def _block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
     return rows
 
 
-def _count_leaves(n: int, n_blocks: int, row_bytes: int) -> int:
+def count_leaves(n: int, n_blocks: int, row_bytes: int) -> int:
     """Return a number of leaves that depends on the data alone.
 
     Up to sixteen as soon as each has 8,192 rows, and more, in sixteens, once each has 32,768 rows and 64 MiB: adding
@@ -223,13 +287,15 @@ def _count_leaves(n: int, n_blocks: int, row_bytes: int) -> int:
     return int(max(1, min(leaves, n_blocks)))
 
 
-def _leaves_to_try(d: int, most: int) -> list[int]:
+def leaves_to_try(d: int, most: int) -> list[int]:
+    """Return how many leaves run at once, best first: one with all threads where a state is large."""
     if d >= _TILE_THREADS_FROM:
         return [1]
     return sorted({most, max(1, most // 2), 1}, reverse=True)
 
 
-def _bytes_to_read(source: Source, rows: int) -> int:
+def bytes_to_read(source: Source, rows: int) -> int:
+    """Return the decoded bytes of one reading in blocks of `rows` rows."""
     n = source.shape[0]
     return sum(source.reads_of(start, min(start + rows, n)) for start in range(0, n, rows))
 
@@ -250,7 +316,8 @@ def _memory(
     buffers = (2 * block if source.buffered else 0) + source.overhead_bytes(rows)
     scores_rows = min(rows, panel_rows(d, work_dtype(source.dtype)))
     model = 8 * (3 * k * d + 4 * d)
-    scores = leaves * (buffers + 2 * scores_rows * d * itemsize + 6 * rows * k * itemsize) + d * k * itemsize
+    score = 4 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else 8  # bytes, as `PCAModel.score_dtype`
+    scores = leaves * (buffers + 2 * scores_rows * d * score + 6 * rows * k * score) + d * k * score
     basis = 2 * basis_size(d, k) + 8 * 64 + k  # vectors of the iteration, and of the products in hand
     solve = 8 * d * (basis if uses_krylov(d, k) else 2 * d + 3 * k)
     return {
@@ -259,7 +326,7 @@ def _memory(
         "blocks": leaves * buffers,
         "scratch": leaves * accumulator.scratch_bytes(d, rows, itemsize),
         "rows kept": 3 * resources.kept_rows * source.row_bytes,
-        "solve": solve,
+        "solve": solve + accumulator.finalize_bytes(d),
         "model": model,
         "scores": scores if resources.scores else 0,
         "report": REPORT_BYTES if resources.report else 0,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from streampca.accumulators.centring import refuse_not_finite
+from streampca.accumulators.missing import left_out
+from streampca.accumulators.sparse import refuse_stored
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.output import require_room
@@ -20,6 +24,8 @@ from streampca.errors import NotFiniteError
 from streampca.models.pca import PCAModel
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import borrow
+
+_CHUNK_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,8 @@ class ScoreTask:
             out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = self.model.transform(block.values, out)
-            if not np.isfinite(scores).all():
-                refuse_not_finite(block.values, block.start)
+            if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
+                (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
                 raise NotFiniteError(
                     f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
                 )
@@ -67,27 +73,51 @@ def write_scores(
 
     The array has shape ``(n_samples, k)``, float32 for float32 input and float64 else; a chunk holds the rows of one
     block, so every chunk has one writer. The caller commits the directory (`output.Aside`).
+
+    Raises
+    ------
+    NoSpaceError
+        If the file system has less room than the scores take and 5 %.
+    DataError
+        If chunks of the source are missing or damaged.
     """
-    k = len(model.components)
-    dtype = model.score_dtype(source.dtype)
-    require_room(path, plan.n_samples * k * dtype.itemsize)
     source.check()
+    _create(path, model, source, plan.rows_per_block)
+    count = ReadCount()
+    results = execute(
+        ScoreTask(source, model, path), plan, Meter("scores", plan.n_samples, progress), active_client(source)
+    )
+    with (
+        one_blas_thread(),
+        closing(results),
+    ):  # closed, so that no thread writes when the caller cleans up after an error
+        for result in results:
+            count += result.count
+    return count
+
+
+def write_known_scores(source: Source, model: PCAModel, scores: NDArray[np.float64], path: Path) -> None:
+    """Write the scores that a solver has found without another reading, ``(n_samples, k)``, as `write_scores` does."""
+    rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
+    array = _create(path, model, source, rows)
+    for start in range(0, len(scores), rows):
+        part = scores[start : start + rows]
+        array[start : start + rows] = part / model.deviations if model.whiten else part
+
+
+def _create(path: Path, model: PCAModel, source: Source, rows_per_chunk: int) -> zarr.Array[Any]:
+    n, k, dtype = source.shape[0], len(model.components), model.score_dtype(source.dtype)
+    require_room(path, n * k * dtype.itemsize)
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
     array: zarr.Array[Any] = group.create_array(
         "scores",
-        shape=(plan.n_samples, k),
-        chunks=(plan.rows_per_block, k),
+        shape=(n, k),
+        chunks=(min(n, rows_per_chunk), k),
         dtype=dtype,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         dimension_names=("sample", "component"),
         config={"write_empty_chunks": True},
     )
     array.attrs["explained_variance"] = np.asarray(model.explained_variance).tolist()
-    count = ReadCount()
-    with one_blas_thread():
-        for result in execute(
-            ScoreTask(source, model, path), plan, Meter("scores", plan.n_samples, progress), active_client(source)
-        ):
-            count += result.count
-    return count
+    return array

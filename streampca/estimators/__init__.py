@@ -1,6 +1,7 @@
 """The scikit-learn face of the line."""
 
+from streampca.estimators.continuing import merge
 from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.pca import PCA, load, merge
+from streampca.estimators.pca import PCA, load
 
 __all__ = ["PCA", "KernelPCA", "load", "merge"]

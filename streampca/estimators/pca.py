@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,23 +14,29 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.engine.fit import Fit, Parameters, fit, plan_fit
+from streampca.engine.kept import AGREE, kept_of
+from streampca.engine.kinds import as_weights
 from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.engine.plan_scores import plan_scores
+from streampca.errors import ModelError, NotAvailableError, ParameterError
+from streampca.estimators.continuing import Continuing, with_names
 from streampca.models.pca import PCAModel
+from streampca.models.state_store import load_state, write_state
 from streampca.models.store import load_model, save_model
 from streampca.sources import Source, open_source
+from streampca.sources.sparse import is_sparse
 
 if TYPE_CHECKING:
     from streampca.engine.execute import ProgressCallback
 
 FloatArray = NDArray[np.float64]
 
-_SOLVERS = ("auto", "covariance", "gram", "sketch", "adaptive")
+_SOLVERS = ("auto", "covariance", "gram", "qr", "sketch", "adaptive")
 _MISSING = ("error", "drop_rows", "mean", "pairwise")
 
 
-class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PCA(Continuing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal component analysis of data of any size, read once, within a memory ceiling.
 
     Parameters
@@ -36,8 +44,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     n_components : int, float in (0, 1), Threshold or None
         How many components: a count; the smallest number that carries this share of the total variance; all with
         λᵢ ≥ eps·λ₁; or min(n_samples, n_features).
-    solver : {"auto", "covariance"}
-        The exact solver accumulates the covariance matrix. ("gram", "sketch" and "adaptive" are names of later versions.)
+    solver : {"auto", "covariance", "gram", "qr"}
+        All are exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
+        are at most half as many samples as features; a d × d triangular factor, two to four times slower, for singular
+        values below 1e-7 of the first. ("sketch" and "adaptive" are names of later versions.)
     center, scale : bool
         Subtract the mean; divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that
         the eigenvalues sum to the number of features that vary). Features that never vary get weight 0.
@@ -45,6 +55,11 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Divide scores by the standard deviation of their component. Components below rounding get scores of 0.
     ddof : int
         Variances are divided by n − ddof.
+    forgetting : float
+        Factor in (0, 1] by which the weight of every row shrinks with each row after it, within and across
+        `partial_fit` calls: the last row has weight 1, the t-th before it ``forgetting ** t``, and about
+        ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for the sums W of the weights and W₂ of
+        their squares. The order of the rows matters, and so does that of models in `merge`.
     memory : int, str or None
         Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the
         machine has. A plan that does not fit is refused with `PlanError` before the data is read.
@@ -52,20 +67,39 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Seed of everything that is drawn; the same seed gives the same bits.
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
-    sketch, sketch_size, n_hashes, recovery, pilot, max_passes, tolerance, missing, feature_weight, checkpoint
-        Parameters of the public contract that this version accepts at their defaults only.
+    missing : {"error", "drop_rows", "mean", "pairwise"}
+        What NaN means. An error; or the row is left out (and has scores of NaN); or the mean of the feature's observed
+        values; or, for "pairwise", every covariance is that of the rows in which both features were observed: nothing is
+        made up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``). NaN counts as the mean
+        in `transform` for the last two. Infinity is always an error.
+    feature_weight : array-like, shape (n_features,), optional
+        Weights W such as areas (cos latitude), finite and not negative: the matrix that is decomposed is W^½ C W^½, so
+        centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
+        `inverse_transform` divides by it and gives the mean for features of weight 0.
+    checkpoint
+        Parameter of later versions: anything but the default raises `NotAvailableError`.
+    sketch, sketch_size, n_hashes, recovery, pilot, max_passes, tolerance
+        Parameters of solvers of later versions; the exact solver does not read them.
 
     Attributes
     ----------
     components_ : array, shape (k, n_features)
+        Orthonormal rows, largest variance first, the entry of largest modulus positive.
     explained_variance_, explained_variance_ratio_, singular_values_ : array, shape (k,)
+        Variances (divisor n − ddof), shares of `total_variance_`, singular values of the centred (and scaled) data.
     mean_ : array, shape (n_features,)
+        Mean of each feature; zeros without centring.
     scale_ : array, shape (n_features,), or None
+        Standard deviation of each feature, 1 where it never varies.
     noise_variance_, total_variance_ : float
-    n_components_, n_samples_seen_, n_features_in_, n_passes_, bytes_read_, numerical_rank_ : int
+        Mean variance of the directions that are left out; sum of the variances of all features after scaling.
+    n_components_, n_samples_seen_, n_features_in_, numerical_rank_ : int
+        The last is how many of the eigenvalues stand above rounding.
+    n_passes_, bytes_read_, plan_ : int, int, Plan
+        Readings by `fit`, decoded bytes of them, and what was planned; not there after `load`.
     constant_features_ : array of int
+        Indices of features that never vary.
     solver_ : str
-    plan_ : Plan
     error_ : dict
         What can be said of the error of this answer; for the exact solver, ``kind: exact`` and its rounding.
     """
@@ -88,6 +122,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         missing: str = "error",
         feature_weight: ArrayLike | None = None,
         ddof: int = 1,
+        forgetting: float = 1.0,
         memory: int | str | None = None,
         random_state: int = 0,
         checkpoint: Any = None,
@@ -108,52 +143,59 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.missing = missing
         self.feature_weight = feature_weight
         self.ddof = ddof
+        self.forgetting = forgetting
         self.memory = memory
         self.random_state = random_state
         self.checkpoint = checkpoint
         self.progress = progress
 
-    def plan(self, X: Any) -> Plan:
-        """Return what `fit` would do with `X`: passes, memory, bytes, flops. Reads metadata only."""
-        return plan_fit(self._open(X), self._parameters())
+    def plan(self, X: Any, *, probe: bool = False) -> Plan:
+        """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other solvers.
 
-    def fit(self, X: Any, y: Any = None, **unavailable: Any) -> Self:
+        Reads metadata only; raises what `fit` raises. With `probe` a few blocks are read and folded, which takes about
+        a second for each solver, and the expected time is that of this machine instead of a middling one.
+        """
+        return plan_fit(self._open(X), self._parameters(), alternatives=True, probe=probe)
+
+    def fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Find the components of `X`, which is read once.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            numpy array or anything scikit-learn takes, memory map, Dask array, zarr array, or the path of a zarr array
-            or an ``.npy`` file.
+            numpy array or anything scikit-learn takes, scipy sparse matrix or array, memory map, Dask array (of numpy or
+            scipy sparse blocks), zarr array, or the path of a zarr array or an ``.npy`` file.
         y : ignored
+        sample_weight : array-like, shape (n_samples,), optional
+            How many times each row counts: a weight of 2 is the row given twice, 0 leaves it out, fractions are allowed.
+            The divisor of variances is the sum of the weights − `ddof`, so weights that add up to 1 need ``ddof=0``.
 
         Raises
         ------
+        ParameterError
+            If weights are negative, not finite, all zero, or not one for each row.
         PlanError
             If the work does not fit in `memory`.
         DataError
             If the data is missing, damaged, or not finite.
         """
-        for name, value in unavailable.items():
-            if value is not None:
-                raise NotAvailableError(f"fit(…, {name}=…) is not available in this version of streampca: only None is")
-        parameters = self._parameters()
+        parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        self._take(fit(source, parameters, progress=self.progress), parameters)
+        result = fit(source, parameters, progress=self.progress)
+        self._take(result, replace(parameters, sample_weight=None))
         if not _is_array_like(X):
-            self.n_features_in_ = source.shape[1]
-            self.__dict__.pop("feature_names_in_", None)
-            if source.feature_names is not None:
-                self.feature_names_in_ = np.array(source.feature_names, dtype=object)
+            self._remember_features(source)
         return self
 
     def transform(self, X: Any) -> Any:
         """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
         check_is_fitted(self)
         if _is_array_like(X):
-            return self._model.transform(validate_data(self, X, reset=False, ensure_all_finite=True))
+            return self._model.transform(self._validated(X))
         source = self._open_fitted(X)
         if isinstance(X, np.ndarray):
+            return self._model.transform(source.read(0, source.shape[0])[0])
+        if source.sparse and not _is_dask(X):
             return self._model.transform(source.read(0, source.shape[0])[0])
         lazy = X if _is_dask(X) else source.to_dask(max(1, _rows_per_task(source)))
         if lazy.numblocks[1] > 1:
@@ -162,20 +204,29 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return _map_rows(self._model.transform, lazy, k, dtype)
 
     def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`; bounded memory, whole or not at all."""
+        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
+
+        Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
+        float64 else.
+
+        `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set; `NoSpaceError`,
+        before anything is read, if there is less room than the scores take.
+        """
         from streampca.engine.write import write_scores
 
         check_is_fitted(self)
         source = self._open_fitted(X)
         require_apart(Path(path), source.description)
-        parameters = self._parameters()
-        plan = plan_fit(source, Parameters(len(self.components_), ddof=0, memory=parameters.memory), scores=True)
+        plan = plan_scores(source, self._model, self.memory)
         with Aside(Path(path), "scores", overwrite=overwrite) as aside:
             write_scores(source, self._model, plan, aside, progress=self.progress)
         return Path(path)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the rows whose scores are `X`, in the original space: numpy for numpy, a lazy Dask array for Dask."""
+        """Return the rows, shape (n_samples, n_features), whose scores are `X`, shape (n_samples, k), in the original space.
+
+        numpy for numpy, a lazy Dask array for Dask; float32 for float32 scores, else float64.
+        """
         check_is_fitted(self)
         if _is_dask(X):
             return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
@@ -185,7 +236,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return self._model.inverse_transform(X)
 
     def get_covariance(self) -> FloatArray:
-        """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999)."""
+        """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).
+
+        Shape (n_features, n_features), 8 d² bytes, which no plan counts.
+        """
         check_is_fitted(self)
         spread = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
         covariance: FloatArray = (self.components_.T * spread) @ self.components_
@@ -201,9 +255,12 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return precision
 
     def score_samples(self, X: Any) -> FloatArray:
-        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999)."""
+        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,)."""
         check_is_fitted(self)
-        rows = np.asarray(validate_data(self, X, reset=False), dtype=np.float64) - self._model.mean
+        rows = self._validated(X)
+        rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64) - self._model.mean
+        if self._model.fill is not None:
+            np.copyto(rows, self._model.fill - self._model.mean, where=np.isnan(rows))
         if self._model.weights is not None:
             rows *= self._model.weights
         noise, variance = self._floored()
@@ -218,10 +275,18 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """Return the mean log-likelihood of the rows."""
         return float(self.score_samples(X).mean())
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all."""
+    def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
+        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
+
+        With `state` the accumulated state is written too (about 4 d² bytes), so that `partial_fit` and `merge` can go on
+        from the loaded model; `MergeError` if there is none.
+
+        `OutputError` if something is there that is not a model of ours, or is one and `overwrite` is not set.
+        """
         check_is_fitted(self)
-        return save_model(self._model, path, overwrite=overwrite)
+        kept = self._kept_or_none() if state else None
+        beside = None if kept is None else partial(write_state, kept)
+        return save_model(with_names(self._model, self), path, overwrite=overwrite, beside=beside)
 
     @property
     def _n_features_out(self) -> int:
@@ -230,17 +295,19 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.sparse = self.missing == "error" and self.solver in ("auto", "covariance")
+        tags.input_tags.allow_nan = self.missing != "error"
         return tags
 
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
         _require_choice("solver", self.solver, _SOLVERS)
         _require_choice("missing", self.missing, _MISSING)
-        if self.solver not in ("auto", "covariance"):
+        if self.solver not in ("auto", "covariance", "gram", "qr"):
             raise NotAvailableError(
                 f"solver={self.solver!r} is not available in this version of streampca: use 'auto' or 'covariance'"
             )
-        for name, default in (("missing", "error"), ("feature_weight", None), ("checkpoint", None)):
+        for name, default in (("checkpoint", None),):
             if getattr(self, name) is not default and getattr(self, name) != default:
                 raise NotAvailableError(
                     f"{name}={getattr(self, name)!r} is not available in this version of streampca: only {default!r} is"
@@ -250,6 +317,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
                 raise ParameterError(f"{name}={getattr(self, name)!r}: expected True or False")
         if isinstance(self.ddof, bool) or not isinstance(self.ddof, int | np.integer) or self.ddof < 0:
             raise ParameterError(f"ddof={self.ddof!r}: expected an integer of at least 0")
+        number = isinstance(self.forgetting, int | float | np.integer | np.floating)
+        if not number or isinstance(self.forgetting, bool) or not 0 < self.forgetting <= 1:
+            raise ParameterError(f"forgetting={self.forgetting!r}: expected a number in (0, 1]; 1 forgets nothing")
         if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
             raise ParameterError(
                 f"random_state={self.random_state!r}: expected an integer, so that a run can be repeated"
@@ -261,19 +331,36 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             scale=bool(self.scale),
             whiten=bool(self.whiten),
             ddof=int(self.ddof),
+            missing=self.missing,
+            feature_weight=as_weights("feature_weight", self.feature_weight),
+            forgetting=float(self.forgetting),
             seed=int(self.random_state),
             memory=self.memory,
             threads=threads,
         )
 
+    def _is_checked_by_sklearn(self, X: Any) -> bool:
+        return _is_array_like(X)
+
+    def _remember_features(self, source: Source) -> None:
+        self.n_features_in_ = source.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+        if source.feature_names is not None:
+            self.feature_names_in_ = np.array(source.feature_names, dtype=object)
+
     def _open(self, X: Any) -> Source:
         if _is_array_like(X):
             # Finiteness is checked while the rows are read, so the data is not scanned twice.
-            X = validate_data(self, X, ensure_all_finite=False)
+            X = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
         return open_source(X)
 
+    def _validated(self, X: Any) -> Any:
+        """Return rows to be transformed, checked by scikit-learn; NaN is let through where it has a meaning."""
+        finite = "allow-nan" if self._model.missing != "error" else True
+        return validate_data(self, X, reset=False, accept_sparse="csr", ensure_all_finite=finite)
+
     def _open_fitted(self, X: Any) -> Source:
-        source = self._open(X) if not _is_array_like(X) else open_source(validate_data(self, X, reset=False))
+        source = self._open(X) if not _is_array_like(X) else open_source(self._validated(X))
         if source.shape[1] != self.n_features_in_:
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
@@ -293,7 +380,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def _take(self, result: Fit, parameters: Parameters) -> None:
         self._set_model(result.model)
-        self._state, self._fitted_parameters = result.state, parameters
+        self._kept = kept_of(result, parameters)
         self.plan_, self.solver_ = result.plan, result.plan.solver
         self.n_passes_, self.bytes_read_ = result.plan.passes, result.count.bytes
 
@@ -318,27 +405,38 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 def load(path: str | Path) -> PCA:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
+    With the state, if one was saved, so that `partial_fit` and `merge` go on.
+
     Raises
     ------
     ModelError
         If there is none, or it is damaged.
     """
     path = Path(path)
-    model = load_model(path / "model.zarr" if (path / "model.zarr").is_dir() else path)
+    path = path / "model.zarr" if (path / "model.zarr").is_dir() else path
+    model = load_model(path)
+    kept = load_state(path, model.components.shape[1])
     estimator = PCA(
-        len(model.components), center=model.center, scale=model.scale is not None, whiten=model.whiten, ddof=model.ddof
+        len(model.components),
+        center=model.center,
+        scale=model.scale is not None,
+        whiten=model.whiten,
+        missing=model.missing,
+        feature_weight=model.feature_weight,
+        ddof=model.ddof,
     )
+    if kept is not None:
+        if kept.state.n_samples != model.n_samples:
+            raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {kept.state.n_samples}")
+        made_with = {name: getattr(kept.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
+        estimator.set_params(**made_with, random_state=kept.parameters.seed)
+        estimator._kept = kept
     estimator._set_model(model)
-    estimator.solver_ = "covariance"
+    estimator.solver_ = "covariance" if kept is None else kept.solver
     names = model.source.get("feature_names")
     if isinstance(names, list):
         estimator.feature_names_in_ = np.array(names, dtype=object)
     return estimator
-
-
-def merge(models: Sequence[PCA]) -> PCA:
-    """Return the model of all rows behind `models`, fitted on disjoint rows with the same parameters."""
-    raise NotAvailableError("merge is not available in this version of streampca: fit all rows in one go")
 
 
 def _is_array_like(X: Any) -> bool:

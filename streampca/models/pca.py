@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.gram import GramReduced
+from streampca.accumulators.triangle import Factored
 from streampca.solve import Reduced, Spectrum
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +32,7 @@ class PCAModel:
     total_variance: float
     """Sum of the variances of all features after scaling: the trace of the matrix that was decomposed."""
     n_samples: int
-    """Rows the model was fitted on."""
+    """Rows the model was fitted on: those of positive weight."""
     ddof: int
     """Divisor of variances is n − ddof."""
     center: bool
@@ -45,12 +47,20 @@ class PCAModel:
     """How far the numbers can be trusted, in numbers and words."""
     source: dict[str, Any] = field(default_factory=dict)
     """Where the data came from."""
+    sample_weight: float | None = None
+    """Sum of the weights of the rows; None where none were given, so that it is `n_samples`."""
+    feature_weight: FloatArray | None = None
+    """Weight of each feature: centred and scaled features were multiplied by its square root; ``(n_features,)`` or None."""
+    missing: str = "error"
+    """What NaN means: an error; rows that have no scores (``"drop_rows"``); or the feature's mean (the others)."""
+    fill: FloatArray | None = None
+    """What stands in for NaN: the mean of the observed values of each feature, ``(n_features,)``, or None."""
 
     @classmethod
     def of_spectrum(
         cls,
         spectrum: Spectrum,
-        reduced: Reduced,
+        reduced: Reduced | GramReduced | Factored,
         *,
         center: bool,
         scale: bool,
@@ -58,8 +68,11 @@ class PCAModel:
         ddof: int,
         work: str,
         source: dict[str, Any],
+        precision: float | None = None,
+        feature_weight: FloatArray | None = None,
+        sample_weight: float | None = None,
     ) -> PCAModel:
-        """Return the model of the eigenpairs of an accumulated matrix."""
+        """Return the model of the eigenpairs of an accumulated matrix; `precision` is that of `work` unless given."""
         deviation = np.sqrt(reduced.variance)
         constant = np.flatnonzero(reduced.variance == 0)
         return cls(
@@ -74,8 +87,10 @@ class PCAModel:
             whiten=whiten,
             numerical_rank=spectrum.numerical_rank,
             constant_features=constant.astype(np.int64),
-            certificate=exact_certificate(spectrum, work),
+            certificate=exact_certificate(spectrum, work, precision),
             source=source,
+            feature_weight=feature_weight,
+            sample_weight=sample_weight,
         )
 
     @property
@@ -90,7 +105,12 @@ class PCAModel:
     @property
     def singular_values(self) -> FloatArray:
         """Return the singular values of the centred (and scaled) data, ``(k,)``."""
-        return np.sqrt(self.explained_variance * (self.n_samples - self.ddof))
+        return np.sqrt(self.explained_variance * max(0.0, self.weight - self.ddof))
+
+    @property
+    def weight(self) -> float:
+        """Return the sum of the weights of the rows."""
+        return float(self.n_samples) if self.sample_weight is None else self.sample_weight
 
     @property
     def noise_variance(self) -> float:
@@ -103,12 +123,12 @@ class PCAModel:
 
     @property
     def weights(self) -> FloatArray | None:
-        """Return what centred features are multiplied by: 1 / scale, 0 where a feature never varied; None for no scaling."""
+        """Return what centred features are multiplied by: √feature_weight / scale, 0 where a feature never varied; None for 1."""
         if self.scale is None:
-            return None
+            return None if self.feature_weight is None else np.sqrt(self.feature_weight)
         weights = 1.0 / self.scale
         weights[self.constant_features] = 0.0
-        return weights
+        return weights if self.feature_weight is None else weights * np.sqrt(self.feature_weight)
 
     @property
     def deviations(self) -> FloatArray:
@@ -121,29 +141,39 @@ class PCAModel:
         """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
         return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
-    def transform(self, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the scores of `rows`, shape ``(n_rows, k)``; cost 2 d k flops a row.
+    def transform(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 d k flops a row.
 
-        The mean is subtracted before the product, never after, so a far mean costs no digits.
+        `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean is subtracted before the product, never after, so a far mean costs no digits; only from the scores of
+        sparse rows, which a mean would fill, it is subtracted afterwards. NaN counts as the mean of its feature where the
+        model was fitted with ``missing="mean"`` or ``"pairwise"``; with ``"drop_rows"`` such rows have scores of NaN.
         """
         dtype = self.score_dtype(rows.dtype)
-        out = np.empty((len(rows), len(self.components)), dtype=dtype) if out is None else out
+        n_rows = int(rows.shape[0])
+        out = np.empty((n_rows, len(self.components)), dtype=dtype) if out is None else out
         axes = self.components if self.weights is None else self.components * self.weights
         axes = axes.T.astype(dtype)
         if self.whiten:
             axes /= self.deviations.astype(dtype)
+        if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made
+            np.subtract(rows @ axes, self.mean @ axes, out=out, casting="same_kind")
+            return out
         centre = self.mean.astype(dtype)
         # What rounding the mean to `dtype` left of it, projected.
         remainder = ((self.mean - centre) @ axes).astype(dtype)
+        fill = None if self.fill is None or dtype.kind != rows.dtype.kind else (self.fill - centre).astype(dtype)
         step = max(1, _SLAB_BYTES // max(1, rows.shape[1] * dtype.itemsize))
-        for start in range(0, len(rows), step):
+        for start in range(0, n_rows, step):
             part = slice(start, start + step)
-            np.matmul(np.subtract(rows[part], centre, dtype=dtype), axes, out=out[part])
+            centred = np.subtract(rows[part], centre, dtype=dtype)
+            if fill is not None:
+                np.copyto(centred, fill, where=np.isnan(centred))
+            np.matmul(centred, axes, out=out[part])
             out[part] -= remainder
         return out
 
     def inverse_transform(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows in the original space that have these `scores`, shape ``(n_rows, n_features)``."""
+        """Return the rows in the original space, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``."""
         dtype = self.score_dtype(scores.dtype)
         scores = np.asarray(scores, dtype=dtype)
         if self.whiten:
@@ -151,6 +181,9 @@ class PCAModel:
         rows: NDArray[Any] = scores @ self.components.astype(dtype)
         if self.scale is not None:
             rows *= self.scale.astype(dtype)
+        if self.feature_weight is not None:
+            root = np.sqrt(self.feature_weight)
+            rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
         rows += self.mean.astype(dtype)
         return rows
 
@@ -163,23 +196,24 @@ class PCAModel:
 def relative_precision(work: str, n_features: int) -> float:
     """Return the relative error in the spectral norm of a matrix accumulated with products in `work`.
 
-    Measured: 1e-8 for float32 products of blocks of up to 8,192 rows, below 1e-15 for float64; the bounds leave room
-    for the eigenvalue solver.
+    Measured for float32 products of blocks of up to 8,192 rows: 1e-8 for many features, up to 2.3e-7 for a few, and up
+    to 4e-6 where a feature has only a few values that are not whole numbers, because these are rounded alike; below
+    1e-15 for float64. The bounds leave room for the eigenvalue solver.
     """
-    return 1e-7 if work == "float32" else max(1e-14, 4 * n_features * float(np.finfo(np.float64).eps))
+    return 4e-7 if work == "float32" else max(1e-14, 4 * n_features * float(np.finfo(np.float64).eps))
 
 
-def exact_certificate(spectrum: Spectrum, work: str) -> dict[str, Any]:
-    """Return what an exact solver can say of its own result."""
+def exact_certificate(spectrum: Spectrum, work: str, precision: float | None = None) -> dict[str, Any]:
+    """Return what an exact solver can say of its own result; `precision` of the eigenvalues is that of `work` unless given."""
     vectors = spectrum.vectors
     orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
     captured = min(1.0, float(spectrum.values.sum()) / spectrum.total) if spectrum.total > 0 else 0.0
-    precision = relative_precision(work, vectors.shape[1])
+    precision = relative_precision(work, vectors.shape[1]) if precision is None else precision
     return {
         "kind": "exact",
         "statement": (
             "exact: the matrix holds every row; eigenvalues carry the rounding of the accumulation "
-            f"(relative to the first: {precision:.0e}), nothing else"
+            f"(relative to the first: {precision:.0e}), nothing else; a singular value is trusted above {np.sqrt(precision):.0e} of the first"
         ),
         "eigen_residual": spectrum.residual,
         "orthonormality": orthonormality,

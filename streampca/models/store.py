@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from streampca.models.pca import PCAModel
 
 FORMAT = "streampca-model"
 FORMAT_VERSION = 1
-_ARRAYS = ("components", "explained_variance", "mean", "scale", "constant_features")
+_ARRAYS = ("components", "explained_variance", "mean", "scale", "constant_features", "feature_weight", "fill")
 _PLAIN = ("total_variance", "n_samples", "ddof", "center", "whiten", "numerical_rank", "certificate", "source")
 
 
@@ -37,12 +38,14 @@ def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         config={"write_empty_chunks": True},
     )
-    if values.size:
-        array[...] = values
+    for start in range(0, len(values), rows):  # one chunk at a time: all at once would be copied at once
+        array[start : start + rows] = values[start : start + rows]
 
 
-def save_model(model: PCAModel, path: str | Path, *, overwrite: bool = False) -> Path:
-    """Write `model` to a zarr group at `path`: whole or not at all.
+def save_model(
+    model: PCAModel, path: str | Path, *, overwrite: bool = False, beside: Callable[[Path], None] | None = None
+) -> Path:
+    """Write `model` to a zarr group at `path`, and what `beside` writes into the same group: whole or not at all.
 
     Raises
     ------
@@ -53,6 +56,8 @@ def save_model(model: PCAModel, path: str | Path, *, overwrite: bool = False) ->
         raise ModelError("the model holds numbers that are not finite and is not saved")
     with Aside(Path(path), "model", overwrite=overwrite) as aside:
         write_model(model, aside)
+        if beside is not None:
+            beside(aside)
     return Path(path)
 
 
@@ -64,8 +69,8 @@ def write_model(model: PCAModel, path: Path) -> None:
         values = getattr(model, name)
         if values is not None:
             write_array(group, name, values)
-            digests[name] = _digest(values)
-    attributes = {name: getattr(model, name) for name in _PLAIN}
+            digests[name] = digest(values)
+    attributes = {name: getattr(model, name) for name in (*_PLAIN, "sample_weight", "missing")}
     group.attrs.update(
         {
             "format": FORMAT,
@@ -116,15 +121,19 @@ def load_model(path: str | Path) -> PCAModel:
     )
     for name, values in arrays.items():
         _require(
-            digests[name] == _digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
+            digests[name] == digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
         )
     plain: dict[str, Any] = {name: attributes.get(name) for name in _PLAIN}
+    plain["sample_weight"] = attributes.get("sample_weight")
+    plain["missing"] = attributes.get("missing", "error")
     _check(arrays, plain, path)
     return PCAModel(
         components=arrays["components"],
         explained_variance=arrays["explained_variance"],
         mean=arrays["mean"],
         scale=arrays.get("scale"),
+        feature_weight=arrays.get("feature_weight"),
+        fill=arrays.get("fill"),
         constant_features=arrays["constant_features"],
         **plain,
     )
@@ -150,7 +159,7 @@ def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -
         path,
         "its shapes do not agree",
     )
-    for name in ("mean", "scale"):
+    for name in ("mean", "scale", "feature_weight", "fill"):
         _require(
             name not in arrays or arrays[name].shape == components.shape[1:],
             path,
@@ -171,7 +180,24 @@ def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -
         "numerical_rank": int,
     }
     for name, kind in types.items():
-        _require(isinstance(plain[name], kind), path, f"attribute {name} is {plain[name]!r}")
+        exact = isinstance(plain[name], kind) and (kind is bool or not isinstance(plain[name], bool))
+        _require(exact, path, f"attribute {name} is {plain[name]!r}")
+    d, n = components.shape[1], plain["n_samples"]
+    weight, missing = plain["sample_weight"], plain["missing"]
+    ranges = {
+        "total_variance": bool(np.isfinite(plain["total_variance"]))
+        and plain["total_variance"] * (1 + 1e-6) >= float(values.sum()),
+        "n_samples": n > 0,
+        "sample_weight": weight is None or (type(weight) in (int, float) and bool(np.isfinite(weight)) and weight > 0),
+        "missing": missing in ("error", "drop_rows", "mean", "pairwise"),
+        "fill": ("fill" in arrays) == (missing in ("mean", "pairwise")),
+        "feature_weight": bool((arrays.get("feature_weight", np.ones(1)) >= 0).all()),
+        "ddof": 0 <= plain["ddof"] < max(n, 1),
+        "numerical_rank": 0 <= plain["numerical_rank"] <= len(values),
+        "constant_features": bool(((arrays["constant_features"] >= 0) & (arrays["constant_features"] < d)).all()),
+    }
+    for name, within in ranges.items():
+        _require(within, path, f"{name} is out of range: {plain.get(name, 'features that do not exist')}")
     _require(
         isinstance(plain["certificate"], dict) and isinstance(plain["source"], dict),
         path,
@@ -179,8 +205,9 @@ def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -
     )
 
 
-def _digest(values: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+def digest(values: NDArray[Any]) -> str:
+    """Return the SHA-256 of the values in C order."""
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
 
 
 def _require(holds: bool, path: Path, otherwise: str) -> None:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import DataError
+from streampca.errors import DataError, NotAvailableError
 
 if TYPE_CHECKING:
     import dask.array as da
+
+
+_MAX_BYTES = 2**62
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Source(ABC):
     """Shape of one row as a picture, where known."""
     feature_names: tuple[str, ...] | None = None
     """Names of the features, where known."""
+    column_major: bool = False
+    """Whether blocks are best read into memory in which the samples of a feature are neighbours."""
+    sparse: bool = False
+    """Whether blocks are sparse rows."""
     missing_chunks_filled: int = 0
     """Chunks that do not exist and are read as the fill value, because that was asked for."""
 
@@ -63,7 +70,8 @@ class Source(ABC):
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
         """Return rows `start` to `stop`, shape ``(stop - start, n_features)``, and what reading them cost.
 
-        `out`, of that shape and the source's dtype, may be filled and returned; a source may also return a view.
+        `out`, of that shape and the source's dtype, may be filled and returned; a source may also return a view. Raises
+        `DataError` if stored data is missing or damaged.
         """
 
     def check(self) -> None:  # noqa: B027
@@ -76,6 +84,20 @@ class Source(ABC):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
         return 0
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one.
+
+        Raises
+        ------
+        NotAvailableError
+            If the source cannot be read by features.
+        """
+        raise NotAvailableError(f"{self.description} cannot be read by features: use solver='covariance'")
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks of at most `n_rows` rows that read nothing twice, None where equal blocks do not."""
+        return None
 
     def part(self, start: int, stop: int) -> Source:
         """Return a source that can read rows `start` to `stop` and may have forgotten the others; sent to a worker."""
@@ -139,6 +161,8 @@ def require_table(shape: tuple[int, ...], dtype: np.dtype[Any], description: str
         raise DataError(
             f"Expected 2D array, got {len(shape)}D array of shape {tuple(shape)}: {description} must have samples in rows and features in columns. {advice}."
         )
+    if int(shape[0]) * int(shape[1]) * dtype.itemsize > _MAX_BYTES:
+        raise DataError(f"{description} declares shape {tuple(shape)} of {dtype}: more bytes than any store can hold")
     if min(shape) == 0:
         what = "0 sample(s)" if shape[0] == 0 else "0 feature(s)"
         raise DataError(

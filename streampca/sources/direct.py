@@ -20,6 +20,8 @@ from streampca.errors import DamagedChunkError, MissingChunkError
 from streampca.sources.base import ReadCount
 from streampca.workspace import borrow
 
+_MAX_PARTS = 1024  # of one system call
+
 
 class _Codec(Protocol):
     def decode(self, buf: Any, out: Any = None) -> Any: ...
@@ -37,6 +39,11 @@ class _Chain:
     """Data type of the stored values, with its byte order."""
     name: str
     """For messages."""
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether the file holds the values as they are."""
+        return self.compressor is None and not self.crc32c
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,11 @@ class DirectReader:
     @property
     def overhead_bytes(self) -> int:
         """Return the memory in bytes of the stored and the decoded chunk in hand, where they are not the block itself."""
-        plain = self.chain.compressor is None and not self.chain.crc32c
-        stored = 0 if plain else self.chunk_bytes + self.chunk_bytes // 8 + 2**16
+        if self.chain.plain:
+            return 0
+        stored = self.chunk_bytes + self.chunk_bytes // 8 + 2**16
         whole_rows = not self.transposed and self.array.chunks[1] == self.array.shape[1]
-        in_place = whole_rows and (plain or self.array.shape[0] % self.array.chunks[0] == 0)
+        in_place = whole_rows and self.array.shape[0] % self.array.chunks[0] == 0
         return stored + (0 if in_place else self.chunk_bytes)
 
     def exists(self, key: str) -> bool:
@@ -79,7 +87,15 @@ class DirectReader:
         return (self.root / key).is_file()
 
     def read(self, start: int, stop: int, out: NDArray[Any]) -> ReadCount:
-        """Fill `out` with rows `start` to `stop`; return what it cost."""
+        """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return what it cost.
+
+        Raises
+        ------
+        MissingChunkError
+            If a chunk's file is not there.
+        DamagedChunkError
+            If it cannot be read or decoded, has the wrong size, or fails its checksum.
+        """
         target = out.T if self.transposed else out
         spans = [range(0, n) for n in self.array.shape]
         spans[1 if self.transposed else 0] = range(start, stop)
@@ -98,16 +114,18 @@ class DirectReader:
     def _read_chunk(self, coordinates: tuple[int, int], target: NDArray[Any], within: tuple[slice, ...]) -> ReadCount:
         """Decode one chunk into `target`, which takes the part `within` of it."""
         key = self.array.metadata.encode_chunk_key(coordinates)
-        in_place = target.flags.c_contiguous and target.dtype == self.chain.dtype
-        whole = in_place and target.shape == self.array.chunks
-        # Rows that are stored as they are need no detour even where only the first of a chunk exist.
-        plain = self.chain.compressor is None and not self.chain.crc32c
-        prefix = plain and in_place and target.shape[1] == self.array.chunks[1] and within[0].start == 0
-        chunk = target if whole or prefix else borrow("chunk", self.array.chunks, self.chain.dtype)
+        same = target.dtype == self.chain.dtype
+        # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
+        scattered = self.chain.plain and same and target.strides[1] == target.itemsize
+        whole = same and target.flags.c_contiguous and target.shape == self.array.chunks
+        chunk = target if whole or scattered else borrow("chunk", self.array.chunks, self.chain.dtype)
         try:
             with open(self.root / key, "rb", buffering=0) as file:
                 stored_bytes = os.fstat(file.fileno()).st_size
-                self._decode(file, stored_bytes, chunk, key)
+                if scattered:
+                    self._scatter(file.fileno(), stored_bytes, target, within, key)
+                else:
+                    self._decode(file, stored_bytes, chunk, key)
         except FileNotFoundError as error:
             raise MissingChunkError(
                 f"{self.root}: chunk {key} does not exist: it was there when the run began, or is to be written first"
@@ -116,15 +134,33 @@ class DirectReader:
             raise DamagedChunkError(f"{self.root}: chunk {key} cannot be read: {error}") from error
         if chunk is not target:
             target[...] = chunk[within]
+        if scattered:
+            return ReadCount(1, target.nbytes, target.nbytes)
         inside = [
             min(size, extent - index * size)
             for size, extent, index in zip(self.array.chunks, self.array.shape, coordinates, strict=True)
         ]
         return ReadCount(1, inside[0] * inside[1] * self.chain.dtype.itemsize, stored_bytes)
 
+    def _scatter(
+        self, file: int, stored_bytes: int, target: NDArray[Any], within: tuple[slice, ...], key: str
+    ) -> None:
+        """Read the part `within` of a chunk of plain values into the rows of `target`."""
+        if stored_bytes != self.chunk_bytes:
+            raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
+        row_bytes = self.array.chunks[1] * target.itemsize
+        offset = within[0].start * row_bytes + within[1].start * target.itemsize
+        rows = target if target.shape[1] != self.array.chunks[1] or not target.flags.c_contiguous else target.reshape(1, -1)
+        step = _MAX_PARTS if rows.shape[1] == self.array.chunks[1] else 1
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            if _fill_parts(file, [memoryview(row.data).cast("B") for row in some], offset) != some.nbytes:
+                raise self._damaged(key, "the file was cut short while it was read")
+            offset += row_bytes * len(some)
+
     def _decode(self, file: Any, stored_bytes: int, chunk: NDArray[Any], key: str) -> None:
         limit = chunk.nbytes + chunk.nbytes // 8 + 2**16
-        if self.chain.compressor is None and not self.chain.crc32c:
+        if self.chain.plain:
             if stored_bytes != self.chunk_bytes or _fill(file, memoryview(chunk.data).cast("B")) != chunk.nbytes:
                 raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
             return
@@ -142,6 +178,9 @@ class DirectReader:
                 raise self._damaged(key, f"{len(stored)} bytes stored, expected {chunk.nbytes}")
             chunk.reshape(-1).view(np.uint8)[:] = stored
             return
+        if self.chain.name.startswith("blosc") and (told := blosc_size(stored)) != len(stored):
+            # Blosc itself reads on behind a buffer that was cut short, where this one holds bytes of an earlier chunk.
+            raise self._damaged(key, f"{len(stored)} bytes stored, {told} expected by its header")
         try:
             decoded = self.chain.compressor.decode(stored, out=chunk)
         except Exception as error:  # every codec has its own
@@ -156,6 +195,21 @@ class DirectReader:
         )
 
 
+def _fill_parts(file: int, parts: list[memoryview], offset: int) -> int:
+    """Read from `offset` on until all `parts` are full or the file ends; return the number of bytes read."""
+    total = 0
+    while parts:
+        n = os.preadv(file, parts, offset + total)
+        total += n
+        if not n:
+            break
+        while parts and n >= len(parts[0]):
+            n -= len(parts.pop(0))
+        if parts:
+            parts[0] = parts[0][n:]
+    return total
+
+
 def _fill(file: Any, target: memoryview) -> int:
     """Read until `target` is full or the file ends; return the number of bytes read."""
     position = 0
@@ -165,6 +219,11 @@ def _fill(file: Any, target: memoryview) -> int:
             break
         position += n
     return position
+
+
+def blosc_size(stored: NDArray[np.uint8]) -> int:
+    """Return the number of bytes that the header of a Blosc frame gives it; 0 where there is no whole header."""
+    return int.from_bytes(stored[12:16].tobytes(), "little") if len(stored) >= 16 else 0
 
 
 def _crc32c(data: NDArray[np.uint8]) -> int:

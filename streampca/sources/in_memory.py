@@ -33,6 +33,10 @@ class ArraySource(Source):
         digest.update(sample.data if sample.size else b"")
         return digest.hexdigest()
 
+    def by_features(self) -> ArraySource:
+        """Return a source whose rows are the features of this one."""
+        return ArraySource(self.array.T, self.description)
+
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
         """Return a view of the rows."""
         values = self.array[start:stop]
@@ -88,6 +92,10 @@ class MappedSource(Source):
             f"{self.shape}{self.dtype}{self.description}{(stat.st_size, stat.st_mtime_ns) if stat else id(self.array)}"
         )
         return xxhash.xxh3_128(identity.encode()).hexdigest()
+
+    def by_features(self) -> MappedSource:
+        """Return a source whose rows are the features of this one; it stays in this process."""
+        return MappedSource(self.array.T, self.description)
 
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
         """Return a copy of the rows, in `out` if given."""

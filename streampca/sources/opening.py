@@ -10,6 +10,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError
 from streampca.sources.base import Source
 from streampca.sources.in_memory import ArraySource, MappedSource
+from streampca.sources.sparse import SparseSource, is_sparse
 
 
 def open_source(
@@ -24,7 +25,7 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, dask.array.Array, numpy array, np.memmap or Source
+    data : str, Path, zarr.Array, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, or Source
         A path may be a zarr array, a group (name the `array` in it), an ``.npy`` file or ``builtin:NAME``.
     array : str, optional
         Name of the array within a zarr group.
@@ -58,7 +59,9 @@ def open_source(
         from streampca.sources.dask_array import DaskSource
 
         return DaskSource(data.T if orientation == "features_first" else data)
-    if kind.startswith(("scipy.sparse.", "xarray.", "anndata.")):
+    if is_sparse(data):
+        return SparseSource(data.T if orientation == "features_first" else data)
+    if kind.startswith(("xarray.", "anndata.")):
         raise NotAvailableError(
             f"{kind} is not read yet by this version: pass a numpy or Dask array, a zarr array or a path"
         )

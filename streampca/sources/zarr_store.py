@@ -11,27 +11,29 @@ import xxhash
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, Store
+from zarr.codecs import BloscCodec
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StreamPCAError
 from streampca.sources.base import ReadCount, Source, require_table
-from streampca.sources.direct import DirectReader
+from streampca.sources.direct import DirectReader, blosc_size
 
+_MAX_CHUNKS = 10**8
 _METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
 class StrictStore(WrapperStore[Store]):
     """A store in which a chunk that does not exist is an error, not the fill value; counts what it hands out."""
 
-    def __init__(self, store: Store, fill: bool = False):
+    def __init__(self, store: Store, fill: bool = False, blosc: bool = False):
         super().__init__(store)
-        self.fill = fill
+        self.fill, self.blosc = fill, blosc  # blosc: every chunk is one Blosc frame
         self.stored_bytes = 0
 
     def _with_store(self, store: Store) -> StrictStore:
-        return type(self)(store, self.fill)
+        return type(self)(store, self.fill, self.blosc)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes behind `key`; raise `MissingChunkError` if it is a chunk and there are none."""
@@ -42,11 +44,30 @@ class StrictStore(WrapperStore[Store]):
             )
         if value is not None:
             self.stored_bytes += len(value)
+            is_chunk = key.rsplit("/", 1)[-1] not in _METADATA_NAMES
+            if is_chunk and not len(value):  # zarr takes an empty shard for one whose chunks are all left out
+                raise DamagedChunkError("the file is empty")
+            if self.blosc and byte_range is None and is_chunk:
+                told = blosc_size(value[:16].as_numpy_array().view(np.uint8))
+                if told != len(value):  # Blosc itself would read on behind the end
+                    raise DamagedChunkError(f"{len(value)} bytes stored, {told} expected by its header")
         return value
 
 
+def strict(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return `array` so that reading a chunk that does not exist raises `MissingChunkError`."""
+    metadata: Any = array.metadata
+    return zarr.Array(zarr.AsyncArray(metadata, StorePath(StrictStore(array.store), array.path)))
+
+
 def open_path(path: str, array: str | None, options: dict[str, str], storage_options: dict[str, Any] | None) -> Source:
-    """Open the zarr array at `path`, or the one named `array` in the group there."""
+    """Open the zarr array at `path`, or the one named `array` in the group there; reads metadata only.
+
+    Raises
+    ------
+    DataError
+        If there is none, or it is not a table of real numbers.
+    """
     remote = "://" in path
     if not remote and not Path(path).exists():
         raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
@@ -70,7 +91,7 @@ def open_path(path: str, array: str | None, options: dict[str, str], storage_opt
 
 
 def open_group(group: zarr.Group, array: str | None, options: dict[str, str], description: str | None = None) -> Source:
-    """Open the array called `array` in `group`, or its only two-dimensional one."""
+    """Open the array called `array` in `group`, or its only two-dimensional one; `DataError` if there is no such array."""
     description = description or str(group.store_path)
     try:
         arrays = {name: node for name, node in group.members(max_depth=4) if isinstance(node, zarr.Array)}
@@ -95,7 +116,7 @@ def open_array(
     orientation: str = "samples_first",
     missing_chunks: str = "error",
 ) -> ZarrSource:
-    """Return the source of an open zarr array."""
+    """Return the source of an open zarr array; `DataError` if it is not a table of real numbers."""
     return ZarrSource(
         array, description or str(array.store_path), name, orientation == "features_first", missing_chunks == "fill"
     )
@@ -111,11 +132,12 @@ class ZarrSource(Source):
         label = f"{description}/{name}" if name else description
         require_table(array.shape, np.dtype(array.dtype), label)
         store = array.store._store if isinstance(array.store, StrictStore) else array.store
-        self.store = StrictStore(store, fill)
+        self.store = StrictStore(store, fill, _ends_in_blosc(array.metadata))
         metadata: Any = array.metadata
         self.array: zarr.Array[Any] = zarr.Array(zarr.AsyncArray(metadata, StorePath(self.store, array.path)))
         self.dtype = np.dtype(array.dtype)
         self.grid = tuple(int(n) for n in (array.shards or array.chunks))  # the stored objects
+        _require_grid(array.shape, self.grid, label)
         rows, columns = array.shape[::-1] if transposed else array.shape
         self.shape = (int(rows), int(columns))
         self.chunk_rows, self.chunk_columns = self.grid[::-1] if transposed else self.grid
@@ -124,6 +146,7 @@ class ZarrSource(Source):
         self.feature_shape = _feature_shape(attributes, self.shape[1])
         self.feature_names = _feature_names(attributes, self.shape[1])
         self.portable = "memory" not in type(store).__name__.lower()
+        self.column_major = transposed
         self.direct = DirectReader.of(self.array, store, transposed) if type(store) is LocalStore and not fill else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,6 +160,10 @@ class ZarrSource(Source):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+    def by_features(self) -> ZarrSource:
+        """Return a source whose rows are the features of this one."""
+        return ZarrSource(self.array, self.description, self.name, not self.transposed, self.fill)
 
     @property
     def fingerprint(self) -> str:
@@ -178,7 +205,9 @@ class ZarrSource(Source):
         self.missing_chunks_filled = len(missing)
 
     def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes: whole chunks are read even where only some of their rows are wanted."""
+        """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""
+        if self.direct is not None and self.direct.chain.plain:
+            return (stop - start) * self.row_bytes
         rows = (
             min(-(-stop // self.chunk_rows) * self.chunk_rows, self.shape[0])
             - start // self.chunk_rows * self.chunk_rows
@@ -205,7 +234,7 @@ class ZarrSource(Source):
         before = self.store.stored_bytes
         try:
             values = self.array[:, start:stop].T if self.transposed else self.array[start:stop]  # type: ignore[union-attr]
-        except StreamPCAError:
+        except MissingChunkError:
             raise
         except Exception as error:
             raise DamagedChunkError(self._damage(start, stop, error)) from error
@@ -214,12 +243,44 @@ class ZarrSource(Source):
         columns = -(-self.shape[1] // self.chunk_columns)
         return out, ReadCount(bands * columns, self.reads_of(start, stop), self.store.stored_bytes - before)
 
-    def _damage(self, start: int, stop: int, error: BaseException) -> str:
+    def _damage(self, start: int, stop: int, error: Exception) -> str:
         label = f"{self.description}/{self.name}" if self.name else self.description
+        where = f"rows {start} to {stop - 1}"
+        n_rows, n_columns = self.grid
+        for i in range(-(-self.array.shape[0] // n_rows)):
+            for j in range(-(-self.array.shape[1] // n_columns)):
+                first, size = (j * n_columns, n_columns) if self.transposed else (i * n_rows, n_rows)
+                if first + size <= start or first >= stop:
+                    continue
+                try:
+                    self.array[i * n_rows : (i + 1) * n_rows, j * n_columns : (j + 1) * n_columns]
+                except Exception as found:  # noqa: BLE001 every codec has its own
+                    where, error = f"chunk {self.array.metadata.encode_chunk_key((i, j))}", found
+                    break
+        codec = (
+            type(self.array.metadata.codecs[-1]).__name__ if self.array.metadata.zarr_format == 3 else "of version 2"
+        )
         return (
-            f"{label}: rows {start} to {stop - 1} cannot be decoded ({_one_line(error)}): a chunk is damaged or cut short; "
+            f"{label}: {where} (codec {codec}) is damaged or cut short: {_one_line(error)}; "
             "restore it or write the array again"
         )
+
+
+def _require_grid(shape: tuple[int, ...], grid: tuple[int, ...], label: str) -> None:
+    """Raise `DataError` if the chunks that metadata declares cannot be, before anything is sized by them."""
+    if min(grid) < 1:
+        raise DataError(f"{label} declares chunks of shape {grid}: expected at least 1 along each axis")
+    n_chunks = -(-int(shape[0]) // grid[0]) * -(-int(shape[1]) // grid[1])
+    if n_chunks > _MAX_CHUNKS:
+        raise DataError(
+            f"{label} declares {n_chunks:,} chunks: expected at most {_MAX_CHUNKS:,}; write it in larger chunks"
+        )
+
+
+def _ends_in_blosc(metadata: Any) -> bool:
+    if metadata.zarr_format == 2:
+        return getattr(metadata.compressor, "codec_id", "") == "blosc"
+    return bool(metadata.codecs) and isinstance(metadata.codecs[-1], BloscCodec)
 
 
 async def _list(store: Store, prefix: str) -> list[str]:

@@ -74,7 +74,7 @@ BROKEN = [
         SOURCE + "preprocess: {missing: drop}",
         "preprocess.missing: found the text 'drop', allowed: error, drop_rows, mean",
     ),
-    (SOURCE + "preprocess: {sample_weight: w}", "preprocess.sample_weight: found the text 'w', allowed: null"),
+    (SOURCE + "preprocess: {sample_weight: 3}", "preprocess.sample_weight: found 3, allowed: the path of an .npy file"),
     (
         SOURCE + "model: {n_components: 0}",
         "model.n_components: found 0, allowed: a whole number of at least 1, a share",

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from streampca.engine.execute import ProgressCallback
-    from streampca.engine.parameters import Fit, Parameters
+    from streampca.engine.parameters import Fit, Gathered, Parameters
     from streampca.engine.plan import Plan, Resources
+    from streampca.models.pca import PCAModel
     from streampca.sources.base import Source
 
 SOLVERS = ("covariance", "gram", "qr")
@@ -19,6 +20,10 @@ SOLVERS = ("covariance", "gram", "qr")
 
 class Line(Protocol):
     """What a module of this package offers."""
+
+    def accumulator_of(self, parameters: Parameters) -> Any:
+        """Return what the blocks of the (first) reading are folded into."""
+        ...
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan; raise `PlanError` if the work does not fit."""
@@ -36,6 +41,45 @@ class Line(Protocol):
     ) -> Fit:
         """Read the source and return the model."""
         ...
+
+
+class ContinuedLine(Line, Protocol):
+    """A line whose state can be added to and merged before it is solved."""
+
+    def gather(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> Gathered:
+        """Read the source once and return its state."""
+        ...
+
+    def solve_model(
+        self,
+        state: Any,
+        accumulator: Any,
+        parameters: Parameters,
+        work: str,
+        source: dict[str, Any],
+        n_left_out: int = 0,
+    ) -> PCAModel:
+        """Return the model of a state."""
+        ...
+
+
+CONTINUED = ("covariance", "qr")
+"""Names of the solvers that are a `ContinuedLine`."""
+
+
+def continued_line_of(solver: str) -> ContinuedLine:
+    """Return the module that carries out `solver`, one of `CONTINUED`."""
+    line: ContinuedLine = import_module(f"streampca.engine.lines.{solver}")
+    return line
 
 
 def line_of(solver: str) -> Line:

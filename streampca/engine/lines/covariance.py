@@ -8,27 +8,53 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, CovarianceState, Joint, Rows
+from streampca.accumulators import Covariance, CovarianceState, Integers, Joint, Pairwise, PairwiseState, Rows
+from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.covariance import panel_rows
 from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
-from streampca.engine.parameters import Fit, Parameters
+from streampca.engine.kinds import accumulator_of, as_kept
+from streampca.engine.parameters import Fit, Gathered, Parameters
 from streampca.engine.plan import Plan, Resources, plan_covariance
 from streampca.errors import DataError
+from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel, relative_precision
 from streampca.selection import Count, as_selection
-from streampca.solve import solve
+from streampca.solve import negative_mass, solve
 from streampca.sources.base import Source
-
-
-def accumulator_of(parameters: Parameters) -> Covariance:
-    """Return the accumulator of these parameters."""
-    return Covariance(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
 
 
 def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
     """Return the plan of a fit; raise `PlanError` if it does not fit."""
     selection = parameters.selection(source)
     n_components = selection.n_components if isinstance(selection, Count) else None
-    return plan_covariance(source, accumulator_of(parameters), n_components, resources)
+    if parameters.sample_weight is not None:
+        # Of a panel, the rows whose weight is not zero are copied.
+        panel = 8 * source.shape[1] * panel_rows(source.shape[1], work_dtype(source.dtype))
+        resources = replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
+    accumulator: Any = accumulator_of(parameters, source)
+    return plan_covariance(source, accumulator, n_components, resources)
+
+
+def gather(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    *,
+    client: Any = None,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> Gathered:
+    """Read `source` once and return what was accumulated."""
+    kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
+    rows = Rows(source.shape[0], keep_rows, str(source.dtype))
+    accumulator: Any = Joint((kind, rows)) if keep_rows else kind
+    weights = parameters.sample_weight
+    state, count = accumulate(source, accumulator, plan, client=client, progress=progress, weights=weights)
+    state, samples = state if keep_rows else (state, None)
+    kept, state, n_left_out = as_kept(replace(kind, n_threads=plan.threads), state)
+    if samples is not None and parameters.missing != "error":
+        samples = samples.complete()
+    return Gathered(replace(kept, n_threads=plan.threads), state, samples, count, n_left_out)
 
 
 def run(
@@ -41,33 +67,45 @@ def run(
     progress: ProgressCallback | None = None,
 ) -> Fit:
     """Read `source` once and return its principal components."""
-    covariance = replace(accumulator_of(parameters), n_threads=plan.threads_per_leaf)
-    rows = Rows(source.shape[0], keep_rows, str(source.dtype))
-    accumulator: Any = Joint((covariance, rows)) if keep_rows else covariance
     began = time.perf_counter()
     with one_blas_thread():
-        state, count = accumulate(source, accumulator, plan, client=client, progress=progress)
+        found = gather(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
         streamed = time.perf_counter()
-        state, samples = state if keep_rows else (state, None)
-        model = solve_model(
-            state, replace(covariance, n_threads=plan.threads), parameters, plan.work_dtype, source.describe()
-        )
+        # Of small integers without weights nothing but the last step is rounded, whatever the products were taken in.
+        exact = isinstance(accumulator_of(parameters, source), Integers)
+        work = "float64" if exact else plan.work_dtype
+        model = solve_model(found.state, found.accumulator, parameters, work, source.describe(), found.n_left_out)
     solved = time.perf_counter()
-    return Fit(model, plan, state, samples, count, streamed - began, solved - streamed)
+    return Fit(
+        model, plan, found.state, found.samples, found.count, streamed - began, solved - streamed, found.accumulator
+    )
 
 
 def solve_model(
-    state: CovarianceState, covariance: Covariance, parameters: Parameters, work: str, source: dict[str, Any]
+    state: CovarianceState | PairwiseState,
+    accumulator: Covariance | Pairwise,
+    parameters: Parameters,
+    work: str,
+    source: dict[str, Any],
+    n_left_out: int = 0,
 ) -> PCAModel:
-    """Return the model of an accumulated state; `source` says where its rows came from."""
-    reduced = covariance.finalize(state)
+    """Return the model of an accumulated state; `source` says where its rows came from, which left `n_left_out` of them out."""
+    if not state.weight:
+        raise DataError(f"no row is left: all {n_left_out} of positive weight hold missing values (NaN)")
+    reduced = accumulator.finalize(state)  # type: ignore[arg-type]
+    if parameters.feature_weight is not None:
+        reduced = replace(reduced, weights=reduced.weights * np.sqrt(parameters.feature_weight))
     finite = np.isfinite(reduced.diagonal)
     if not finite.all():
-        raise DataError(f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first")
+        raise DataError(
+            f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
+        )
     selection = as_selection(parameters.n_components, min(reduced.n_samples, reduced.n_features))
     precision = relative_precision(work, reduced.n_features)
-    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
-    return PCAModel.of_spectrum(
+    clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
+    total = float(reduced.diagonal.sum()) + (clipped or 0.0)
+    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
+    model = PCAModel.of_spectrum(
         spectrum,
         reduced,
         center=parameters.center,
@@ -76,4 +114,8 @@ def solve_model(
         ddof=parameters.ddof,
         work=work,
         source=source,
+        feature_weight=parameters.feature_weight,
+        # Of weights that fade, the sum from which `ddof` is to be taken for the divisor.
+        sample_weight=None if state.weight == reduced.n_samples else float(reduced.divisor + parameters.ddof),
     )
+    return with_missing(model, parameters.missing, state, n_left_out, clipped)

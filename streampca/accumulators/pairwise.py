@@ -1,0 +1,414 @@
+"""Covariance of rows with missing values (NaN), in one pass: by the pairs that were observed, or with means filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import (
+    Centred,
+    FloatArray,
+    centre,
+    refuse_not_finite,
+    refuse_overflow,
+    weigh,
+    work_dtype,
+)
+from streampca.accumulators.covariance import Covariance, panel_rows, weights_within_float32, within_float32
+from streampca.accumulators.missing import incomplete, refuse_infinite
+from streampca.accumulators.tiles import TileGrid, spread
+from streampca.block import Block, as_block
+from streampca.errors import DataError, MergeError
+from streampca.solve import Reduced
+from streampca.workspace import borrow
+
+Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class PairwiseState:
+    """What has been seen of the rows so far; z = x − origin where x was observed and 0 where not, m = 1 and 0."""
+
+    n_samples: int
+    """Number of rows of positive weight."""
+    weight: float
+    """Sum of their weights."""
+    n_missing: int
+    """Number of values that are missing in these rows."""
+    complete: float
+    """Sum of the weights of the rows in which nothing is missing."""
+    origin: FloatArray
+    """A number near the mean of each feature, shape ``(n_features,)``; free to choose while nothing was observed of it."""
+    observed: FloatArray
+    """Σ w m over all rows, shape ``(n_features,)``."""
+    complete_sum: FloatArray
+    """Σ w z over the complete rows, shape ``(n_features,)``."""
+    scatter: FloatArray
+    """Σ w z zᵀ over all rows, as the flat tiles of a `TileGrid`."""
+    counts: FloatArray
+    """Σ w m mᵀ over the rows that are not complete, as flat tiles."""
+    sums: FloatArray
+    """Σ w z mᵀ over the rows that are not complete, shape ``(n_features, n_features)``: not symmetric."""
+
+    @property
+    def offset(self) -> FloatArray:
+        """Return the mean of the observed values of each feature minus `origin`, 0 where there are none."""
+        total = self.sums.diagonal() + self.complete_sum
+        return np.divide(total, self.observed, out=np.zeros_like(total), where=self.observed > 0)
+
+    @property
+    def mean(self) -> FloatArray:
+        """Return the mean of the observed values of each feature, shape ``(n_features,)``."""
+        return self.origin + self.offset
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """Covariance (or correlation, or second-moment) matrix of features of which values are missing.
+
+    Kept are, for each pair of features and over the rows in which both were observed, the weight N, the sums s and the
+    products S about an origin near the mean. Moving the origin by δ is exact algebra,
+    ``S'ᵢⱼ = Sᵢⱼ + δⱼ sᵢⱼ + δᵢ sⱼᵢ + δᵢ δⱼ Nᵢⱼ`` and ``s'ᵢⱼ = sᵢⱼ + δᵢ Nᵢⱼ``, so every panel is centred about its own means and
+    states merge whatever their origins. Rows without NaN cost what they cost `Covariance`; the others four products of
+    that size. Cost: n d² to 4 n d² flops, one pass, 16 d² bytes (two triangles and a square).
+    """
+
+    center: bool = True
+    """Subtract the mean; if not, second moments about zero are taken."""
+    scale: bool = False
+    """Divide every feature by the standard deviation of its observed values."""
+    ddof: int = 1
+    """Divisors are n − ddof."""
+    impute: bool = False
+    """Replace every missing value by the mean of the observed values of its feature. If not, every covariance is that of
+    the rows in which both features were observed, Cᵢⱼ = (Sᵢⱼ − sᵢⱼ sⱼᵢ / Nᵢⱼ) / (Nᵢⱼ − ddof): eigenvalues may be negative."""
+    tile_size: int = 1024
+    """Largest side of a tile; enters the bits of the result."""
+    n_threads: int = field(default=1, compare=False)
+    """Threads that share the tiles of one update; changes the time, never the bits."""
+
+    def grid(self, n_features: int) -> TileGrid:
+        """Return how the symmetric matrices are stored."""
+        return TileGrid(n_features, self.tile_size)
+
+    def init(self, n_features: int) -> PairwiseState:
+        """Return the state of no rows, the identity of `merge`."""
+        size = self.grid(n_features).size
+        origin, observed, total = (np.zeros(n_features) for _ in range(3))
+        return PairwiseState(
+            0, 0.0, 0, 0.0, origin, observed, total, np.zeros(size), np.zeros(size), np.zeros((n_features, n_features))
+        )
+
+    def update(self, state: PairwiseState, block: Block | NDArray[Any]) -> PairwiseState:
+        """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
+
+        Raises
+        ------
+        NotFiniteError
+            If the rows hold infinity, or overflow when squared.
+        """
+        block = as_block(block)
+        dtype = work_dtype(block.values.dtype)
+        n_panels = -(-len(block) // panel_rows(block.values.shape[1], dtype))
+        for i in range(n_panels):
+            panel = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
+            holes = incomplete(panel.values)
+            if not holes.any():
+                state = self._add_complete(state, panel, dtype)
+                continue
+            refuse_infinite(panel.values, panel.start)
+            for chosen, add in ((~holes, self._add_complete), (holes, self._add_incomplete)):
+                weights = None if panel.weights is None else panel.weights[chosen]
+                state = add(state, Block(panel.values[chosen], panel.start, weights), dtype)
+        return state
+
+    def _add_complete(self, state: PairwiseState, panel: Block, dtype: np.dtype[Any]) -> PairwiseState:
+        """Add rows in which nothing is missing."""
+        n_rows, weights = len(panel), panel.weights
+        if n_rows == 0:
+            return state
+        rows = borrow("panel", panel.values.shape, dtype)
+        seen = centre(panel.values, rows)
+        if not seen.finite.all():
+            refuse_not_finite(panel.values, panel.start)
+        if not _fits(seen, rows, panel):
+            return self._in_float64(self._add_complete, state, panel)
+        rest = seen.rest if weights is None else weigh(rows, weights)
+        total = float(n_rows) if weights is None else float(weights.sum())
+        origin = np.where(state.observed > 0, state.origin, seen.origin)
+        step = (seen.origin - origin) + rest
+        inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
+        inner.add_scatter(state.scatter, rows, step, total, rest, total)
+        return replace(
+            state,
+            n_samples=state.n_samples + n_rows,
+            weight=state.weight + total,
+            complete=state.complete + total,
+            origin=origin,
+            observed=state.observed + total,
+            complete_sum=state.complete_sum + total * step,
+        )
+
+    def _add_incomplete(self, state: PairwiseState, panel: Block, dtype: np.dtype[Any]) -> PairwiseState:
+        """Add rows in all of which something is missing."""
+        # Square roots of weights are rounded, and counts are not to be.
+        dtype = dtype if panel.weights is None else np.dtype(np.float64)
+        n_rows, shape = len(panel), panel.values.shape
+        missing = np.isnan(panel.values)
+        n_observed = n_rows - missing.sum(axis=0)
+        rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)
+        seen = _centre_observed(panel.values, missing, n_observed, rows)
+        if not _fits(seen, rows, panel):
+            return self._in_float64(self._add_incomplete, state, panel)
+        np.logical_not(missing, out=mask)
+        observed, total = n_observed.astype(np.float64), float(n_rows)
+        if panel.weights is not None:
+            total, observed = float(panel.weights.sum()), panel.weights @ mask
+            roots = np.sqrt(panel.weights)[:, None]
+            rows *= roots
+            mask *= roots
+        origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, seen.origin)
+        shift = np.where(n_observed > 0, seen.origin - origin, 0.0)
+        self._add_products(state, rows, mask, shift)
+        return replace(
+            state,
+            n_samples=state.n_samples + n_rows,
+            weight=state.weight + total,
+            n_missing=state.n_missing + int(missing.sum()),
+            origin=origin,
+            observed=state.observed + observed,
+        )
+
+    def _in_float64(self, add: Any, state: PairwiseState, panel: Block) -> PairwiseState:
+        """Add a panel whose squares leave the range of float32, in halves so that the scratch does not grow."""
+        middle = (len(panel) + 1) // 2
+        for start in range(0, len(panel), middle):
+            state = add(state, panel.part(start, start + middle), np.dtype(np.float64))
+        return state
+
+    def _add_products(self, state: PairwiseState, rows: NDArray[Any], mask: NDArray[Any], shift: FloatArray) -> None:
+        """Add the products of `rows` about an origin that is `shift` from that of `state`, tile by tile."""
+        grid = self.grid(rows.shape[1])
+
+        def add(pair: tuple[int, int]) -> None:
+            i, j = grid.features(pair[0]), grid.features(pair[1])
+            sides = (i.stop - i.start, j.stop - j.start)
+            product = np.matmul(rows[:, i].T, rows[:, j], out=borrow("product", sides, rows.dtype))
+            left = np.matmul(rows[:, i].T, mask[:, j], out=borrow("left", sides, rows.dtype))
+            right = (
+                left.T
+                if pair[0] == pair[1]
+                else np.matmul(mask[:, i].T, rows[:, j], out=borrow("right", sides, rows.dtype))
+            )
+            count = np.matmul(mask[:, i].T, mask[:, j], out=borrow("count", sides, rows.dtype))
+            self._add_shifted(state, pair, (product, left, right, count), shift)
+
+        spread(add, grid.pairs, self.n_threads)
+
+    def _add_shifted(
+        self,
+        state: PairwiseState,
+        pair: tuple[int, int],
+        parts: Parts,
+        shift: FloatArray,
+        complete: tuple[float, FloatArray] | None = None,
+    ) -> None:
+        """Add one tile of products, sums (zᵢ mⱼ and mᵢ zⱼ) and counts whose origin is `shift` from that of `state`.
+
+        `complete` are weight and sum of further rows whose products are in it, but not their sums and counts.
+        """
+        grid = self.grid(len(shift))
+        i, j = grid.features(pair[0]), grid.features(pair[1])
+        scatter, counts = grid.tile(state.scatter, *pair), grid.tile(state.counts, *pair)
+        for start in range(0, len(scatter), 128):  # strips that stay in the cache
+            part = slice(start, start + 128)
+            product, left, right, count = (np.asarray(array[part], dtype=np.float64) for array in parts)
+            down = slice(i.start + start, min(i.start + start + 128, i.stop))
+            state.sums[down, j] += left + count * shift[down, None]
+            if pair[0] != pair[1]:
+                state.sums[j, down] += (right + count * shift[j]).T
+            counts[part] += count
+            if complete is not None:
+                weight, total = complete
+                left, right, count = left + total[down, None], right + total[j], count + weight
+            scatter[part] += (
+                product + left * shift[j] + right * shift[down, None] + count * np.outer(shift[down], shift[j])
+            )
+
+    def merge(self, states: Sequence[PairwiseState]) -> PairwiseState:
+        """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
+        total = self.init(len(states[0].origin))
+        for state in states:
+            total = self.absorb(total, state)
+        return total
+
+    def absorb(self, state: PairwiseState, other: PairwiseState) -> PairwiseState:
+        """Return the state of the rows behind both, in the memory of `state`."""
+        if state.origin.shape != other.origin.shape or state.scatter.shape != other.scatter.shape:
+            raise MergeError(
+                f"states of {len(state.origin)} and {len(other.origin)} features cannot be merged: expected the same features and tile_size"
+            )
+        if other.n_samples == 0:
+            return state
+        origin = np.where(state.observed > 0, state.origin, other.origin)
+        shift = np.where(other.observed > 0, other.origin - origin, 0.0)
+        grid = self.grid(len(origin))
+
+        def add(pair: tuple[int, int]) -> None:
+            self._add_shifted(state, pair, _tiles(grid, other, pair), shift, (other.complete, other.complete_sum))
+
+        spread(add, grid.pairs, self.n_threads)
+        return replace(
+            state,
+            n_samples=state.n_samples + other.n_samples,
+            weight=state.weight + other.weight,
+            n_missing=state.n_missing + other.n_missing,
+            complete=state.complete + other.complete,
+            origin=origin,
+            observed=state.observed + other.observed,
+            complete_sum=state.complete_sum + other.complete_sum + other.complete * shift,
+        )
+
+    def divisor(self, state: PairwiseState) -> float:
+        """Return what the scatter of features without missing values is divided by."""
+        return state.weight - self.ddof
+
+    def finalize(self, state: PairwiseState) -> Reduced:
+        """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed.
+
+        Raises
+        ------
+        DataError
+            If a feature was never observed, or (without `impute`) two features not in more than `ddof` rows together.
+        """
+        _require_observed(state)
+        grid, d = self.grid(len(state.origin)), len(state.origin)
+        about_mean = replace(self.init(d), observed=state.observed)
+        shift = -state.offset
+
+        def move(pair: tuple[int, int]) -> None:
+            self._add_shifted(about_mean, pair, _tiles(grid, state, pair), shift, (state.complete, state.complete_sum))
+
+        spread(move, grid.pairs, self.n_threads)
+        if self.impute:
+            return Reduced.of_scatter(
+                grid=grid,
+                scatter=about_mean.scatter,
+                mean=state.mean,
+                n_samples=state.n_samples,
+                weight=state.weight,
+                center=self.center,
+                scale=self.scale,
+                ddof=self.ddof,
+                n_threads=self.n_threads,
+            )
+        return self._by_pairs(state, about_mean, state.complete_sum + state.complete * shift)
+
+    def _by_pairs(self, state: PairwiseState, about_mean: PairwiseState, complete_sum: FloatArray) -> Reduced:
+        """Return the matrix of pairwise covariances, made in the memory of `about_mean`."""
+        grid, ddof = self.grid(len(state.origin)), self.ddof
+        # Where second moments about zero are wanted, the covariance is kept about `offset`, see `Reduced`.
+        offset = None
+        if not self.center:
+            divisor = np.maximum(state.observed - ddof, np.finfo(np.float64).tiny)
+            offset = state.mean * np.sqrt(state.observed / divisor)
+        variance = np.empty(grid.n_features)
+
+        def divide(pair: tuple[int, int]) -> None:
+            i, j = grid.features(pair[0]), grid.features(pair[1])
+            scatter, count = grid.tile(about_mean.scatter, *pair), grid.tile(about_mean.counts, *pair) + state.complete
+            _require_pairs(count, i.start, j.start, ddof)
+            left = about_mean.sums[i, j] + complete_sum[i, None]
+            right = about_mean.sums[j, i].T + complete_sum[j]
+            if pair[0] == pair[1]:
+                own = scatter.diagonal() - left.diagonal() ** 2 / count.diagonal()
+                variance[i] = np.maximum(own, 0.0) / (count.diagonal() - ddof)
+            if offset is None:
+                scatter -= left * right / count
+            else:
+                mean = state.mean
+                scatter += left * mean[j] + right * mean[i, None] + count * np.outer(mean[i], mean[j])
+            scatter /= count - ddof
+            if offset is not None:
+                scatter -= np.outer(offset[i], offset[j])
+
+        spread(divide, grid.pairs, self.n_threads)
+        deviation = np.sqrt(variance)
+        inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+        weights = inverse if self.scale else np.ones_like(deviation)
+        return Reduced(
+            grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads
+        )
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes: two triangles and a square."""
+        return 8 * (2 * self.grid(n_features).size + n_features**2 + 3 * n_features)
+
+    def finalize_bytes(self, n_features: int) -> int:
+        """Return the memory in bytes that `finalize` takes beside the state."""
+        return self.state_bytes(n_features) + 8 * self.grid(n_features).size
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes: a panel, its copy, its mask, and four products of a tile for each thread."""
+        dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
+        panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * (3 * dtype.itemsize + 1)
+        side = self.grid(n_features).longest_side
+        return panel + self.n_threads * 8 * side * (4 * side + 8 * 128)
+
+
+def _fits(seen: Centred, rows: NDArray[Any], panel: Block) -> bool:
+    """Tell whether products of the centred `rows` keep their digits in their type; raise `NotFiniteError` if not in float64."""
+    if rows.dtype == np.float64:
+        if not seen.finite.all():
+            refuse_overflow(seen.finite, panel.start, len(panel))
+        return True
+    if panel.weights is not None and not weights_within_float32(panel.weights):
+        return False
+    return bool(seen.finite.all()) and within_float32(seen.squares, rows)
+
+
+def _centre_observed(
+    values: NDArray[Any], missing: NDArray[np.bool_], n_observed: NDArray[np.int64], out: NDArray[Any]
+) -> Centred:
+    """Write the observed values minus their means, rounded to the type of `out`, to `out`, and 0 for the others."""
+    seen = n_observed > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        low = np.where(seen, np.fmin.reduce(values, axis=0), 0).astype(np.float64)
+        np.subtract(values, low, out=out, dtype=out.dtype, casting="same_kind")
+        out[missing] = 0
+        # A column that never varies is centred to exact zeros: its smallest value is its mean.
+        above = out.sum(axis=0, dtype=np.float64)
+        middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=seen)).astype(out.dtype)
+        np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
+        out[missing] = 0
+        squares = np.einsum("ij,ij->j", out, out).astype(np.float64)
+    return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
+
+
+def _tiles(grid: TileGrid, state: PairwiseState, pair: tuple[int, int]) -> Parts:
+    """Return one tile of the products, of the sums zᵢ mⱼ and mᵢ zⱼ, and of the counts of `state`."""
+    i, j = grid.features(pair[0]), grid.features(pair[1])
+    return grid.tile(state.scatter, *pair), state.sums[i, j], state.sums[j, i].T, grid.tile(state.counts, *pair)
+
+
+def _require_observed(state: PairwiseState) -> None:
+    never = np.flatnonzero(state.observed == 0)
+    if len(never):
+        raise DataError(
+            f"{len(never)} feature(s) were observed in no row, first: {', '.join(map(str, never[:5]))}: leave them out"
+        )
+
+
+def _require_pairs(count: FloatArray, first_row: int, first_column: int, ddof: int) -> None:
+    few = count <= ddof
+    if few.any():
+        i, j = (int(index) for index in np.argwhere(few)[0])
+        first, second = sorted((first_row + i, first_column + j))
+        raise DataError(
+            f"features {first} and {second} were observed together in rows of weight {count[i, j]:g}: more than ddof={ddof} are "
+            "needed of every pair; leave features out, or use missing='mean'"
+        )

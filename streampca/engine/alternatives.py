@@ -1,0 +1,78 @@
+"""What the solvers that were not chosen would take, beside the one that was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from streampca.engine.cost import expected_seconds, nominal_rates, probe
+from streampca.engine.kinds import accumulator_of
+from streampca.engine.lines import SOLVERS, line_of
+from streampca.engine.memory import give_back_freed_memory
+from streampca.engine.parameters import Parameters
+from streampca.engine.plan import Plan, Resources
+from streampca.errors import StreamPCAError
+from streampca.sources.base import Source
+
+
+def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: bool = False) -> Plan:
+    """Return `plan` with the seconds that a fit is expected to take.
+
+    From nominal rates, or with `probed` from rates that are measured by reading and folding a few blocks.
+    """
+    rates = nominal_rates(plan)
+    if probed:
+        accumulator = _accumulator(plan.solver, parameters, source)
+        by_axis = source if plan.axis == "samples" else source.by_features()
+        rates = probe(by_axis, accumulator, plan)
+        give_back_freed_memory()
+    return replace(
+        plan, expected_seconds=expected_seconds(plan, rates), expected_by="probe" if rates.probed else "nominal rates"
+    )
+
+
+def _accumulator(solver: str, parameters: Parameters, source: Source) -> Any:
+    """Return what the first reading folds blocks of `source` into; for covariances that depends on the kind of rows."""
+    return accumulator_of(parameters, source) if solver == "covariance" else line_of(solver).accumulator_of(parameters)
+
+
+def with_alternatives(
+    plan: Plan, source: Source, parameters: Parameters, resources: Resources, *, probed: bool = False
+) -> Plan:
+    """Return `plan` with its expected time, and with the figures of every other solver, or why it does not do."""
+    others = tuple(_figures(name, source, parameters, resources, probed) for name in SOLVERS if name != plan.solver)
+    plan = with_time(plan, source, parameters, probed=probed)
+    return replace(plan, alternatives=others, reason=f"{plan.reason}; {_why(plan, parameters)}")
+
+
+def _why(plan: Plan, parameters: Parameters) -> str:
+    if parameters.solver != "auto":
+        return "asked for by name"
+    n, d = plan.n_samples, plan.n_features
+    if plan.solver == "gram":
+        if 2 * n > d:
+            return "chosen because the covariance matrix does not fit"
+        return f"chosen because there are at most half as many samples as features: n² d flops, {d / n:,.0f} times fewer than n d²"
+    if 2 * n > d:
+        return "chosen because one reading is enough, and there are more samples than half the features"
+    return "chosen because one reading is enough, and there are few features or gram does not do"
+
+
+def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> dict[str, Any]:
+    try:
+        other = line_of(solver).plan(source, parameters, resources)
+    except StreamPCAError as error:
+        return {"solver": solver, "fits": False, "why": str(error)}
+    other = with_time(other, source, parameters, probed=probed)
+    return {
+        "solver": solver,
+        "fits": True,
+        "why": other.reason,
+        "passes": other.passes,
+        "projected_bytes": other.projected_bytes,
+        "bytes_to_read": other.bytes_to_read,
+        "flops": other.flops,
+        "work_dtype": other.work_dtype,
+        "expected_seconds": other.expected_seconds,
+        "expected_by": other.expected_by,
+    }

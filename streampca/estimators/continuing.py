@@ -1,0 +1,239 @@
+"""Going on after a fit: rows added, rows taken out again, models merged; solved when the result is asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import validate_data
+
+from streampca.engine.kept import Kept, continued, gather, merged, solve, taken_out
+from streampca.engine.kinds import as_weights
+from streampca.engine.parameters import Parameters
+from streampca.errors import MergeError, ParameterError
+from streampca.models.pca import PCAModel
+from streampca.selection import as_selection
+from streampca.sources import Source, open_source
+
+if TYPE_CHECKING:
+    from streampca.estimators.pca import PCA
+
+_SOLVED = frozenset(
+    (
+        *("_model", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"),
+        *("scale_", "noise_variance_", "total_variance_", "n_components_", "numerical_rank_", "constant_features_"),
+        "error_",
+    )
+)
+_NO_STATE = (
+    "the model holds no state that rows could be added to: fit it with solver 'covariance' or 'qr' and, if it was loaded, "
+    "save it with state=True (output.state: true in a run)"
+)
+
+
+class Continuing:
+    """What an estimator that keeps its state can do with it.
+
+    Attributes that come from the model are solved when one of them is first asked for, so adding many small batches
+    costs no eigenproblem each; an error of the eigenproblem is raised there.
+    """
+
+    _kept: Kept | None
+
+    def partial_fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
+        """Add the rows of `X` to those the model was fitted on; the first call is a fit.
+
+        Any grouping of the same rows gives the same model up to rounding. A batch may have any number of rows from one
+        on: while there are no more than `ddof` rows the estimator is not fitted yet, and until there are `n_components`
+        rows there are as many components as rows. A call that fails changes nothing. Cost: a reading of `X` and one
+        addition of two states (d² numbers); the eigenproblem waits for the first use of the model.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes.
+        y : ignored
+        sample_weight : array-like, shape (n_samples,), optional
+            Weights of these rows, as those of `fit`.
+
+        Raises
+        ------
+        MergeError
+            If a parameter is not what it was when the first rows came, the rows are of another precision, or the model
+            keeps no state: it was loaded without one, or fitted by a solver that has none.
+        """
+        parameters, kept = self._weighted(sample_weight), self._kept_or_none()
+        source = self._open_batch(X, first=kept is None)
+        if kept is None:
+            as_selection(parameters.n_components, source.shape[1])
+        more, plan, count = gather(source, parameters, kept, progress=self.progress)
+        self._hold(more if kept is None else continued(kept, more))
+        self.plan_, self.n_passes_ = plan, plan.passes
+        self.bytes_read_ = count.bytes + (0 if kept is None else self.__dict__.get("bytes_read_", 0))
+        return self
+
+    def partial_unfit(self, X: Any, *, sample_weight: ArrayLike | None = None) -> Self:
+        """Take the rows of `X`, which are among those the model was fitted on, out again: the inverse of `partial_fit`.
+
+        What remains has the absolute rounding of what there was, so the relative one grows with the share that is taken
+        out: ``error_["trusted_above"]`` says by how much. Whether the rows were really among those of the model cannot
+        be told, only that more of them were taken out than there can have been.
+
+        Raises
+        ------
+        MergeError
+            If there are fewer rows than are taken out, or if what remains of a feature's variance is below the rounding
+            of what was taken away; nothing is changed then.
+        """
+        parameters, kept = self._weighted(sample_weight), self._kept_or_none()
+        if kept is None:
+            raise MergeError(_NO_STATE)
+        less, _, _ = gather(self._open_batch(X, first=False), parameters, kept, progress=self.progress)
+        self._hold(taken_out(kept, less))
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        kept = self.__dict__.get("_kept")
+        if name in _SOLVED and kept is not None and "_model" not in self.__dict__ and kept.solvable:
+            self._set_model(solve(kept))
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell whether there is a model, or there are enough rows for one."""
+        kept = self.__dict__.get("_kept")
+        return "_model" in self.__dict__ or (kept is not None and kept.solvable)
+
+    def __copy__(self) -> Self:
+        """Return a copy with a state of its own, because adding rows writes to it."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        if self.__dict__.get("_kept") is not None:
+            twin._kept = copy.deepcopy(self._kept)
+        return twin
+
+    def _weighted(self, sample_weight: ArrayLike | None) -> Parameters:
+        return replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
+
+    def _hold(self, kept: Kept) -> None:
+        """Keep a state whose model has not been solved yet."""
+        for name in _SOLVED:
+            self.__dict__.pop(name, None)
+        self._kept, self.solver_ = kept, kept.solver
+        self.n_features_in_, self.n_samples_seen_ = kept.n_features, kept.state.n_samples
+
+    def _kept_or_none(self) -> Kept | None:
+        """Return the state, None before the first rows; raise `MergeError` if there is a model without a state."""
+        kept: Kept | None = self.__dict__.get("_kept")
+        if kept is None and "_model" in self.__dict__:
+            raise MergeError(_NO_STATE)
+        return kept
+
+    def _open_batch(self, X: Any, *, first: bool) -> Source:
+        """Open `X`, whose features are remembered if it is the first batch and compared with those else."""
+        if self._is_checked_by_sklearn(X):
+            return open_source(validate_data(self, X, reset=first, accept_sparse="csr", ensure_all_finite=False))
+        source = self._open(X)
+        names = None if source.feature_names is None else list(source.feature_names)
+        if first:
+            self._remember_features(source)
+        elif source.shape[1] != self.n_features_in_:
+            raise ParameterError(
+                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+        elif names is not None and names_of(self) not in (None, names):
+            raise MergeError(f"the feature names of {source.description} are not those of the rows seen before")
+        return source
+
+    if TYPE_CHECKING:
+        n_features_in_: int
+        n_samples_seen_: int
+        progress: Any
+
+        def _parameters(self) -> Parameters: ...
+        def _open(self, X: Any) -> Source: ...
+        def _set_model(self, model: PCAModel) -> None: ...
+        def _remember_features(self, source: Source) -> None: ...
+        def _is_checked_by_sklearn(self, X: Any) -> bool: ...
+
+
+def names_of(estimator: Any) -> list[str] | None:
+    """Return the feature names that `estimator` knows."""
+    names = estimator.__dict__.get("feature_names_in_")
+    return None if names is None else [str(name) for name in names]
+
+
+def merge(models: Sequence[PCA]) -> PCA:
+    """Return the model of all rows behind `models`, fitted on disjoint rows with the same parameters.
+
+    Equal to one fit of all rows up to rounding. The order counts only with a forgetting factor, where it is that of
+    time. Cost: one addition of d² numbers for each model; the eigenproblem waits for the first use of the result.
+
+    Raises
+    ------
+    MergeError
+        If a parameter that enters the state or the model differs, with its name and both values; if a model has no
+        state (save it with ``state=True``); or if the same model is given twice.
+    """
+    models = list(models)
+    if not models or not all(isinstance(model, Continuing) for model in models):
+        found = ", ".join(type(model).__name__ for model in models) or "nothing"
+        raise ParameterError(f"merge takes a sequence of fitted PCA estimators: found {found}")
+    parts: list[Kept] = []
+    for i, model in enumerate(models):
+        if any(model is other for other in models[:i]):
+            raise MergeError(f"model {i} is given twice: merge takes models of disjoint rows")
+        kept = model.__dict__.get("_kept")
+        if kept is None:
+            raise MergeError(f"model {i}: " + (_NO_STATE if "_model" in model.__dict__ else "it has not been fitted"))
+        if names_of(model) != names_of(models[0]):
+            raise MergeError(
+                f"feature names are {_some(names_of(models[0]))} in the first and {_some(names_of(model))} in model {i}: "
+                "expected the same features in the same order"
+            )
+        parts.append(kept)
+    total = type(models[0])(**models[0].get_params(deep=False))
+    total._hold(merged(parts))
+    if names_of(models[0]) is not None:
+        total.feature_names_in_ = models[0].feature_names_in_
+    total.bytes_read_ = sum(model.__dict__.get("bytes_read_", 0) for model in models)
+    return total
+
+
+def merge_saved(paths: Sequence[Path]) -> PCA:
+    """Return the merged model of the models or runs at `paths`; two of their states are in memory at a time."""
+    from streampca.estimators.pca import load
+
+    places = [path.resolve() for path in paths]
+    twice = [str(path) for path, place in zip(paths, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise MergeError(f"{twice[0]} is given twice: expected models of disjoint rows")
+    total = _merged_from(paths[0], [load(paths[0])])
+    for path in paths[1:]:
+        total = _merged_from(path, [total, load(path)])
+    return total
+
+
+def _merged_from(path: Path, models: Sequence[PCA]) -> PCA:
+    try:
+        return merge(models)
+    except MergeError as error:
+        raise MergeError(f"{path}: {error}") from error
+
+
+def _some(names: list[str] | None) -> str:
+    if names is None:
+        return "unknown"
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def with_names(model: PCAModel, estimator: Any) -> PCAModel:
+    """Return `model` with the feature names that `estimator` knows and the source did not."""
+    names = names_of(estimator)
+    if names is None or model.source.get("feature_names"):
+        return model
+    return PCAModel(**{**model.__dict__, "source": model.source | {"feature_names": names}})

@@ -1,0 +1,49 @@
+"""What a model fitted on rows with missing values says of them, and does about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from streampca.models.pca import PCAModel
+
+if TYPE_CHECKING:
+    from streampca.accumulators import CovarianceState, PairwiseState
+
+
+def with_missing(
+    model: PCAModel, missing: str, state: CovarianceState | PairwiseState, n_left_out: int, clipped: float | None
+) -> PCAModel:
+    """Return `model` with what is known of missing values: in its certificate, and for transforming such rows.
+
+    Parameters
+    ----------
+    model : PCAModel
+        As it was solved.
+    missing : {"error", "drop_rows", "mean", "pairwise"}
+        How missing values were treated.
+    state : CovarianceState or PairwiseState
+        What was accumulated.
+    n_left_out : int
+        Rows that were left out.
+    clipped : float or None
+        Sum of the moduli of negative eigenvalues.
+    """
+    if missing == "error":
+        return model
+    said = dict(model.certificate)
+    if missing == "drop_rows":
+        said["rows_left_out"] = n_left_out
+        said["statement"] += f"; {n_left_out} row(s) with missing values were left out"
+        return replace(model, missing=missing, certificate=said)
+    said["missing_values"] = n_missing = int(getattr(state, "n_missing", 0))
+    if clipped is None:
+        said["statement"] += f"; {n_missing} missing value(s) were replaced by the mean of their feature"
+    else:
+        said["clipped_mass"] = clipped
+        said["statement"] += (
+            f"; {n_missing} value(s) are missing, and every covariance is that of the rows in which both features were "
+            f"observed: such a matrix may have negative eigenvalues, which were clipped (sum of moduli: {clipped:.3g}, "
+            "counted as variance so that shares add up to one)"
+        )
+    return replace(model, missing=missing, fill=state.mean, certificate=said)

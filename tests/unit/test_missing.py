@@ -1,0 +1,178 @@
+"""Rows with missing values at the edges: what is refused, what is reported, and what a run does with them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+import streampca as sp
+from streampca import PCA
+from streampca.accumulators import Covariance, Pairwise
+from streampca.engine.fold import fold
+from streampca.errors import DataError, NotFiniteError, ParameterError
+
+RNG = np.random.default_rng(1)
+NAN = np.nan
+
+
+def holed(n: int = 400, d: int = 6, share: float = 0.1) -> NDArray[np.float64]:
+    rows = RNG.standard_normal((n, d)) @ RNG.standard_normal((d, d)) + 2
+    rows[RNG.random(rows.shape) < share] = NAN
+    return rows
+
+
+def test_nan_is_an_error_unless_it_has_a_meaning() -> None:
+    with pytest.raises(NotFiniteError, match="contains NaN"):
+        PCA().fit(holed())
+    pca = PCA().fit(np.nan_to_num(holed()))
+    with pytest.raises(ValueError, match="NaN"):
+        pca.transform(holed())
+
+
+@pytest.mark.parametrize("missing", ["drop_rows", "mean", "pairwise"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_infinity_is_always_an_error(tmp_path: Path, missing: str, dtype: str) -> None:
+    rows = holed().astype(dtype)
+    rows[17, 2], rows[3, 1] = -np.inf, NAN
+    with pytest.raises(NotFiniteError, match="contains infinity: first at row 17, column 2 "):
+        PCA(missing=missing).fit(rows)
+    with pytest.raises(NotFiniteError, match="contains infinity: first at row 17, column 2 "):
+        PCA(missing=missing).fit(da.from_array(rows, chunks=(10, 6)))
+    rows[17, 2] = 0
+    pca = PCA(1, missing=missing).fit(rows)
+    rows[17, 2] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        pca.transform(rows)
+    with pytest.raises(NotFiniteError, match="infinity"):
+        pca.transform_to(da.from_array(rows), tmp_path / "scores")
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing", "message"),
+    [
+        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "mean", "1 feature(s) were observed in no row, first: 1"),
+        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "pairwise", "1 feature(s) were observed in no row, first: 1"),
+        (
+            [[1.0, NAN], [2.0, 1.0], [NAN, 5.0], [NAN, 6.0]],
+            "pairwise",
+            "features 0 and 1 were observed together in rows of weight 1",
+        ),
+        (
+            [[1.0, NAN], [2.0, NAN], [NAN, 5.0], [NAN, 6.0]],
+            "pairwise",
+            "features 0 and 1 were observed together in rows of weight 0",
+        ),
+        ([[1.0, NAN], [2.0, NAN]], "drop_rows", "no row is left: all 2"),
+        ([[1.0, NAN], [2.0, 3.0]], "drop_rows", "found 1 sample"),
+    ],
+)
+def test_too_little_was_observed(rows: Any, missing: str, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        PCA(missing=missing).fit(np.array(rows))
+
+
+def test_rows_of_nothing_but_nan_count_when_means_are_filled_in() -> None:
+    rows = holed()
+    rows[[5, 9]] = NAN
+    pca = PCA(missing="mean").fit(rows)
+    assert pca.n_samples_seen_ == 400
+    np.testing.assert_allclose(pca.transform(rows)[[5, 9]], 0, atol=1e-12)
+    by_pairs = PCA(missing="pairwise").fit(rows)
+    np.testing.assert_allclose(
+        by_pairs.explained_variance_, PCA(missing="pairwise").fit(np.delete(rows, [5, 9], 0)).explained_variance_
+    )
+
+
+def test_complete_rows_take_the_cheap_way() -> None:
+    rows = np.nan_to_num(holed())
+    state = fold(Pairwise(), [rows], 6)
+    assert state.complete == 400
+    assert not state.counts.any()
+    assert not state.sums.any()
+    np.testing.assert_allclose(
+        Pairwise().finalize(state).dense(), Covariance().finalize(fold(Covariance(), [rows], 6)).dense()
+    )
+
+
+def test_clipped_mass_and_negative_eigenvalues_are_reported(tmp_path: Path) -> None:
+    """Of three features, each pair observed in other rows, with correlations 1, 1 and −1: eigenvalues 2, 2 and −1."""
+    t = np.linspace(-1, 1, 30)
+    pairs = [(0, 1, 1), (1, 2, 1), (0, 2, -1)]
+    rows = np.full((90, 3), NAN)
+    for block, (i, j, sign) in enumerate(pairs):
+        rows[30 * block : 30 * (block + 1), [i, j]] = np.stack([t, sign * t], axis=1)
+    pca = PCA(missing="pairwise", scale=True).fit(rows)
+    # Variances are of 60 observed values, covariances of 30 common ones: 59/60 · 30/29 of each other.
+    factor = (t @ t / 29) / (2 * (t @ t) / 59)
+    np.testing.assert_allclose(pca.explained_variance_, [1 + factor, 1 + factor, 0], atol=1e-12)
+    assert pca.error_["clipped_mass"] == pytest.approx(2 * factor - 1)
+    assert pca.total_variance_ == pytest.approx(3 + 2 * factor - 1)
+    pca.save(tmp_path / "model")
+    loaded = sp.load(tmp_path / "model")
+    assert loaded.error_["clipped_mass"] == pca.error_["clipped_mass"]
+    np.testing.assert_array_equal(loaded.transform(rows), pca.transform(rows))
+
+
+def test_a_float32_mean_far_away_is_filled_in_exactly() -> None:
+    rows = (holed() + 1e5).astype(np.float32)
+    pca = PCA(6, missing="mean").fit(rows)
+    nothing = np.full((1, 6), NAN, dtype=np.float32)
+    np.testing.assert_allclose(pca.transform(nothing), 0, atol=1e-6)
+
+
+def test_without_centring_nan_is_the_mean_and_not_zero() -> None:
+    rows = holed() + 10
+    pca = PCA(2, missing="mean", center=False).fit(rows)
+    filled = np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
+    np.testing.assert_allclose(pca.explained_variance_, np.linalg.eigvalsh(filled.T @ filled / 399)[::-1][:2])
+    np.testing.assert_allclose(pca.transform(rows), filled @ pca.components_.T)
+
+
+def test_integers_have_no_missing_values() -> None:
+    rows = RNG.integers(0, 9, size=(50, 4), dtype=np.uint8)
+    for missing in ("drop_rows", "mean", "pairwise"):
+        np.testing.assert_allclose(
+            PCA(missing=missing).fit(rows).explained_variance_, PCA().fit(rows).explained_variance_
+        )
+
+
+def test_forgetting_is_not_for_filled_means() -> None:
+    with pytest.raises(ParameterError, match="does not go together with missing='mean'"):
+        PCA(missing="mean", forgetting=0.9).fit(holed())
+
+
+@pytest.mark.parametrize("missing", ["drop_rows", "mean", "pairwise"])
+def test_a_run_reports_missing_values(tmp_path: Path, missing: str) -> None:
+    rows = holed(3000).astype(np.float32)
+    zarr.create_array(str(tmp_path / "s.zarr"), data=rows, chunks=(500, 6))
+    (tmp_path / "c.yaml").write_text(
+        f"source: {{path: '{tmp_path}/s.zarr'}}\npreprocess: {{missing: {missing}}}\nmodel: {{n_components: 2}}\n"
+        f"output: {{directory: '{tmp_path}/run', report: true}}\n"
+    )
+    run = sp.run(tmp_path / "c.yaml")
+    scores = np.asarray(zarr.open_array(tmp_path / "run" / "scores.zarr" / "scores")[...])
+    some = np.isnan(rows).any(axis=1)
+    np.testing.assert_array_equal(np.isnan(scores).any(axis=1), some if missing == "drop_rows" else False)
+    expected = {
+        "drop_rows": f"{some.sum()} row(s) with missing values (NaN) were left out; their scores are NaN",
+        "mean": f"{np.isnan(rows).sum()} value(s) are missing (NaN); in scores they count as the mean of their feature",
+    }
+    assert expected.get(missing, expected["mean"]) in run.manifest["warnings"]
+    assert np.isfinite(np.asarray(zarr.open_array(tmp_path / "run" / "samples.zarr" / "rows")[...])).all()
+    assert run.manifest["memory"]["peak_bytes"] <= run.manifest["memory"]["allowed_bytes"]
+
+
+def test_more_rows_go_on_after_missing_ones() -> None:
+    rows = holed(500)
+    for missing in ("drop_rows", "mean", "pairwise"):
+        grown, whole = PCA(missing=missing), PCA(missing=missing).fit(rows)
+        for start in range(0, 500, 125):
+            grown.partial_fit(rows[start : start + 125])
+        np.testing.assert_allclose(grown.explained_variance_, whole.explained_variance_, rtol=1e-11)

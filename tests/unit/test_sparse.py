@@ -1,0 +1,97 @@
+"""Sparse rows: never made dense as a whole, refused where they cannot be read, and exact where zeros are not stored."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse
+
+from streampca import PCA
+from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
+from streampca.sources import open_source
+
+RNG = np.random.default_rng(2)
+
+
+def random_rows(n: int = 500, d: int = 30, density: float = 0.02) -> scipy.sparse.csr_array:
+    return scipy.sparse.random_array((n, d), density=density, format="csr", rng=RNG)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_what_is_not_finite_is_named(value: float, form: str) -> None:
+    rows = random_rows().tolil()
+    rows[123, 7] = value
+    message = f"contains {'NaN' if np.isnan(value) else 'infinity'}: first at row 123, column 7 "
+    with pytest.raises(NotFiniteError, match=message):
+        PCA().fit(rows.asformat(form))
+    blocks = da.from_array(rows.toarray(), chunks=(50, 30)).map_blocks(scipy.sparse.csr_array)
+    with pytest.raises(NotFiniteError, match=message):
+        PCA().fit(blocks)
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        PCA(1).fit(random_rows()).transform(rows.tocsr())
+
+
+def test_what_sparse_rows_do_not_go_with() -> None:
+    with pytest.raises(ParameterError, match="what a sparse matrix does not store is zero, not missing"):
+        PCA(missing="mean").fit(random_rows())
+    with pytest.raises(NotAvailableError, match="does not take sparse rows"):
+        PCA(solver="gram").fit(random_rows())
+
+
+def test_wide_sparse_rows_are_left_to_the_covariance() -> None:
+    assert PCA(2).fit(random_rows(50, 700)).solver_ == "covariance"
+
+
+def test_a_constant_feature_is_constant() -> None:
+    rows = random_rows().toarray()
+    rows[:, 3], rows[:, 4] = 0.1, 1e8 + RNG.standard_normal(500)
+    pca = PCA(scale=True).fit(scipy.sparse.csr_array(rows))
+    dense = PCA(scale=True).fit(rows)
+    np.testing.assert_array_equal(pca.constant_features_, dense.constant_features_)
+    assert 3 in pca.constant_features_
+    np.testing.assert_allclose(pca.explained_variance_, dense.explained_variance_, atol=1e-12)
+    np.testing.assert_allclose(pca.mean_, dense.mean_, rtol=1e-14)
+
+
+def test_empty_rows_and_a_matrix_without_entries() -> None:
+    rows = random_rows(40, 6, 0.05)
+    np.testing.assert_allclose(PCA().fit(rows).explained_variance_, PCA().fit(rows.toarray()).explained_variance_)
+    nothing = PCA(2).fit(scipy.sparse.csr_array((40, 6)))
+    np.testing.assert_array_equal(nothing.explained_variance_, 0)
+
+
+def test_the_rows_given_are_not_changed() -> None:
+    rows = random_rows()
+    before = rows.copy()
+    PCA(2).fit(rows, sample_weight=RNG.random(500) + 0.5)
+    assert rows.data.tobytes() == before.data.tobytes()
+
+
+def test_a_store_of_zeros_is_never_made_dense(tmp_path) -> None:
+    """40,000 x 1,000 would take 305 MiB as float64."""
+    rows = random_rows(40_000, 1000, 0.002)
+    tracemalloc.start()
+    pca = PCA(3, memory="2GiB").fit(rows)
+    scores = pca.transform(rows)
+    pca.transform_to(rows, tmp_path / "scores")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert scores.shape == (40_000, 3)
+    assert peak < 150 * 2**20
+    expected = (rows @ pca.components_.T) - pca.mean_ @ pca.components_.T
+    np.testing.assert_allclose(scores, expected, atol=1e-12)
+
+
+def test_orientation_and_dask_blocks_cut_both_ways() -> None:
+    rows = random_rows(100, 8, 0.3)
+    expected = PCA(2).fit(rows)
+    source = open_source(scipy.sparse.csr_array(rows.T), orientation="features_first")
+    np.testing.assert_allclose(PCA(2).fit(source).explained_variance_, expected.explained_variance_)
+    blocks = da.from_array(rows.toarray(), chunks=(30, 3)).map_blocks(scipy.sparse.csc_array)
+    np.testing.assert_allclose(PCA(2).fit(blocks).explained_variance_, expected.explained_variance_)
+    whole = da.from_array(rows.toarray(), chunks=(30, 8)).map_blocks(scipy.sparse.csr_matrix)
+    np.testing.assert_allclose(expected.transform(whole).compute(), expected.transform(rows), atol=1e-12)

@@ -1,0 +1,191 @@
+"""Weights of samples and of features: what is refused and why, what they do to a model, and how a file names them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+import streampca as sp
+from streampca import PCA
+from streampca.accumulators import Covariance
+from streampca.block import Block, RowWeights
+from streampca.engine.execute import FoldTask
+from streampca.engine.plan import Leaf
+from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
+from streampca.sources import open_source
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((200, 5)) @ RNG.standard_normal((5, 5)) + 3
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0] * 199, "sample_weight has 199 values: expected one for each of the 200 samples"),
+        ([-1.0] + [1.0] * 199, "sample_weight holds -1.0 at 0 (1 such value(s))"),
+        ([1.0] * 199 + [np.nan], "sample_weight holds nan at 199"),
+        ([np.inf] * 200, "sample_weight holds inf at 0 (200 such value(s))"),
+        (np.zeros(200), "sample_weight is zero everywhere"),
+        (np.ones((200, 1)), "sample_weight has shape (200, 1): expected one dimension"),
+        (["a"] * 200, "sample_weight is not a list of numbers"),
+        (2.0, "sample_weight has shape (): expected one dimension"),
+    ],
+)
+def test_sample_weights_that_are_none(weights: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        PCA().fit(ROWS, sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0] * 4, "feature_weight has 4 values: expected one for each of the 5 features"),
+        ([1.0, -2.0, 1, 1, 1], "feature_weight holds -2.0 at 1"),
+        (np.zeros(5), "feature_weight is zero everywhere"),
+    ],
+)
+def test_feature_weights_that_are_none(weights: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        PCA(feature_weight=weights).fit(ROWS)
+
+
+def test_weights_that_add_up_to_one_need_ddof_0() -> None:
+    with pytest.raises(DataError, match=r"weight 1 gives no variance with ddof=1"):
+        PCA().fit(ROWS, sample_weight=np.full(200, 1 / 200))
+    one = PCA(ddof=0).fit(ROWS, sample_weight=np.full(200, 1 / 200))
+    np.testing.assert_allclose(one.explained_variance_, PCA(ddof=0).fit(ROWS).explained_variance_, rtol=1e-12)
+
+
+def test_rows_of_weight_0_are_not_looked_at() -> None:
+    rows, weights = ROWS.copy(), np.ones(200)
+    rows[[3, 77]], weights[[3, 77]] = np.nan, 0
+    pca = PCA().fit(rows, sample_weight=weights)
+    np.testing.assert_allclose(pca.explained_variance_, PCA().fit(ROWS[weights > 0]).explained_variance_, rtol=1e-12)
+
+
+def test_a_worker_gets_the_weights_of_its_leaf_alone() -> None:
+    source, weights = open_source(da.from_array(ROWS, chunks=(10, 5))), RowWeights(np.arange(200.0))
+    task = FoldTask(source, Covariance(), weights).for_leaf(Leaf(0, (40, 50, 70)))
+    assert task.weights is not None
+    np.testing.assert_array_equal(task.weights.values, np.arange(40.0, 70.0))
+    assert task.weights.values.base is None
+    np.testing.assert_array_equal(task.weights.on(Block(ROWS[50:70], 50)).weights, np.arange(50.0, 70.0))
+    assert task(Leaf(0, (40, 50, 70))).state.weight == np.arange(40, 70).sum()
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_features_are_multiplied_by_the_root_of_their_weight(tmp_path: Path, scale: bool, whiten: bool) -> None:
+    area = np.cos(np.deg2rad([0.0, 30, 45, 60, 90])).round(12)
+    pca = PCA(feature_weight=area, scale=scale, whiten=whiten).fit(ROWS)
+    taken = (ROWS - ROWS.mean(axis=0)) / (ROWS.std(axis=0, ddof=1) if scale else 1) * np.sqrt(area)
+    values = np.linalg.eigvalsh(np.cov(taken.T))[::-1]
+    np.testing.assert_allclose(pca.explained_variance_, values, atol=1e-13 * values[0])
+    assert pca.total_variance_ == pytest.approx(values.sum())
+    scores = taken @ pca.components_[:4].T  # the fifth has no variance
+    expected = scores / np.sqrt(pca.explained_variance_[:4]) if whiten else scores
+    np.testing.assert_allclose(pca.transform(ROWS)[:, :4], expected, atol=1e-10)
+    back = pca.inverse_transform(pca.transform(ROWS))
+    np.testing.assert_allclose(back[:, :4], ROWS[:, :4], atol=1e-10)
+    np.testing.assert_allclose(back[:, 4], ROWS[:, 4].mean())  # of weight 0: nothing is known but the mean
+    pca.save(tmp_path / "model")
+    np.testing.assert_array_equal(sp.load(tmp_path / "model").transform(ROWS), pca.transform(ROWS))
+    np.testing.assert_allclose(pca.score(ROWS), pca.score(da.from_array(ROWS).compute()))
+
+
+def test_feature_weights_are_the_same_for_the_gram_solver() -> None:
+    wide, area = RNG.standard_normal((30, 700)), RNG.random(700)
+    gram, covariance = (PCA(5, solver=name, feature_weight=area).fit(wide) for name in ("gram", "covariance"))
+    np.testing.assert_allclose(gram.explained_variance_, covariance.explained_variance_, rtol=1e-10)
+    np.testing.assert_allclose(np.abs(gram.transform(wide)), np.abs(covariance.transform(wide)), atol=1e-8)
+
+
+@pytest.mark.parametrize("solver", ["gram", "qr"])
+@pytest.mark.parametrize("missing", ["mean", "drop_rows", "pairwise"])
+def test_other_solvers_refuse_what_they_do_not_take(solver: str, missing: str) -> None:
+    with pytest.raises(NotAvailableError, match="use solver='covariance'"):
+        PCA(solver=solver, missing=missing).fit(ROWS)
+
+
+def test_the_gram_solver_takes_no_sample_weights() -> None:
+    with pytest.raises(NotAvailableError, match="does not take sample_weight: use solver='covariance'"):
+        PCA(solver="gram").fit(ROWS, sample_weight=np.ones(200))
+
+
+def test_weights_are_the_same_for_the_qr_solver() -> None:
+    samples, area = RNG.integers(0, 4, 200), RNG.random(5)
+    for scale in (False, True):
+        factor, covariance = (
+            PCA(solver=name, scale=scale, feature_weight=area).fit(ROWS, sample_weight=samples)
+            for name in ("qr", "covariance")
+        )
+        np.testing.assert_allclose(factor.explained_variance_, covariance.explained_variance_, rtol=1e-10)
+        np.testing.assert_allclose(factor.singular_values_, covariance.singular_values_, rtol=1e-10)
+        np.testing.assert_allclose(np.abs(factor.transform(ROWS)), np.abs(covariance.transform(ROWS)), atol=1e-9)
+
+
+def test_a_sum_of_weights_is_saved(tmp_path: Path) -> None:
+    pca = PCA(2).fit(ROWS, sample_weight=np.full(200, 2.5))
+    pca.save(tmp_path / "model")
+    loaded = sp.load(tmp_path / "model")
+    assert pca._model.weight == loaded._model.weight == 500
+    np.testing.assert_array_equal(loaded.singular_values_, np.sqrt(pca.explained_variance_ * 499))
+
+
+def group_with_weights(path: Path) -> NDArray[np.float64]:
+    group, weights = zarr.open_group(path / "store.zarr", mode="w"), RNG.integers(0, 3, 200).astype(np.float64)
+    for name, values in (("in/x", ROWS), ("in/w", weights), ("area", np.arange(1.0, 6.0)), ("text", np.ones((2, 2)))):
+        group.create_array(name, data=values, chunks=(50, *values.shape[1:]) if len(values) > 9 else values.shape)
+    return weights
+
+
+def configured(path: Path, preprocess: str) -> Any:
+    (path / "c.yaml").write_text(
+        f"source: {{path: '{path}/store.zarr', array: in/x}}\npreprocess: {{{preprocess}}}\nmodel: {{n_components: 2}}\n"
+        f"output: {{directory: '{path}/run', report: false, overwrite: true}}\n"
+    )
+    return sp.run(path / "c.yaml")
+
+
+def test_weights_named_in_a_file(tmp_path: Path) -> None:
+    weights = group_with_weights(tmp_path)
+    np.save(tmp_path / "area.npy", np.arange(1.0, 6.0))
+    expected = PCA(2, feature_weight=np.arange(1.0, 6.0)).fit(ROWS, sample_weight=weights)
+    for area in ("area", f"{tmp_path}/area.npy"):
+        model = configured(tmp_path, f"sample_weight: w, feature_weight: '{area}'").model
+        np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_, rtol=1e-12)
+        np.testing.assert_array_equal(model._model.feature_weight, np.arange(1.0, 6.0))
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "error", "message"),
+    [
+        (
+            "sample_weight: nothing",
+            DataError,
+            "preprocess.sample_weight: nothing is neither a path that ends in .npy nor",
+        ),
+        ("sample_weight: no.npy", DataError, "preprocess.sample_weight: no.npy cannot be read: No such file"),
+        ("sample_weight: text", DataError, "text has shape (2, 2) and dtype float64: expected one dimension"),
+        ("sample_weight: area", ParameterError, "sample_weight has 5 values: expected one for each of the 200 samples"),
+        ("feature_weight: [1, 2]", ConfigError, "preprocess.feature_weight: found a list"),
+    ],
+)
+def test_names_that_are_no_weights(tmp_path: Path, preprocess: str, error: type[Exception], message: str) -> None:
+    group_with_weights(tmp_path)
+    with pytest.raises(error, match=re.escape(message)):
+        configured(tmp_path, preprocess)
+
+
+def test_a_lost_chunk_of_weights_is_an_error(tmp_path: Path) -> None:
+    group_with_weights(tmp_path)
+    (tmp_path / "store.zarr" / "in" / "w" / "c" / "1").unlink()
+    with pytest.raises(MissingChunkError):
+        configured(tmp_path, "sample_weight: w")
