@@ -73,7 +73,9 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     click.echo(
         f"{manifest['name']}: {result['n_components']} components of {rows:,} x {features:,} carry {captured:.1%} of the variance"
     )
-    reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (", 1 for the scores" if manifest["reads"]["scores"] else "")
+    reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
+        ", 1 for the scores" if manifest["reads"]["scores"] else ""
+    )
     click.echo(
         f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
         f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}"
@@ -89,7 +91,9 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
 @cli.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @_SET
-@click.option("--probe", is_flag=True, help="Read and fold a few blocks, about a second for each solver, to tell the time.")
+@click.option(
+    "--probe", is_flag=True, help="Read and fold a few blocks, about a second for each solver, to tell the time."
+)
 @_JSON
 def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -> None:
     """Print what CONFIG would do, and what other solvers would: passes, bytes, memory, flops, time. Reads metadata only."""

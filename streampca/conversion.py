@@ -58,10 +58,20 @@ def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_value
     return x @ v / roots
 
 
-def _checked(X: ArrayLike, vectors: ArrayLike, values: ArrayLike, axis: int) -> tuple[NDArray[Any], FloatArray, FloatArray]:
-    x, v, s = np.asarray(X, dtype=np.float64), np.asarray(vectors, dtype=np.float64), np.asarray(values, dtype=np.float64)
+def _checked(
+    X: ArrayLike, vectors: ArrayLike, values: ArrayLike, axis: int
+) -> tuple[NDArray[Any], FloatArray, FloatArray]:
+    x, v, s = (
+        np.asarray(X, dtype=np.float64),
+        np.asarray(vectors, dtype=np.float64),
+        np.asarray(values, dtype=np.float64),
+    )
     if x.ndim != 2 or v.ndim != 2 or s.ndim != 1 or v.shape != (x.shape[axis], len(s)):
-        raise ParameterError(f"shapes {x.shape}, {v.shape} and {s.shape} of data, eigenvectors and eigenvalues do not agree")
+        raise ParameterError(
+            f"shapes {x.shape}, {v.shape} and {s.shape} of data, eigenvectors and eigenvalues do not agree"
+        )
     if not (s > 0).all():
-        raise ParameterError(f"eigenvalue {int(np.flatnonzero(~(s > 0))[0])} is not positive: its vector cannot be converted")
+        raise ParameterError(
+            f"eigenvalue {int(np.flatnonzero(~(s > 0))[0])} is not positive: its vector cannot be converted"
+        )
     return x, v, np.sqrt(s)

@@ -322,10 +322,14 @@ def warnings_of(fitted: Fit, source: Source) -> list[str]:
     if said.get("rows_left_out"):
         found.append(f"{said['rows_left_out']} row(s) with missing values (NaN) were left out; their scores are NaN")
     if said.get("missing_values"):
-        found.append(f"{said['missing_values']} value(s) are missing (NaN); in scores they count as the mean of their feature")
+        found.append(
+            f"{said['missing_values']} value(s) are missing (NaN); in scores they count as the mean of their feature"
+        )
     if said.get("clipped_mass"):
         share = said["clipped_mass"] / model.total_variance
-        found.append(f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance")
+        found.append(
+            f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
+        )
     if source.missing_chunks_filled:
         found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
     return found

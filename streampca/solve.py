@@ -229,7 +229,11 @@ def _lapack(reduced: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     subset = None if k == d or d <= _SMALL else (d - k, d - 1)
     try:
         values, vectors = eigh(
-            reduced.dense().T, overwrite_a=True, check_finite=False, subset_by_index=subset, driver="evr" if subset else "evd"
+            reduced.dense().T,
+            overwrite_a=True,
+            check_finite=False,
+            subset_by_index=subset,
+            driver="evr" if subset else "evd",
         )
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error

@@ -258,7 +258,9 @@ class Covariance:
         return state.weight - self._ddof(state)
 
     def _ddof(self, state: CovarianceState) -> float:
-        return self.ddof if self.forgetting == 1 or not state.weight else self.ddof * state.weight_squares / state.weight
+        return (
+            self.ddof if self.forgetting == 1 or not state.weight else self.ddof * state.weight_squares / state.weight
+        )
 
     def _fading(self, n_rows: int) -> FloatArray:
         """Return the weights of rows of which the last has weight 1; old ones underflow to 0, as they should."""

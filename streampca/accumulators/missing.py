@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray
+from streampca.accumulators.centring import Centred, FloatArray
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.accumulators.tiles import TileGrid
 from streampca.block import Block, as_block
@@ -38,6 +38,24 @@ def refuse_infinite(rows: NDArray[Any], start: int) -> None:
             f"Input contains infinity: first at row {start + row}, column {column} ({int(bad.sum())} such value(s) in rows "
             f"{start} to {start + len(rows) - 1}; reading stopped there): only NaN counts as missing; clean these values first"
         )
+
+
+def centre_observed(
+    values: NDArray[Any], missing: NDArray[np.bool_], n_observed: NDArray[np.int64], out: NDArray[Any]
+) -> Centred:
+    """Write the observed values minus their means, rounded to the type of `out`, to `out`, and 0 for the others."""
+    seen = n_observed > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        low = np.where(seen, np.fmin.reduce(values, axis=0), 0).astype(np.float64)
+        np.subtract(values, low, out=out, dtype=out.dtype, casting="same_kind")
+        out[missing] = 0
+        # A column that never varies is centred to exact zeros: its smallest value is its mean.
+        above = out.sum(axis=0, dtype=np.float64)
+        middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=seen)).astype(out.dtype)
+        np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
+        out[missing] = 0
+        squares = np.einsum("ij,ij->j", out, out).astype(np.float64)
+    return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
 
 
 def left_out(missing: str, block: Block, scores: NDArray[Any]) -> bool:

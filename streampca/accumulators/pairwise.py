@@ -19,7 +19,7 @@ from streampca.accumulators.centring import (
     work_dtype,
 )
 from streampca.accumulators.covariance import Covariance, panel_rows, weights_within_float32, within_float32
-from streampca.accumulators.missing import incomplete, refuse_infinite
+from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite
 from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
@@ -161,7 +161,7 @@ class Pairwise:
         missing = np.isnan(panel.values)
         n_observed = n_rows - missing.sum(axis=0)
         rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)
-        seen = _centre_observed(panel.values, missing, n_observed, rows)
+        seen = centre_observed(panel.values, missing, n_observed, rows)
         if not _fits(seen, rows, panel):
             return self._in_float64(self._add_incomplete, state, panel)
         np.logical_not(missing, out=mask)
@@ -369,24 +369,6 @@ def _fits(seen: Centred, rows: NDArray[Any], panel: Block) -> bool:
     if panel.weights is not None and not weights_within_float32(panel.weights):
         return False
     return bool(seen.finite.all()) and within_float32(seen.squares, rows)
-
-
-def _centre_observed(
-    values: NDArray[Any], missing: NDArray[np.bool_], n_observed: NDArray[np.int64], out: NDArray[Any]
-) -> Centred:
-    """Write the observed values minus their means, rounded to the type of `out`, to `out`, and 0 for the others."""
-    seen = n_observed > 0
-    with np.errstate(over="ignore", invalid="ignore"):
-        low = np.where(seen, np.fmin.reduce(values, axis=0), 0).astype(np.float64)
-        np.subtract(values, low, out=out, dtype=out.dtype, casting="same_kind")
-        out[missing] = 0
-        # A column that never varies is centred to exact zeros: its smallest value is its mean.
-        above = out.sum(axis=0, dtype=np.float64)
-        middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=seen)).astype(out.dtype)
-        np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
-        out[missing] = 0
-        squares = np.einsum("ij,ij->j", out, out).astype(np.float64)
-    return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
 
 
 def _tiles(grid: TileGrid, state: PairwiseState, pair: tuple[int, int]) -> Parts:

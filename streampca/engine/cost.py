@@ -235,12 +235,11 @@ def _probe_folding(accumulator: Any, blocks: list[Block], width: int, pool: Thre
 
     done = list(pool.map(fold, zip(states, blocks, strict=True)))
     rate = sum(rows / seconds for rows, seconds in done) * float(width) ** 2
-    # On the pool, because a thread keeps its scratch memory for as long as it lives.
-    other = (
-        states[-1] if len(states) > 1 else pool.submit(accumulator.update, accumulator.init(width), blocks[0]).result()
-    )
+    if len(states) == 1:
+        states += pool.map(lambda block: accumulator.update(accumulator.init(width), block), blocks)
     began = time.perf_counter()
-    accumulator.absorb(states[0], other)
+    # On the pool, because a thread keeps its scratch memory for as long as it lives.
+    pool.submit(accumulator.absorb, states[0], states[1]).result()
     return rate, 8 * width**2 / max(time.perf_counter() - began, 1e-6)
 
 

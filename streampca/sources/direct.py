@@ -142,15 +142,17 @@ class DirectReader:
         ]
         return ReadCount(1, inside[0] * inside[1] * self.chain.dtype.itemsize, stored_bytes)
 
-    def _scatter(
-        self, file: int, stored_bytes: int, target: NDArray[Any], within: tuple[slice, ...], key: str
-    ) -> None:
+    def _scatter(self, file: int, stored_bytes: int, target: NDArray[Any], within: tuple[slice, ...], key: str) -> None:
         """Read the part `within` of a chunk of plain values into the rows of `target`."""
         if stored_bytes != self.chunk_bytes:
             raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
         row_bytes = self.array.chunks[1] * target.itemsize
         offset = within[0].start * row_bytes + within[1].start * target.itemsize
-        rows = target if target.shape[1] != self.array.chunks[1] or not target.flags.c_contiguous else target.reshape(1, -1)
+        rows = (
+            target
+            if target.shape[1] != self.array.chunks[1] or not target.flags.c_contiguous
+            else target.reshape(1, -1)
+        )
         step = _MAX_PARTS if rows.shape[1] == self.array.chunks[1] else 1
         for first in range(0, len(rows), step):
             some = rows[first : first + step]

@@ -45,7 +45,9 @@ def _from_file(key: str, name: str) -> NDArray[Any]:
     try:
         return np.asarray(np.load(file, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not an .npy file of numbers"
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "it is not an .npy file of numbers"
+        )
         raise DataError(f"{key}: {name} cannot be read: {reason}") from error
 
 

@@ -31,7 +31,7 @@ BROKEN_CONFIGURATIONS = [
     (GOOD + "model: {kind: kernel_pca}", 2, ["kernel_pca is not available", "use kind: pca"]),
     (GOOD + "model: {solver: sketch}", 2, ["solver", "not available", "covariance"]),
     (GOOD + "preprocess: {scale: 'yes'}", 2, ["preprocess.scale", "true or false"]),
-    (GOOD + "preprocess: {missing: drop_rows}", 2, ["missing", "not available"]),
+    (GOOD + "preprocess: {missing: drop_rows}\nmodel: {solver: gram}", 2, ["missing", "gram"]),
     (GOOD + "resources: {memory: lots}", 2, ["resources.memory", "2GiB"]),
     (GOOD + "resources: {memory: 64MiB}", 7, ["projected", "exceeds the allowed 64 MiB", "memory of at least"]),
     (GOOD + "cluster: {kind: slurm}", 2, ["cluster.kind: slurm is not available", "threads"]),

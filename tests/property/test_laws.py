@@ -11,8 +11,8 @@ import pytest
 import tolerances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from kinds import kinds_of_rows
+from numpy.typing import NDArray
 from strategies import Chunked, chunked
 
 from streampca.accumulators import Accumulator, Covariance, Joint, Moments, Rows, Triangle
@@ -81,7 +81,9 @@ def centred_mean(rows: NDArray[Any]) -> NDArray[np.float64]:
 def same_triangle(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
     assert left.n_samples == right.n_samples
     assert_within(left.mean, right.mean, tolerances.mean(rows.astype(np.float64)))
-    assert_within(left.factor.T @ left.factor, right.factor.T @ right.factor, tolerances.scatter(rows.astype(np.float64)))
+    assert_within(
+        left.factor.T @ left.factor, right.factor.T @ right.factor, tolerances.scatter(rows.astype(np.float64))
+    )
 
 
 def right_triangle(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
@@ -94,7 +96,9 @@ def right_triangle(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
     if n <= accumulator.ddof:
         return
     found = accumulator.finalize(state)
-    assert_within(found.variance, (rest**2).sum(axis=0) / (n - accumulator.ddof), error.diagonal() / (n - accumulator.ddof))
+    assert_within(
+        found.variance, (rest**2).sum(axis=0) / (n - accumulator.ddof), error.diagonal() / (n - accumulator.ddof)
+    )
     if not accumulator.scale:
         taken = found.rows()
         wanted, error = (rest, error) if accumulator.center else (values, tolerances.second_moment(values))

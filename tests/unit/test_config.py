@@ -89,7 +89,7 @@ BROKEN = [
     (SOURCE + "model: {tolerance: 0}", "model.tolerance: found 0, allowed: a number above 0, or null"),
     (
         SOURCE + "model: {solver: auot}",
-        "model.solver: found the text 'auot', allowed: auto, covariance, gram, sketch, a",
+        "model.solver: found the text 'auot', allowed: auto, covariance, gram, qr, sketch, a",
     ),
     (SOURCE + "model: {solver: []}", "model.solver: found an empty list, allowed: auto"),
     (SOURCE + "model: {max_passes: 1.5}", "model.max_passes: found 1.5, allowed: a whole number of at least 1"),

@@ -34,7 +34,7 @@ def beyond_the_rank(estimator: Any) -> dict[str, str]:
     """
     if estimator.n_components is not None:
         return {}
-    reason = "a weighted fit has as many components as rows of positive weight, one of repeated rows more, without variance"
+    reason = "a weighted fit has as many components as rows of positive weight, one of repeated rows more"
     return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
 
 

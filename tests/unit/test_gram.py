@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca.accumulators.gram import Gram
 from streampca.engine.fold import fold
+from streampca.engine.memory import process_bytes
 from streampca.errors import MergeError, NotFiniteError, ParameterError
 from streampca.metrics import principal_angles
 
@@ -64,7 +65,7 @@ def test_equals_the_svd(tmp_path: Path, dtype: str, center: bool, scale: bool, c
 def test_compressed_row_chunks_that_do_not_fit_are_announced(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((400, 60_000)).astype("f4")
     path = stored(tmp_path, rows, (50, 60_000))
-    pca = sp.PCA(5, solver="gram", memory="400MiB")
+    pca = sp.PCA(5, solver="gram", memory=process_bytes() + 200 * 2**20)
     plan = pca.plan(path)
     pca.fit(path)
     assert pca.bytes_read_ == plan.bytes_to_read

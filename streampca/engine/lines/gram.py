@@ -188,7 +188,9 @@ def run(
         solved = time.perf_counter()
         rank, left = spectrum.numerical_rank, spectrum.vectors
         chosen = Rows(source.shape[0], keep_rows, str(source.dtype)).chosen
-        task = ComponentsTask(features, gram, reduced.mean, reduced.variance, _axes(left, spectrum.values, reduced, rank), chosen)
+        task = ComponentsTask(
+            features, gram, reduced.mean, reduced.variance, _axes(left, spectrum.values, reduced, rank), chosen
+        )
         components, samples, second = _components(task, plan, len(left), client, progress)
         signs = _finish(components, rank, parameters.seed)
     model = PCAModel.of_spectrum(
