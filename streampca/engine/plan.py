@@ -278,13 +278,30 @@ def block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
 def count_leaves(n: int, n_blocks: int, row_bytes: int) -> int:
     """Return a number of leaves that depends on the data alone.
 
-    Up to sixteen as soon as each has 8,192 rows, and more, in sixteens, once each has 32,768 rows and 64 MiB: adding
-    a leaf's matrix to the total then takes less than one part in a hundred of making it.
+    About sixteen as soon as each has 8,192 rows, and more, in sixteens, once each has 32,768 rows and 64 MiB: adding a
+    leaf's matrix to the total then takes less than one part in a hundred of making it.
     """
     many = min(n // _LEAF_ROWS, n * row_bytes // _LEAF_BYTES)
-    few = n // _FIRST_LEAF_ROWS
-    leaves = many // _FIRST_LEAVES * _FIRST_LEAVES if many >= 2 * _FIRST_LEAVES else min(_FIRST_LEAVES, few)
-    return int(max(1, min(leaves, n_blocks)))
+    if many >= 2 * _FIRST_LEAVES:
+        return int(min(many // _FIRST_LEAVES * _FIRST_LEAVES, n_blocks))
+    most = max(1, min(n // _FIRST_LEAF_ROWS, n_blocks))
+    if most < _FIRST_LEAVES:
+        return most
+    return min(
+        range(_FIRST_LEAVES // 2, min(most, _FIRST_LEAVES * 3 // 2) + 1),
+        key=lambda n_leaves: (_unevenness(n_blocks, n_leaves), abs(n_leaves - _FIRST_LEAVES)),
+    )
+
+
+def _unevenness(n_blocks: int, n_leaves: int) -> float:
+    """Return how much longer 2, 4 and 8 threads take with that many leaves than if they shared the blocks evenly."""
+    total = 0.0
+    for threads in (2, 4, 8):
+        busy = [0] * threads
+        for i in range(n_leaves):
+            busy[busy.index(min(busy))] += n_blocks * (i + 1) // n_leaves - n_blocks * i // n_leaves
+        total += max(busy) * threads / n_blocks
+    return round(total, 6)
 
 
 def leaves_to_try(d: int, most: int) -> list[int]:
