@@ -74,37 +74,6 @@ class PreprocessConfig(Section):
     """The same for features, which are multiplied by the square root of their weight."""
 
 
-class PCAConfig(Section):
-    """Parameters of `streampca.PCA`, each under its own name."""
-
-    kind: Literal["pca"] = "pca"
-    """Says that this is linear PCA."""
-    n_components: NComponents = None
-    """Number of components, share of variance, threshold, or null for all."""
-    solver: Literal["auto", "covariance", "gram", "qr", "sketch", "adaptive"] = "auto"
-    """How the components are computed."""
-    sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "auto"
-    """What maps the features to the sketch."""
-    sketch_size: AutoOrCount = "auto"
-    """Side of the sketch."""
-    n_hashes: Count = 4
-    """Number of hash functions of a count sketch."""
-    recovery: Literal["nystrom", "conversion"] = "nystrom"
-    """How eigenvectors come back from the sketch."""
-    pilot: AutoOrNatural = "auto"
-    """Number of rows sampled before the pass."""
-    max_passes: Count = 2
-    """Most readings of the source."""
-    tolerance: Positive | None = Field(default=None, description="a number above 0, or null")
-    """Relative error at which the approximate solvers stop reading."""
-    whiten: Flag = False
-    """Give scores unit variance."""
-    ddof: Natural = 1
-    """Subtracted from the number of samples in the divisor of the covariance."""
-    forgetting: Annotated[float, Field(gt=0, le=1, description="a number above 0 and at most 1")] = 1.0
-    """Factor by which the weight of every row shrinks with each row after it."""
-
-
 _KERNEL_KEYS = {
     "linear": (),
     "rbf": ("gamma", "sigma"),
@@ -144,6 +113,46 @@ class KernelConfig(Section):
         return self
 
 
+Kernels = Annotated[
+    tuple[KernelConfig, ...],
+    BeforeValidator(one_list_of_kernels),
+    Field(description="the name of a kernel, a mapping with name, gamma, …, or a list of these"),
+]
+
+
+class PCAConfig(Section):
+    """Parameters of `streampca.PCA`, each under its own name."""
+
+    kind: Literal["pca"] = "pca"
+    """Says that this is linear PCA."""
+    n_components: NComponents = None
+    """Number of components, share of variance, threshold, or null for all."""
+    solver: Literal["auto", "covariance", "gram", "qr", "sketch", "adaptive"] = "auto"
+    """How the components are computed."""
+    sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "auto"
+    """What maps the features to the sketch."""
+    sketch_size: AutoOrCount = "auto"
+    """Side of the sketch."""
+    n_hashes: Count = 4
+    """Number of hash functions of a count sketch."""
+    recovery: Literal["nystrom", "conversion"] = "nystrom"
+    """How eigenvectors come back from the sketch."""
+    pilot: AutoOrNatural = "auto"
+    """Number of rows sampled before the pass."""
+    max_passes: Count = 2
+    """Most readings of the source."""
+    tolerance: Positive | None = Field(default=None, description="a number above 0, or null")
+    """Relative error at which the approximate solvers stop reading."""
+    whiten: Flag = False
+    """Give scores unit variance."""
+    ddof: Natural = 1
+    """Subtracted from the number of samples in the divisor of the covariance."""
+    forgetting: Annotated[float, Field(gt=0, le=1, description="a number above 0 and at most 1")] = 1.0
+    """Factor by which the weight of every row shrinks with each row after it."""
+    kernel: Kernels | None = None
+    """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
+
+
 class KernelPCAConfig(Section):
     """Parameters of `streampca.KernelPCA`, each under its own name."""
 
@@ -151,11 +160,7 @@ class KernelPCAConfig(Section):
     """Says that this is kernel PCA."""
     n_components: NComponents = None
     """Number of components, share of variance, threshold, or null for all."""
-    kernel: Annotated[
-        tuple[KernelConfig, ...],
-        BeforeValidator(one_list_of_kernels),
-        Field(description="the name of a kernel, a mapping with name, gamma, …, or a list of these"),
-    ] = (KernelConfig(),)
+    kernel: Kernels = (KernelConfig(),)
     """The kernels whose weighted sum is taken."""
     gamma: Positive | None = Field(default=None, description="a number above 0, or null")
     """For kernels that give none of their own; null is 1 / n_features."""
@@ -304,7 +309,7 @@ class RunConfig(Section):
     def to_yaml(self) -> str:
         """Write the configuration with every default, ``${NAME}`` references as they were written."""
         tree = _plain(self.model_dump())
-        kernels = tree["model"].get("kernel", [])
+        kernels = tree["model"].get("kernel") or []
         if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
             tree["model"]["kernel"] = kernels[0]
         for path, text in self._written.items():

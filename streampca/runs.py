@@ -292,7 +292,7 @@ def _manifest(config: RunConfig, source: Source, fitted: Fit, scores: ReadCount 
             "constant_features": model.constant_features.tolist(),
             "components_for": {str(share): model.components_for(share) for share in (0.9, 0.95, 0.99)},
         },
-        "warnings": warnings_of(fitted, source),
+        "warnings": [*_unused_keys(config), *warnings_of(fitted, source)],
     }
 
 
@@ -304,6 +304,11 @@ def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> dict[str, Any
         "stored_bytes": count.stored_bytes,
         "seconds": seconds,
     }
+
+
+def _unused_keys(config: RunConfig) -> list[str]:
+    kernel = config.model.kind == "pca" and config.model.kernel is not None
+    return ["model.kernel is read by kind: kernel_pca only and was not used"] if kernel else []
 
 
 def warnings_of(fitted: Fit, source: Source) -> list[str]:

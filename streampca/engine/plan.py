@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -313,8 +314,15 @@ def leaves_to_try(d: int, most: int) -> list[int]:
 
 def bytes_to_read(source: Source, rows: int) -> int:
     """Return the decoded bytes of one reading in blocks of `rows` rows."""
-    n = source.shape[0]
-    return sum(source.reads_of(start, min(start + rows, n)) for start in range(0, n, rows))
+    n, band = source.shape[0], source.chunk_rows
+    once = n * source.row_bytes
+    if rows % band == 0 or source.reads_of(0, 1) == source.row_bytes:
+        return once
+    # A chunk is decoded once more for every edge between blocks that falls inside it; the last band may be shorter.
+    last = (n - 1) // band * band
+    edges, edges_in_last = (n - 1) // rows, (n - 1) // rows - last // rows
+    between = (n - 1) // math.lcm(rows, band)
+    return once + ((edges - edges_in_last - between) * band + edges_in_last * (n - last)) * source.row_bytes
 
 
 def _memory(

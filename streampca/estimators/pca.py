@@ -21,11 +21,11 @@ from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ModelError, NotAvailableError, ParameterError
 from streampca.estimators.continuing import Continuing, with_names
+from streampca.estimators.likelihood import Likelihood
 from streampca.models.pca import PCAModel
 from streampca.models.state_store import load_state, write_state
 from streampca.models.store import load_model, save_model
 from streampca.sources import Source, open_source
-from streampca.sources.sparse import is_sparse
 
 if TYPE_CHECKING:
     from streampca.engine.execute import ProgressCallback
@@ -36,7 +36,7 @@ _SOLVERS = ("auto", "covariance", "gram", "qr", "sketch", "adaptive")
 _MISSING = ("error", "drop_rows", "mean", "pairwise")
 
 
-class PCA(Continuing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal component analysis of data of any size, read once, within a memory ceiling.
 
     Parameters
@@ -235,46 +235,6 @@ class PCA(Continuing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {len(self.components_)})")
         return self._model.inverse_transform(X)
 
-    def get_covariance(self) -> FloatArray:
-        """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).
-
-        Shape (n_features, n_features), 8 d² bytes, which no plan counts.
-        """
-        check_is_fitted(self)
-        spread = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
-        covariance: FloatArray = (self.components_.T * spread) @ self.components_
-        covariance.flat[:: len(covariance) + 1] += self.noise_variance_
-        return covariance
-
-    def get_precision(self) -> FloatArray:
-        """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is."""
-        check_is_fitted(self)
-        noise, variance = self._floored()
-        precision: FloatArray = (self.components_.T * (1 / variance - 1 / noise)) @ self.components_
-        precision.flat[:: len(precision) + 1] += 1 / noise
-        return precision
-
-    def score_samples(self, X: Any) -> FloatArray:
-        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,)."""
-        check_is_fitted(self)
-        rows = self._validated(X)
-        rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64) - self._model.mean
-        if self._model.fill is not None:
-            np.copyto(rows, self._model.fill - self._model.mean, where=np.isnan(rows))
-        if self._model.weights is not None:
-            rows *= self._model.weights
-        noise, variance = self._floored()
-        projected = rows @ self.components_.T
-        left = np.maximum(np.einsum("ij,ij->i", rows, rows) - np.einsum("ij,ij->i", projected, projected), 0.0)
-        k, d = self.components_.shape
-        logarithm = np.log(variance).sum() + (d - k) * np.log(noise) + d * np.log(2 * np.pi)
-        likelihood: FloatArray = -0.5 * (projected**2 @ (1 / variance) + left / noise + logarithm)
-        return likelihood
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of the rows."""
-        return float(self.score_samples(X).mean())
-
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
         """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
 
@@ -366,17 +326,6 @@ class PCA(Continuing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
             )
         return source
-
-    def _floored(self) -> tuple[float, FloatArray]:
-        """Return noise variance and variances, none of them below what float64 can tell from 0."""
-        floor = max(
-            float(self.explained_variance_.max()) * np.finfo(np.float64).eps * self.n_features_in_,
-            np.finfo(np.float64).tiny,
-        )
-        noise = self.noise_variance_
-        if noise <= floor:
-            noise = float(max(self.explained_variance_.min(), floor))
-        return noise, np.maximum(self.explained_variance_, floor)
 
     def _take(self, result: Fit, parameters: Parameters) -> None:
         self._set_model(result.model)

@@ -168,7 +168,8 @@ class DirectReader:
             return
         if stored_bytes > limit or stored_bytes < 4:
             raise self._damaged(key, f"{stored_bytes} bytes stored for a chunk of {chunk.nbytes}")
-        stored = borrow("stored", (stored_bytes,), np.uint8)
+        # Of one size for all chunks: growing with each by a little would leave holes in the heap.
+        stored = borrow("stored", (limit,), np.uint8)[:stored_bytes]
         if _fill(file, memoryview(stored.data)) != stored_bytes:
             raise self._damaged(key, "the file was cut short while it was read")
         if self.chain.crc32c:

@@ -23,8 +23,11 @@ LEAST_SHARE = 0.4
 def make_store(
     path: Path, shape: tuple[int, int], dtype: str, chunk_rows: int, *, codec: str = "none", **options: Any
 ) -> Path:
-    """Write a store of any size in no time: one chunk of noise, and links to it in the place of all others."""
-    columns = options.get("chunk_columns", shape[1])
+    """Write a store of any size in no time: a few chunks of noise, and links to them in the place of all others.
+
+    The first `kinds` bands of chunks differ, and each takes a little more room when it is compressed.
+    """
+    columns, kinds = options.get("chunk_columns", shape[1]), options.get("kinds", 1)
     array = zarr.create_array(
         str(path),
         shape=shape,
@@ -33,16 +36,17 @@ def make_store(
         compressors=None if codec == "none" else "auto",
         fill_value=0,
     )
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((chunk_rows, columns))
-    array[:chunk_rows, :columns] = (noise * 20 + 100).astype(dtype)
-    first = path / "c" / "0" / "0"
+    for kind in range(kinds):
+        noise = np.random.default_rng(kind).standard_normal((chunk_rows, columns), dtype=np.float32) * 20 + 100
+        if kinds > 1:
+            noise[: len(noise) * (kinds - kind) // (10 * kinds)] = 100
+        array[kind * chunk_rows : (kind + 1) * chunk_rows, :columns] = noise.astype(dtype)
     for i in range(-(-shape[0] // chunk_rows)):
         for j in range(-(-shape[1] // columns)):
             key = path / "c" / str(i) / str(j)
             if not key.exists():
                 key.parent.mkdir(parents=True, exist_ok=True)
-                os.link(first, key)
+                os.link(path / "c" / str(i % kinds) / "0", key)
     return path
 
 
@@ -74,6 +78,7 @@ STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
     "zstd f8 100": ((250_000, 100), "float64", 5000, {"codec": "zstd"}),
     "raw f4 1500": ((30_000, 1500), "float32", 1000, {}),
     "raw f4 2500, 2-d chunks": ((12_000, 2500), "float32", 1000, {"chunk_columns": 500}),
+    "zstd f4 1024, uneven large chunks": ((96_000, 1024), "float32", 8000, {"codec": "zstd", "kinds": 4}),
     "zstd i2 400, tall chunks": ((150_000, 400), "int16", 20_000, {"codec": "zstd"}),
     "zstd u1 narrow": ((3_000_000, 16), "uint8", 200_000, {"codec": "zstd"}),
 }

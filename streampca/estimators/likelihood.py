@@ -1,0 +1,81 @@
+"""What probabilistic PCA says of rows: the model covariance, its inverse, and log-likelihoods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from streampca.sources.sparse import is_sparse
+
+if TYPE_CHECKING:
+    from streampca.models.pca import PCAModel
+
+FloatArray = NDArray[np.float64]
+
+
+class Likelihood:
+    """The part of `PCA` that rests on the probabilistic model of Tipping & Bishop (1999)."""
+
+    components_: FloatArray
+    explained_variance_: FloatArray
+    noise_variance_: float
+    n_features_in_: int
+
+    if TYPE_CHECKING:
+        _model: PCAModel
+
+        def _validated(self, X: Any) -> Any: ...
+
+    def get_covariance(self) -> FloatArray:
+        """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).
+
+        Shape (n_features, n_features), 8 d² bytes, which no plan counts.
+        """
+        check_is_fitted(self)
+        spread = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
+        covariance: FloatArray = (self.components_.T * spread) @ self.components_
+        covariance.flat[:: len(covariance) + 1] += self.noise_variance_
+        return covariance
+
+    def get_precision(self) -> FloatArray:
+        """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is."""
+        check_is_fitted(self)
+        noise, variance = self._floored()
+        precision: FloatArray = (self.components_.T * (1 / variance - 1 / noise)) @ self.components_
+        precision.flat[:: len(precision) + 1] += 1 / noise
+        return precision
+
+    def score_samples(self, X: Any) -> FloatArray:
+        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,)."""
+        check_is_fitted(self)
+        rows = self._validated(X)
+        rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64) - self._model.mean
+        if self._model.fill is not None:
+            np.copyto(rows, self._model.fill - self._model.mean, where=np.isnan(rows))
+        if self._model.weights is not None:
+            rows *= self._model.weights
+        noise, variance = self._floored()
+        projected = rows @ self.components_.T
+        left = np.maximum(np.einsum("ij,ij->i", rows, rows) - np.einsum("ij,ij->i", projected, projected), 0.0)
+        k, d = self.components_.shape
+        logarithm = np.log(variance).sum() + (d - k) * np.log(noise) + d * np.log(2 * np.pi)
+        likelihood: FloatArray = -0.5 * (projected**2 @ (1 / variance) + left / noise + logarithm)
+        return likelihood
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def _floored(self) -> tuple[float, FloatArray]:
+        """Return noise variance and variances, none of them below what float64 can tell from 0."""
+        floor = max(
+            float(self.explained_variance_.max()) * np.finfo(np.float64).eps * self.n_features_in_,
+            np.finfo(np.float64).tiny,
+        )
+        noise = self.noise_variance_
+        if noise <= floor:
+            noise = float(max(self.explained_variance_.min(), floor))
+        return noise, np.maximum(self.explained_variance_, floor)
