@@ -119,7 +119,11 @@ def test_rows_with_nan_are_left_out(size: Any, dtype: str, seed: int, storage: A
     assert pca.error_["rows_left_out"] == len(rows) - len(whole) == len(rows) - pca.n_samples_seen_
     scores = pca.transform(rows)
     np.testing.assert_array_equal(np.isnan(scores).any(axis=1), np.isnan(rows).any(axis=1))
-    np.testing.assert_array_equal(scores[~np.isnan(rows).any(axis=1)], pca.transform(whole))
+    # To rounding only: the kernel that BLAS takes for a product depends on its number of rows.
+    expected, eps = pca.transform(whole), np.finfo(scores.dtype).eps
+    np.testing.assert_allclose(
+        scores[~np.isnan(rows).any(axis=1)], expected, rtol=0, atol=8 * size[1] * eps * (1 + np.abs(expected).max())
+    )
 
 
 @settings(max_examples=EXAMPLES)

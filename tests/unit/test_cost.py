@@ -16,7 +16,7 @@ from streampca.engine.cost import Rates, expected_seconds, folded_flops, nominal
 from streampca.engine.fit import Parameters, fit, plan_fit
 from streampca.engine.kinds import accumulator_of
 from streampca.engine.lines import line_of
-from streampca.engine.memory import as_seconds
+from streampca.engine.memory import as_seconds, process_bytes
 from streampca.sources import open_source
 
 
@@ -132,7 +132,7 @@ def test_plan_tells_time_and_alternatives(store):
 
 def test_an_alternative_that_does_not_fit_says_why(store):
     path = store(20_000, 30, (2000, 30), "uint8")
-    plan = sp.PCA(5, memory="500MiB").plan(path)
+    plan = sp.PCA(5, memory=process_bytes() + 300 * 2**20).plan(path)
     gram = next(other for other in plan.alternatives if other["solver"] == "gram")
     assert not gram["fits"]
     assert "20,000 x 20,000" in gram["why"]
