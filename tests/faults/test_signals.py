@@ -33,8 +33,8 @@ main(["run", "c.yaml"])
 """
 
 
-def _start_slow_run(directory, phase="fit", seconds=0.2):
-    """Start a run of two hundred slow blocks and wait until it is in its phase."""
+def _start_slow_run(directory, phase="fit", seconds=3):
+    """Start a run whose one block takes three seconds to read, and wait until it is in its phase."""
     marker = directory / "marker"
     code = _SLOW.format(phase=phase, marker=str(marker), seconds=seconds)
     process = subprocess.Popen(
