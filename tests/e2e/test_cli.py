@@ -191,7 +191,7 @@ def test_a_wrong_array_name(call, tmp_path, array):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_name_of_an_array_that_is_nowrite_group(call):
+def test_a_store_is_no_model_and_nothing_is_no_store(call):
     call("transform", "good.zarr", "good.zarr", "out", "--quiet").refused(5, "good.zarr is not a streampca model")
     call("inspect", "nowhere").refused(5, "nowhere: no such file or directory")
 
