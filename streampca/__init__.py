@@ -17,7 +17,7 @@ _EXPORTS = {
     "run": "streampca.runs",
     "StreamPCAError": "streampca.errors",
 }
-_MODULES = ("accumulators", "conversion", "errors", "metrics", "sources")
+_MODULES = ("accumulators", "conversion", "errors", "metrics", "sources", "transforms")
 
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streampca import errors as errors
     from streampca import metrics as metrics
     from streampca import sources as sources
+    from streampca import transforms as transforms
     from streampca.errors import StreamPCAError as StreamPCAError
     from streampca.estimators import PCA as PCA
     from streampca.estimators import KernelPCA as KernelPCA

@@ -71,3 +71,9 @@ def orthonormality(n_features: int) -> float:
 def residual(n_features: int) -> float:
     """Return how large ‖Cv − λv‖ / λ₁ may be: the iteration's stopping rule, or the rounding of LAPACK."""
     return max(2e-11, 100 * n_features * EPS)
+
+
+def product(rows: NDArray[Any], matrix: NDArray[np.float64], dtype: DTypeLike) -> NDArray[np.float64]:
+    """Return the error of each entry of rows @ matrix in `dtype`, matrix rounded to it: 2 (d + 2) eps |rows| @ |matrix|."""
+    size = np.abs(rows.astype(np.float64)) @ np.abs(matrix)
+    return 2 * (rows.shape[1] + 2) * float(np.finfo(dtype).eps) * size

@@ -1,0 +1,180 @@
+"""What every dot-product-preserving transform offers, and the products with a matrix of which only slabs exist."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from scipy.sparse import csc_array, csr_array, issparse
+
+from streampca.errors import ParameterError
+
+FloatArray = NDArray[np.float64]
+
+_SPARSE_SLAB_FEATURES = 8192
+_SPARSE_PANEL_ROWS = 256
+
+
+class Transform(Protocol):
+    """A fixed matrix Ω, shape ``(n_features, size)``, that takes a row x to xΩ.
+
+    A row of Ω belongs to a feature and is addressed, not consumed: it depends on the parameters and on the index or
+    name of its feature alone, so every slice, worker and order gives the same bits.
+    """
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, the rows of Ω."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of columns of Ω."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """A hash, in hexadecimal, of what identifies Ω: what was summed over different Ω must never be added up."""
+        ...
+
+    def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
+        """Return the rows of Ω of features `start` to `stop`, shape ``(stop - start, size)``."""
+        ...
+
+    def transform(self, block: Any) -> NDArray[Any]:
+        """Return block @ Ω, shape ``(n_rows, size)``, for dense or sparse rows."""
+        ...
+
+
+class SparseTransform(Transform, Protocol):
+    """A transform whose Ω has few entries in each row."""
+
+    def sparse(self, start: int = 0, stop: int | None = None) -> csr_array:
+        """Return what `matrix` returns, in compressed row form."""
+        ...
+
+
+def whole(least: int | None, **values: Any) -> list[int]:
+    """Return `values` as plain integers; `ParameterError` unless each is a whole number and at least `least`."""
+    found = []
+    for name, value in values.items():
+        try:
+            found.append(int(operator.index(value)))
+        except TypeError:
+            raise ParameterError(f"{name}={value!r}: expected a whole number") from None
+        if least is not None and found[-1] < least:
+            raise ParameterError(f"{name}={value}: expected at least {least}")
+    return found
+
+
+def check_fields(transform: Transform, *counts: str, seed: bool = True) -> None:
+    """Turn shape, `counts` and seed of a transform that is being made into plain integers, of which keys are made.
+
+    `ParameterError` unless they are whole numbers and all but the seed at least 1.
+    """
+    names = ["n_features", "size", *counts]
+    numbers = whole(1, **{name: getattr(transform, name) for name in names})
+    if seed:
+        names.append("seed")
+        numbers += whole(None, seed=getattr(transform, "seed", None))
+    for name, number in zip(names, numbers, strict=True):
+        object.__setattr__(transform, name, number)
+
+
+def bounds(n_features: int, start: int, stop: int | None) -> tuple[int, int]:
+    """Return `start` and `stop`, where None is the end; `ParameterError` unless 0 ≤ start ≤ stop ≤ n_features."""
+    end = n_features if stop is None else stop
+    if not 0 <= start <= end <= n_features:
+        raise ParameterError(f"features {start} to {end}: expected 0 <= start <= stop <= {n_features}")
+    return start, end
+
+
+def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of the product with rows of `dtype`: float32 for floats of at most 4 bytes, else float64."""
+    return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
+
+
+def as_table(block: Any, n_features: int) -> Any:
+    """Return dense `block` as an array and sparse `block` by columns.
+
+    Raises
+    ------
+    ParameterError
+        If it is not a table of `n_features` real columns.
+    """
+    stored = issparse(block)
+    table: Any = block if stored else np.asarray(block)
+    if table.ndim != 2 or table.shape[1] != n_features:
+        raise ParameterError(f"a block of shape {table.shape}: expected (n_rows, {n_features})")
+    if table.dtype.kind not in "fiub":
+        raise ParameterError(f"a block of {table.dtype}: expected real numbers")
+    return csc_array(table, dtype=work_dtype(table.dtype)) if stored else table
+
+
+def multiply(
+    block: Any, n_features: int, size: int, part: Callable[[int, int], Any], slab: int, panel: int
+) -> NDArray[Any]:
+    """Return block @ Ω, where Ω exists only as the slabs of features that `part(start, stop)` returns.
+
+    Parameters
+    ----------
+    block : array or scipy sparse, shape (n_rows, n_features)
+        Rows. Slabs in which sparse rows store nothing are not asked for.
+    n_features, size : int
+        Shape of Ω.
+    part : callable
+        From (start, stop) to these rows of Ω, dense or in compressed row form.
+    slab, panel : int
+        Features of a slab, and dense rows that are multiplied, and converted where that is needed, at a time.
+    """
+    table = as_table(block, n_features)
+    stored, dtype, n_rows = issparse(table), work_dtype(table.dtype), table.shape[0]
+    out = np.zeros((n_rows, size), dtype=dtype)
+    for start in range(0, n_features, slab):
+        stop = min(start + slab, n_features)
+        if n_rows == 0 or (stored and table.indptr[start] == table.indptr[stop]):
+            continue
+        omega = part(start, stop).astype(dtype, copy=False)
+        if stored:
+            product: Any = table[:, start:stop] @ omega
+            out += product if isinstance(product, np.ndarray) else product.toarray()
+            continue
+        for first in range(0, n_rows, panel):
+            rows = slice(first, first + panel)
+            out[rows] += table[rows, start:stop].astype(dtype, copy=False) @ omega
+    return out
+
+
+def multiply_sparse(transform: SparseTransform, block: Any) -> NDArray[Any]:
+    """Return block @ Ω by slabs of Ω in compressed row form."""
+    shape = transform.n_features, transform.size
+    return multiply(block, *shape, transform.sparse, _SPARSE_SLAB_FEATURES, _SPARSE_PANEL_ROWS)
+
+
+def compressed(columns: NDArray[np.int64], values: FloatArray, size: int) -> csr_array:
+    """Return the matrix with `values` in `columns`, both ``(n_rows, n_entries)`` with ascending columns in each row."""
+    n_rows, n_entries = columns.shape
+    index = np.int32 if max(size, columns.size) < 2**31 else np.int64
+    indptr = np.arange(0, columns.size + 1, n_entries, dtype=index)
+    return csr_array((values.ravel(), columns.ravel().astype(index), indptr), shape=(n_rows, size))
+
+
+def buckets(bits: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """Return a number below `count` for each of `bits`, from their upper halves; even to count / 2³²."""
+    return (((bits >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
+
+
+def key_of(transform: Transform, *parameters: object) -> str:
+    """Return the key of a transform: its class, its shape, `parameters`, and the bits of the first row of its matrix.
+
+    The first row is there because another release of numpy may draw other numbers for the same parameters.
+    """
+    digest = xxhash.xxh3_128(
+        repr((type(transform).__name__, transform.n_features, transform.size, *parameters)).encode()
+    )
+    digest.update(transform.matrix(0, 1).tobytes())
+    return digest.hexdigest()
