@@ -58,15 +58,19 @@ class Reduced:
         scale: bool,
         ddof: float,
         n_threads: int,
+        diagonal: FloatArray | None = None,
     ) -> Reduced:
-        """Return the matrix for a scatter about `mean`; raise `DataError` if there are too few rows."""
+        """Return the matrix for a scatter about `mean`; raise `DataError` if there are too few rows.
+
+        `diagonal` is that of a scatter that is kept elsewhere; None = it is taken from `scatter`.
+        """
         if weight <= ddof:
             raise DataError(
                 f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
                 + ("; found 1 sample" if n_samples == 1 else "")
             )
         divisor = weight - ddof
-        variance = np.maximum(grid.diagonal(scatter), 0) / divisor
+        variance = np.maximum(grid.diagonal(scatter) if diagonal is None else diagonal, 0) / divisor
         deviation = np.sqrt(variance)
         weights = (
             np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
@@ -99,10 +103,14 @@ class Reduced:
         diagonal: FloatArray = (np.sqrt(self.variance + about_zero) * self.weights) ** 2
         return diagonal
 
+    def times_scatter(self, vectors: FloatArray) -> FloatArray:
+        """Return the scatter matrix M times `vectors`, ``(n_features, n_vectors)``."""
+        return self.grid.multiply(self.scatter, vectors, self.n_threads)
+
     def multiply(self, vectors: FloatArray) -> FloatArray:
         """Return the matrix times `vectors`, ``(n_features, n_vectors)``; the matrix is not formed."""
         weighted = vectors * self.weights[:, None]
-        product = self.grid.multiply(self.scatter, weighted, self.n_threads)
+        product = self.times_scatter(weighted)
         if self.offset is not None:
             product += self.offset[:, None] * (self.offset @ weighted)
         product *= (self.weights / self.divisor)[:, None]
@@ -166,7 +174,13 @@ class Spectrum:
 
 
 def solve(
-    reduced: Symmetric, selection: Selection, *, precision: float, seed: int = 0, total: float | None = None
+    reduced: Symmetric,
+    selection: Selection,
+    *,
+    precision: float,
+    seed: int = 0,
+    total: float | None = None,
+    tolerance: float = 1e-11,
 ) -> Spectrum:
     """Return the leading eigenpairs that `selection` asks for.
 
@@ -186,6 +200,8 @@ def solve(
         Of the starting vectors of the iteration.
     total : float, optional
         Total variance, where it is not the trace.
+    tolerance : float
+        Residual, relative to the first eigenvalue, at which the iteration stops; products in float32 need more than 1e-11.
 
     Raises
     ------
@@ -198,7 +214,7 @@ def solve(
     while True:
         k = limit if wanted is None else min(wanted, limit)
         if uses_krylov(d, k):
-            values, vectors = leading_eigenpairs(reduced.multiply, d, k, seed=seed)
+            values, vectors = leading_eigenpairs(reduced.multiply, d, k, seed=seed, tolerance=tolerance)
             method = "block krylov"
         else:
             k = k if isinstance(selection, Count) else limit

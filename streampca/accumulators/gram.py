@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, work_dtype
-from streampca.accumulators.covariance import within_float32
+from streampca.accumulators.covariance import weights_within_float32, within_float32
+from streampca.accumulators.missing import centre_observed, refuse_infinite
 from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
-from streampca.errors import MergeError, NotFiniteError
+from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.workspace import borrow
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
@@ -25,7 +27,7 @@ class GramState:
     """What has been seen of the features so far."""
 
     n_samples: int
-    """Number of samples: the side of the matrix."""
+    """Number of samples; those of positive weight are the side of the matrix."""
     products: FloatArray
     """Sum over features of the outer products of their (shifted, weighted) values, flat tiles of ``(n, n)``."""
     starts: NDArray[np.int64]
@@ -36,30 +38,37 @@ class GramState:
     """Mean of each feature, run behind run, ``(n_seen,)``."""
     variances: FloatArray
     """Variance of each feature (divisor n − ddof), run behind run, ``(n_seen,)``."""
+    n_missing: int = 0
+    """Number of values that are missing (NaN) in samples of positive weight."""
 
 
 @dataclass(frozen=True)
 class GramReduced:
-    """The matrix H G H / (n − ddof) of inner products between centred samples; G as tiles, H = 1 − 11ᵀ/n."""
+    """The matrix H G H / (W − ddof) of inner products between centred samples; G as tiles, H = 1 − u uᵀ.
+
+    Samples are multiplied by the square roots √w of their weights, W is the sum of these weights, and u = √w / √W.
+    """
 
     grid: TileGrid
     """How `products` is stored."""
     products: FloatArray
     """G as flat tiles; shared with the state it came from, so read only."""
-    center: bool
-    """Whether H is applied."""
+    centre: FloatArray | None
+    """The unit vector u, ``(n_samples,)``, or None where H is not applied."""
     divisor: float
-    """n − ddof."""
+    """W − ddof."""
     mean: FloatArray
     """Mean of each feature, ``(n_features,)``."""
     variance: FloatArray
     """Variance of each feature about its mean, ``(n_features,)``."""
     n_threads: int
     """Threads for products with the matrix."""
+    n_missing: int = 0
+    """Number of values that were missing."""
 
     @property
     def n_samples(self) -> int:
-        """Return the number of samples."""
+        """Return the number of samples of positive weight."""
         return self.grid.n_features
 
     @property
@@ -72,26 +81,25 @@ class GramReduced:
         """Return the largest possible number of components."""
         return min(self.side, len(self.mean))
 
-    def _row_means(self) -> FloatArray:
-        ones = np.ones((self.side, 1))
-        return self.grid.multiply(self.products, ones, self.n_threads)[:, 0] / self.side
+    def _on_centre(self, centre: FloatArray) -> FloatArray:
+        return self.grid.multiply(self.products, centre[:, None], self.n_threads)[:, 0]
 
     @property
     def diagonal(self) -> FloatArray:
         """Return the diagonal of the matrix, ``(n_samples,)``."""
         diagonal = self.grid.diagonal(self.products)
-        if self.center:
-            rows = self._row_means()
-            diagonal = diagonal - 2 * rows + rows.mean()
+        if self.centre is not None:
+            image = self._on_centre(self.centre)
+            diagonal = diagonal - 2 * self.centre * image + (self.centre @ image) * self.centre**2
         return diagonal / self.divisor
 
     def multiply(self, vectors: FloatArray) -> FloatArray:
         """Return the matrix times `vectors`, ``(n_samples, n_vectors)``."""
-        if self.center:
-            vectors = vectors - vectors.mean(axis=0)
+        if self.centre is not None:
+            vectors = vectors - np.outer(self.centre, self.centre @ vectors)
         product = self.grid.multiply(self.products, vectors, self.n_threads)
-        if self.center:
-            product -= product.mean(axis=0)
+        if self.centre is not None:
+            product -= np.outer(self.centre, self.centre @ product)
         product /= self.divisor
         return product
 
@@ -100,11 +108,14 @@ class GramReduced:
         matrix = self.grid.dense(self.products)
         if np.shares_memory(matrix, self.products):
             matrix = matrix.copy()
-        if self.center:
-            rows = self._row_means()
-            matrix -= rows[:, None]
-            matrix -= rows
-            matrix += rows.mean()
+        if self.centre is not None:
+            u, image = self.centre, self._on_centre(self.centre)
+            image -= (u @ image / 2) * u
+            for start in range(
+                0, len(matrix), 256
+            ):  # a few rows at a time, because an outer product is as large as the matrix
+                part = slice(start, start + 256)
+                matrix[part] -= np.outer(u[part], image) + np.outer(image[part], u)
         matrix /= self.divisor
         return matrix
 
@@ -126,14 +137,41 @@ class Gram:
     """Variances are divided by n − ddof."""
     factors: FloatArray | None = None
     """Factor of each feature, ``(n_features,)``, or None."""
+    weights: FloatArray | None = None
+    """How many times each sample counts, ``(n_samples,)``; those of weight 0 are left out. None = all 1."""
+    impute: bool = False
+    """Replace NaN by the mean of the observed values of its feature; if not, it is an error."""
     tile_size: int = 1024
     """Largest side of a tile; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
     """Threads that share the tiles of one update; changes the time, never the bits."""
 
     def grid(self, n_samples: int) -> TileGrid:
-        """Return how the matrix is stored."""
-        return TileGrid(n_samples, self.tile_size)
+        """Return how the matrix of `n_samples` samples is stored."""
+        return TileGrid(self.side(n_samples), self.tile_size)
+
+    @cached_property
+    def counted(self) -> NDArray[np.bool_] | None:
+        """Tell for each sample whether its weight is positive, ``(n_samples,)``; None where all are."""
+        return None if self.weights is None or self.weights.all() else self.weights > 0
+
+    @cached_property
+    def roots(self) -> FloatArray | None:
+        """Return the square roots of the positive weights, None for 1."""
+        return None if self.weights is None else np.sqrt(self.weights[self.weights > 0])
+
+    def side(self, n_samples: int) -> int:
+        """Return how many of the first `n_samples` samples count."""
+        return n_samples if self.counted is None else int(np.count_nonzero(self.counted[:n_samples]))
+
+    def divisor(self, n_samples: int) -> float:
+        """Return W − ddof; raise `DataError` if it is not positive."""
+        weight = float(n_samples) if self.weights is None else float(self.weights[:n_samples].sum())
+        if weight <= self.ddof:
+            raise DataError(
+                f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={self.ddof}: at least {self.ddof + 1} samples are needed"
+            )
+        return weight - self.ddof
 
     def init(self, n_features: int) -> GramState:
         """Return the state of no features; `n_features` is the length of a row of a block: the number of samples."""
@@ -143,16 +181,18 @@ class Gram:
     def update(self, state: GramState, block: Block | NDArray[Any]) -> GramState:
         """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place."""
         block = as_block(block)
-        if len(block) == 0:
+        if len(block) == 0 or self.side(block.values.shape[1]) == 0:
             return state
         dtype = work_dtype(block.values.dtype)
         means, variances = np.empty(len(block)), np.empty(len(block))
-        n_panels = -(-len(block) // panel_features(block.values.shape[1], dtype))
+        n_panels, n_missing = -(-len(block) // panel_features(block.values.shape[1], dtype)), 0
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            self._add_panel(state, block.part(start, stop), dtype, means[start:stop], variances[start:stop])
+            part = block.part(start, stop)
+            n_missing += self._add_panel(state, part, dtype, means[start:stop], variances[start:stop])
         return replace(
             state,
+            n_missing=state.n_missing + n_missing,
             starts=np.append(state.starts, block.start),
             lengths=np.append(state.lengths, len(block)),
             means=np.concatenate([state.means, means]),
@@ -161,28 +201,65 @@ class Gram:
 
     def _add_panel(
         self, state: GramState, panel: Block, dtype: np.dtype[Any], means: FloatArray, variances: FloatArray
-    ) -> None:
-        values = panel.values.T
-        n = len(values)
+    ) -> int:
+        """Add features, write their means and variances, and return how many values are missing."""
+        n_samples = panel.values.shape[1]
+        values = self._of_counted(panel.values.T)
+        weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
         columns = borrow("panel", values.shape, dtype)
-        seen = centre(values, columns)
+        seen, missing = centre(values, columns), None
         if not seen.finite.all():
-            self._refuse(panel, seen.finite, dtype)
-        if dtype == np.float32 and not within_float32(seen.squares, columns):
-            middle = (len(panel) + 1) // 2
+            missing = self._missing(panel, values)
+            if missing is not None:
+                seen = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
+            if not seen.finite.all() and dtype == np.float64:
+                _refuse_overflow(panel, seen.finite)
+        fits = within_float32(seen.squares, columns) and (weights is None or weights_within_float32(weights))
+        if dtype == np.float32 and not fits:
+            middle, n_missing = (len(panel) + 1) // 2, 0
             for start in range(0, len(panel), middle):
-                part = slice(start, start + middle)
-                half = panel.part(start, start + middle)
-                self._add_panel(state, half, np.dtype(np.float64), means[part], variances[part])
-            return
-        means[:] = seen.origin + seen.rest
-        variances[:] = np.maximum(seen.squares - n * seen.rest**2, 0) / max(n - self.ddof, 1)
+                part, half = slice(start, start + middle), panel.part(start, start + middle)
+                n_missing += self._add_panel(state, half, np.dtype(np.float64), means[part], variances[part])
+            return n_missing
+        total, rest, squares = np.full(len(panel), float(len(values))), seen.rest, seen.squares
+        if weights is not None or missing is not None:
+            total, rest, squares = _sums(columns, weights, missing)
+        means[:] = seen.origin + rest
+        divisor = max(n_samples - self.ddof, 1) if weights is None else self.divisor(n_samples)
+        variances[:] = np.nan_to_num(np.maximum(squares - total * rest**2, 0)) / divisor
         if not self.center:
             np.copyto(columns, values)
+        if missing is not None:
+            np.copyto(columns, (rest if self.center else means).astype(dtype), where=missing)
+            columns[:, np.isnan(means)] = 0  # of no observed value: refused in the end, by its name
+        if weights is not None:
+            columns *= np.sqrt(weights).astype(dtype)[:, None]
         factors = self.factors_of(panel.start, variances)
         if factors is not None:
             columns *= factors.astype(dtype)
         self._add_products(state.products, columns)
+        return 0 if missing is None else int(missing.sum())
+
+    def _of_counted(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Return the samples of positive weight; a copy if there are others."""
+        return samples if self.counted is None else samples[self.counted[: len(samples)]]
+
+    def centred(self, samples: NDArray[Any], means: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return features of samples, ``(n_samples, n_some_features)``, of the weights that count, minus their `means`.
+
+        0 stands for missing values; without `center`, nothing is subtracted and their mean stands for them. Scratch memory.
+        """
+        values = self._of_counted(samples)
+        columns, near = borrow("panel", values.shape, dtype), means.astype(dtype)
+        if self.center:
+            np.subtract(values, near, out=columns)
+        else:
+            np.copyto(columns, values)
+        if self.impute and values.dtype.kind == "f":
+            missing = np.isnan(columns)
+            if missing.any():
+                np.copyto(columns, (means - near if self.center else means).astype(dtype), where=missing)
+        return columns
 
     def factors_of(self, start: int, variances: FloatArray) -> FloatArray | None:
         """Return what the features from `start` on, of these `variances`, are multiplied by; None for nothing."""
@@ -195,17 +272,22 @@ class Gram:
             factors = own if factors is None else factors * own
         return factors
 
-    def _refuse(self, panel: Block, finite: NDArray[np.bool_], dtype: np.dtype[Any]) -> None:
-        bad = int(np.flatnonzero(~finite)[0])
-        refuse_not_finite(panel.values[bad][:, None], 0, panel.start + bad)
-        if dtype == np.float64:
-            raise NotFiniteError(
-                f"column {panel.start + bad} overflows float64 when squared: expected magnitudes below 1e150; "
-                "rescale this feature first"
-            )
+    def _missing(self, panel: Block, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Tell which of the counted `values` of `panel` are missing, None for none; raise `NotFiniteError` for what is an error."""
+        if values.dtype.kind != "f":
+            return None
+        missing = np.isnan(values)
+        bad = np.flatnonzero((np.isinf(values) if self.impute else ~np.isfinite(values)).any(axis=0))
+        if len(bad):
+            feature = panel.values[bad[0]].copy()
+            if self.counted is not None:
+                feature[~self.counted[: len(feature)]] = 0
+            refuse = refuse_infinite if self.impute else refuse_not_finite
+            refuse(feature[:, None], 0, panel.start + int(bad[0]))
+        return missing if missing.any() else None
 
     def _add_products(self, products: FloatArray, columns: NDArray[Any]) -> None:
-        grid = self.grid(len(columns))
+        grid = TileGrid(len(columns), self.tile_size)
 
         def add(pair: tuple[int, int]) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
@@ -239,10 +321,17 @@ class Gram:
             np.concatenate([state.lengths, other.lengths]),
             np.concatenate([state.means, other.means]),
             np.concatenate([state.variances, other.variances]),
+            state.n_missing + other.n_missing,
         )
 
     def finalize(self, state: GramState) -> GramReduced:
-        """Return the matrix whose eigenvectors are the scores; shares memory with `state`."""
+        """Return the matrix whose eigenvectors are the scores; shares memory with `state`.
+
+        Raises
+        ------
+        DataError
+            If a feature was never observed, or the weights are not more than `ddof`.
+        """
         order = np.argsort(state.starts, kind="stable")
         if (np.diff(order) == 1).all():
             means, variances = state.means, state.variances
@@ -251,8 +340,17 @@ class Gram:
             runs = [slice(ends[i] - state.lengths[i], ends[i]) for i in order]
             means = np.concatenate([state.means[run] for run in runs])
             variances = np.concatenate([state.variances[run] for run in runs])
-        grid, divisor = self.grid(state.n_samples), float(state.n_samples - self.ddof)
-        return GramReduced(grid, state.products, self.center, divisor, means, variances, self.n_threads)
+        never = np.flatnonzero(np.isnan(means))
+        if len(never):
+            raise DataError(
+                f"{len(never)} feature(s) were observed in no row, first: {', '.join(map(str, never[:5]))}: leave them out"
+            )
+        grid, n = self.grid(state.n_samples), state.n_samples
+        roots = np.ones(n) if self.roots is None else self.roots
+        unit = roots / np.linalg.norm(roots) if self.center else None
+        return GramReduced(
+            grid, state.products, unit, self.divisor(n), means, variances, self.n_threads, state.n_missing
+        )
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of the matrix of `n_features` samples in bytes; 16 bytes for each feature come on top."""
@@ -261,8 +359,33 @@ class Gram:
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` features of `n_features` samples."""
         dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
-        panel = min(n_rows, panel_features(n_features, dtype)) * n_features * dtype.itemsize
+        values = min(n_rows, panel_features(n_features, dtype)) * n_features
+        panel = values * dtype.itemsize * (1 if self.counted is None else 2) + (3 * values if self.impute else 0)
         return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
+
+
+def _sums(
+    columns: NDArray[Any], weights: FloatArray | None, missing: NDArray[np.bool_] | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the weight, the mean, and the sum of weighted squares of the observed values of each column; missing ones are 0."""
+    width = columns.shape[1]
+    total, sums, squares = np.zeros(width), np.zeros(width), np.zeros(width)
+    step = max(16, 2**20 // (8 * width))
+    for start in range(0, len(columns), step):
+        part = columns[start : start + step].astype(np.float64)
+        own = np.ones(len(part)) if weights is None else weights[start : start + step]
+        total += own.sum() if missing is None else own @ ~missing[start : start + step]
+        sums += own @ part
+        squares += own @ np.square(part, out=part)
+    with np.errstate(invalid="ignore"):
+        return total, sums / total, squares
+
+
+def _refuse_overflow(panel: Block, finite: NDArray[np.bool_]) -> NoReturn:
+    raise NotFiniteError(
+        f"column {panel.start + int(np.flatnonzero(~finite)[0])} overflows float64 when squared: expected magnitudes below 1e150; "
+        "rescale this feature first"
+    )
 
 
 def panel_features(n_samples: int, dtype: np.dtype[Any]) -> int:

@@ -29,13 +29,13 @@ def incomplete(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return found
 
 
-def refuse_infinite(rows: NDArray[Any], start: int) -> None:
-    """Raise `NotFiniteError` if `rows`, of which the first is row `start` of the source, hold infinity; NaN is let through."""
+def refuse_infinite(rows: NDArray[Any], start: int, first_column: int = 0) -> None:
+    """Raise `NotFiniteError` if `rows`, which begin at (`start`, `first_column`) of the source, hold infinity; NaN is let through."""
     bad = np.isinf(rows)
     if bad.any():
         row, column = (int(index) for index in np.argwhere(bad)[0])
         raise NotFiniteError(
-            f"Input contains infinity: first at row {start + row}, column {column} ({int(bad.sum())} such value(s) in rows "
+            f"Input contains infinity: first at row {start + row}, column {first_column + column} ({int(bad.sum())} such value(s) in rows "
             f"{start} to {start + len(rows) - 1}; reading stopped there): only NaN counts as missing; clean these values first"
         )
 

@@ -70,16 +70,20 @@ def require_rows(source: Source, parameters: Parameters) -> None:
                 raise ParameterError(f"forgetting={parameters.forgetting!r} does not go together with {what}")
 
 
+_MISSING_TAKEN = {"gram": ("error", "mean"), "qr": ("error",)}
+"""What `missing` may be, by the names of solvers that do not take all."""
+
+
 def _require_plain(source: Source, parameters: Parameters) -> None:
     """Raise `NotAvailableError` for rows that only the covariance solver takes."""
     for found, what in (
-        (parameters.solver == "gram" and parameters.sample_weight is not None, "sample_weight"),
-        (parameters.missing != "error", f"missing={parameters.missing!r}"),
+        (parameters.missing not in _MISSING_TAKEN[parameters.solver], f"missing={parameters.missing!r}"),
         (source.sparse, "sparse rows"),
         (parameters.forgetting != 1, "forgetting"),
     ):
         if found:
-            raise NotAvailableError(f"solver={parameters.solver!r} does not take {what}: use solver='covariance'")
+            other = " or missing='mean'" if parameters.solver == "gram" and what.startswith("missing") else ""
+            raise NotAvailableError(f"solver={parameters.solver!r} does not take {what}: use solver='covariance'{other}")
 
 
 def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> NDArray[np.float64] | None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance, panel_rows
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, WORKER_PROCESS_BYTES, as_seconds, as_text
 from streampca.errors import PlanError
 from streampca.krylov import basis_size
+from streampca.seeding import generator
 from streampca.solve import uses_krylov
 from streampca.sources.base import Source
 
-_BLOCK_BYTES = 32 * 2**20 - 2**16  # the C library hands blocks from 32 MiB on back to the system each time
+BLOCK_BYTES = 32 * 2**20 - 2**16  # the C library hands blocks from 32 MiB on back to the system each time
 _BLOCK_ROWS = 2**18
 _TILE_THREADS_FROM = 4096  # features from which threads share one state instead of having one each
 _SMALL_STATE_BYTES = 16 * 2**20  # states up to here may wait for their turn to be merged
@@ -32,7 +35,19 @@ class Leaf:
     index: int
     """Position in the order of merging."""
     edges: tuple[int, ...]
-    """First row of each block, and the row behind the last."""
+    """First row of each block, and the row behind the last; only the outermost two where blocks are not neighbours."""
+    shuffled: tuple[tuple[int, int], ...] | None = None
+    """First row and row behind the last of each block in the order of reading, where they are not neighbours."""
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Return first row and row behind the last of each block, in the order of reading."""
+        return tuple(zip(self.edges[:-1], self.edges[1:], strict=True)) if self.shuffled is None else self.shuffled
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+        return sum(stop - start for start, stop in self.spans)
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,16 @@ class Plan:
     """How long a fit is expected to take; None where nobody asked."""
     expected_by: str = ""
     """Where that comes from: ``"probe"`` for rates that were measured, or ``"nominal rates"``."""
+    tile_groups: int = 0
+    """Groups of tiles of the covariance that are made one after the other, each in a reading, and kept on disk; 0 = in memory."""
+    components_on_disk: bool = False
+    """Whether the components of wide data are kept on disk, because they do not fit in memory."""
+    disk_bytes: int = 0
+    """Size of the temporary files of a fit."""
+    shuffle_seed: int | None = None
+    """Seed of the order in which blocks are read; None = as they lie."""
+    sketch: dict[str, Any] = field(default_factory=dict)
+    """What the approximate solvers do beside: columns, pilot, passes at most, tolerance; empty for the exact ones."""
 
     def leaves(self) -> list[Leaf]:
         """Return all leaves in the order of merging."""
@@ -109,10 +134,19 @@ class Plan:
     def leaf(self, index: int) -> Leaf:
         """Return one leaf."""
         first, last = (self.n_blocks * i // self.n_leaves for i in (index, index + 1))
+        if self.shuffle_seed is not None:
+            spans = tuple(self._span(int(block)) for block in _order(self.shuffle_seed, self.n_blocks)[first:last])
+            return Leaf(index, (min(span[0] for span in spans), max(span[1] for span in spans)), spans)
         if self.edges is not None:
             return Leaf(index, self.edges[first : last + 1])
         edges = [min(block * self.rows_per_block, self.extent) for block in range(first, last + 1)]
         return Leaf(index, tuple(edges))
+
+    def _span(self, block: int) -> tuple[int, int]:
+        """Return first row and row behind the last of a block."""
+        if self.edges is not None:
+            return self.edges[block], self.edges[block + 1]
+        return block * self.rows_per_block, min((block + 1) * self.rows_per_block, self.extent)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -125,7 +159,7 @@ class Plan:
         lines = [
             f"solver       {self.solver}: {self.reason}",
             f"data         {self.n_samples:,} samples x {self.n_features:,} features, {self.dtype}; components: {components}",
-            f"reading      {self.passes} pass{'es' if self.passes > 1 else ''}, {as_text(self.bytes_to_read)} decoded, in {self.n_blocks:,} blocks of {self.rows_per_block:,} {self.axis}",
+            f"reading      {_passes(self.passes, self.sketch)}, {as_text(self.bytes_to_read)} decoded, in {self.n_blocks:,} blocks of {self.rows_per_block:,} {self.axis}",
             f"work         {self.flops:.2e} flops in {self.work_dtype}, {self.n_leaves:,} leaves, {self.leaves_in_flight} at once "
             f"x {self.threads_per_leaf} thread{'s' if self.threads_per_leaf > 1 else ''}",
             f"memory       {as_text(self.projected_bytes)} projected of {as_text(self.allowed_bytes)} allowed ("
@@ -139,15 +173,28 @@ class Plan:
         return "\n".join(lines + [f"or           {_in_words(other)}" for other in self.alternatives])
 
 
+@lru_cache(maxsize=4)
+def _order(seed: int, n_blocks: int) -> NDArray[np.int64]:
+    """Return the order in which blocks are read where it is shuffled."""
+    return np.asarray(generator(seed, "order of blocks").permutation(n_blocks))
+
+
 def _in_words(other: dict[str, Any]) -> str:
     """Return the figures of a solver that was not chosen on one line."""
     if not other["fits"]:
         return f"{other['solver']}: no: {other['why']}"
+    approximate = " (approximate)" if other["sketch"] else ""
     return (
-        f"{other['solver']}: {other['passes']} pass{'es' if other['passes'] > 1 else ''}, {as_text(other['bytes_to_read'])} decoded, "
+        f"{other['solver']}{approximate}: {_passes(other['passes'], other['sketch'])}, {as_text(other['bytes_to_read'])} decoded, "
         f"{as_text(other['projected_bytes'])} projected, {other['flops']:.2e} flops in {other['work_dtype']}, "
         f"about {as_seconds(other['expected_seconds'])} by {other['expected_by']}"
     )
+
+
+def _passes(passes: int, sketch: dict[str, Any]) -> str:
+    """Return how many readings there are; at most so many where an approximate solver may stop before."""
+    most = "at most " if passes > 1 and sketch.get("tolerance") else ""
+    return f"{most}{passes} pass{'es' if passes > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -185,7 +232,7 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
         small = leaves > 1 and accumulator.state_bytes(d) <= _SMALL_STATE_BYTES
         window = leaves * (2 if small else 1)
         shared = replace(accumulator, n_threads=threads_per_leaf)
-        memory = _memory(source, shared, n_components, rows, leaves, min(window, n_leaves), resources)
+        memory = covariance_memory(source, shared, n_components, rows, leaves, min(window, n_leaves), resources)
         reading = bytes_to_read(source, rows) if rows % source.chunk_rows else n * source.row_bytes
         return Plan(
             solver="covariance",
@@ -261,11 +308,11 @@ def _notes(source: Source, reading: int) -> tuple[str, ...]:
     )
 
 
-def block_rows_to_try(source: Source, dtype: np.dtype[Any]) -> list[int]:
-    """Return rows per block, best first: whole chunks about 32 MiB, fewer chunks, at last parts of a chunk."""
+def block_rows_to_try(source: Source, dtype: np.dtype[Any], block_bytes: int = BLOCK_BYTES) -> list[int]:
+    """Return rows per block, best first: whole chunks about `block_bytes`, fewer chunks, at last parts of a chunk."""
     n, d = source.shape
     band = min(source.chunk_rows, n)
-    best = max(1, min(_BLOCK_BYTES // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
+    best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
     if source.chunk_bytes == 0:  # no chunks to respect, but whole panels
         best = max(1, best // 1024) * 1024 if best > 1024 else best
     rows = [min(n, max(1, best // band) * band)]
@@ -325,7 +372,7 @@ def bytes_to_read(source: Source, rows: int) -> int:
     return once + ((edges - edges_in_last - between) * band + edges_in_last * (n - last)) * source.row_bytes
 
 
-def _memory(
+def covariance_memory(
     source: Source,
     accumulator: Covariance,
     n_components: int | None,
@@ -334,6 +381,7 @@ def _memory(
     window: int,
     resources: Resources,
 ) -> dict[str, int]:
+    """Return the bytes by purpose of accumulating the covariance of `source` and solving it in memory."""
     n, d = source.shape
     k = min(n, d) if n_components is None else n_components
     itemsize = work_dtype(source.dtype).itemsize

@@ -20,7 +20,9 @@ from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_cl
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.output import require_room
 from streampca.engine.plan import Leaf, Plan
+from streampca.engine.scores_by_features import scores_by_features
 from streampca.errors import NotFiniteError
+from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import borrow
@@ -34,7 +36,7 @@ class ScoreTask:
 
     source: Source
     """Where the rows come from."""
-    model: PCAModel
+    model: PCAModel | KernelModel
     """What they are transformed by."""
     path: Path
     """The zarr group."""
@@ -48,7 +50,7 @@ class ScoreTask:
         array = zarr.open_array(self.path / "scores", mode="r+")
         total = ReadCount()
         for block, count in read_ahead(self.source, leaf):
-            n_rows, k = len(block), len(self.model.components)
+            n_rows, k = len(block), self.model.n_components
             out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = self.model.transform(block.values, out)
@@ -67,7 +69,7 @@ class ScoreTask:
 
 
 def write_scores(
-    source: Source, model: PCAModel, plan: Plan, path: Path, *, progress: ProgressCallback | None = None
+    source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, *, progress: ProgressCallback | None = None
 ) -> ReadCount:
     """Read `source` once more and write its scores to the array ``scores`` of a new zarr group at `path`.
 
@@ -82,6 +84,8 @@ def write_scores(
         If chunks of the source are missing or damaged.
     """
     source.check()
+    if plan.axis == "features" and isinstance(model, PCAModel):
+        return _write_by_features(source, model, plan, path, progress)
     _create(path, model, source, plan.rows_per_block)
     count = ReadCount()
     results = execute(
@@ -96,17 +100,42 @@ def write_scores(
     return count
 
 
+def _write_by_features(
+    source: Source, model: PCAModel, plan: Plan, path: Path, progress: ProgressCallback | None
+) -> ReadCount:
+    scores, count = scores_by_features(source, model, plan, progress)
+    dtype = model.score_dtype(source.dtype)
+    lost = ~np.isfinite(scores).all(axis=1)
+    over = np.abs(scores) > np.finfo(dtype).max
+    if over.any() or (lost.any() and model.missing != "drop_rows"):
+        raise NotFiniteError(
+            f"scores of row {int(np.flatnonzero(lost | over.any(axis=1))[0])} overflow {dtype}: rescale the data first"
+        )
+    rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
+    array = _create(path, model, source, rows)
+    for start in range(0, len(scores), rows):
+        part = scores[start : start + rows]
+        array[start : start + rows] = part / model.deviations if model.whiten else part
+    return count
+
+
 def write_known_scores(source: Source, model: PCAModel, scores: NDArray[np.float64], path: Path) -> None:
     """Write the scores that a solver has found without another reading, ``(n_samples, k)``, as `write_scores` does."""
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
     array = _create(path, model, source, rows)
     for start in range(0, len(scores), rows):
         part = scores[start : start + rows]
+        bad = ~np.isfinite(part).all(axis=1)
+        if bad.any():  # only rows of weight 0 were never looked at
+            raise NotFiniteError(
+                f"row {start + int(np.flatnonzero(bad)[0])}, of weight 0, holds NaN or infinity and has no scores: clean it, leave it "
+                "out of the data, or ask for no scores"
+            )
         array[start : start + rows] = part / model.deviations if model.whiten else part
 
 
-def _create(path: Path, model: PCAModel, source: Source, rows_per_chunk: int) -> zarr.Array[Any]:
-    n, k, dtype = source.shape[0], len(model.components), model.score_dtype(source.dtype)
+def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int) -> zarr.Array[Any]:
+    n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
     require_room(path, n * k * dtype.itemsize)
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
@@ -119,5 +148,5 @@ def _create(path: Path, model: PCAModel, source: Source, rows_per_chunk: int) ->
         dimension_names=("sample", "component"),
         config={"write_empty_chunks": True},
     )
-    array.attrs["explained_variance"] = np.asarray(model.explained_variance).tolist()
+    array.attrs.update(model.score_attributes)
     return array

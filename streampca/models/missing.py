@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 from streampca.models.pca import PCAModel
 
 if TYPE_CHECKING:
-    from streampca.accumulators import CovarianceState, PairwiseState
+    from streampca.accumulators import CovarianceState, PairwiseState, SketchState
+    from streampca.accumulators.gram import GramReduced
 
 
 def with_missing(
-    model: PCAModel, missing: str, state: CovarianceState | PairwiseState, n_left_out: int, clipped: float | None
+    model: PCAModel,
+    missing: str,
+    state: CovarianceState | PairwiseState | GramReduced | SketchState,
+    n_left_out: int,
+    clipped: float | None,
 ) -> PCAModel:
     """Return `model` with what is known of missing values: in its certificate, and for transforming such rows.
 
@@ -22,7 +27,7 @@ def with_missing(
         As it was solved.
     missing : {"error", "drop_rows", "mean", "pairwise"}
         How missing values were treated.
-    state : CovarianceState or PairwiseState
+    state : CovarianceState, PairwiseState or GramReduced
         What was accumulated.
     n_left_out : int
         Rows that were left out.
@@ -37,7 +42,9 @@ def with_missing(
         said["statement"] += f"; {n_left_out} row(s) with missing values were left out"
         return replace(model, missing=missing, certificate=said)
     said["missing_values"] = n_missing = int(getattr(state, "n_missing", 0))
-    if clipped is None:
+    if clipped is None and missing == "pairwise":
+        said["statement"] += f"; {n_missing} value(s) are missing, and were taken to be missing at random in each feature"
+    elif clipped is None:
         said["statement"] += f"; {n_missing} missing value(s) were replaced by the mean of their feature"
     else:
         said["clipped_mass"] = clipped

@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators.gram import GramReduced
+from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
+from streampca.models import by_slabs
+from streampca.models.stored_components import Components, StoredComponents
 from streampca.solve import Reduced, Spectrum
 
 FloatArray = NDArray[np.float64]
@@ -21,8 +24,8 @@ _SLAB_BYTES = 8 * 2**20
 class PCAModel:
     """Principal components of one data set."""
 
-    components: FloatArray
-    """Orthonormal rows, largest variance first, the entry of largest modulus positive; ``(k, n_features)``."""
+    components: Components
+    """Orthonormal rows, largest variance first, the entry of largest modulus positive; ``(k, n_features)``, in memory or on disk."""
     explained_variance: FloatArray
     """Variance along each component, divisor n − ddof; ``(k,)``."""
     mean: FloatArray
@@ -60,7 +63,7 @@ class PCAModel:
     def of_spectrum(
         cls,
         spectrum: Spectrum,
-        reduced: Reduced | GramReduced | Factored,
+        reduced: Reduced | GramReduced | Factored | Sketched,
         *,
         center: bool,
         scale: bool,
@@ -71,12 +74,18 @@ class PCAModel:
         precision: float | None = None,
         feature_weight: FloatArray | None = None,
         sample_weight: float | None = None,
+        components: Components | None = None,
+        orthonormality: float | None = None,
     ) -> PCAModel:
-        """Return the model of the eigenpairs of an accumulated matrix; `precision` is that of `work` unless given."""
+        """Return the model of the eigenpairs of an accumulated matrix; `precision` is that of `work` unless given.
+
+        `components`, and by how much their inner products differ from the identity, are given where the eigenvectors
+        of the matrix are not the components.
+        """
         deviation = np.sqrt(reduced.variance)
         constant = np.flatnonzero(reduced.variance == 0)
         return cls(
-            components=spectrum.vectors,
+            components=spectrum.vectors if components is None else components,
             explained_variance=spectrum.values,
             mean=reduced.mean if center else np.zeros_like(reduced.mean),
             scale=np.where(deviation > 0, deviation, 1.0) if scale else None,
@@ -87,11 +96,21 @@ class PCAModel:
             whiten=whiten,
             numerical_rank=spectrum.numerical_rank,
             constant_features=constant.astype(np.int64),
-            certificate=exact_certificate(spectrum, work, precision),
+            certificate=exact_certificate(spectrum, work, precision, orthonormality),
             source=source,
             feature_weight=feature_weight,
             sample_weight=sample_weight,
         )
+
+    @property
+    def n_components(self) -> int:
+        """Return the number of components."""
+        return len(self.components)
+
+    @property
+    def score_attributes(self) -> dict[str, list[float]]:
+        """Return what is stored beside scores."""
+        return {"explained_variance": np.asarray(self.explained_variance).tolist()}
 
     @property
     def explained_variance_ratio(self) -> FloatArray:
@@ -124,11 +143,17 @@ class PCAModel:
     @property
     def weights(self) -> FloatArray | None:
         """Return what centred features are multiplied by: √feature_weight / scale, 0 where a feature never varied; None for 1."""
+        return self.weights_of(slice(0, len(self.mean)))
+
+    def weights_of(self, features: slice) -> FloatArray | None:
+        """Return the `weights` of consecutive features alone."""
+        root = None if self.feature_weight is None else np.sqrt(self.feature_weight[features])
         if self.scale is None:
-            return None if self.feature_weight is None else np.sqrt(self.feature_weight)
-        weights = 1.0 / self.scale
-        weights[self.constant_features] = 0.0
-        return weights if self.feature_weight is None else weights * np.sqrt(self.feature_weight)
+            return root
+        weights = 1.0 / self.scale[features]
+        constant = self.constant_features
+        weights[constant[(constant >= features.start) & (constant < features.stop)] - features.start] = 0.0
+        return weights if root is None else weights * root
 
     @property
     def deviations(self) -> FloatArray:
@@ -151,6 +176,8 @@ class PCAModel:
         dtype = self.score_dtype(rows.dtype)
         n_rows = int(rows.shape[0])
         out = np.empty((n_rows, len(self.components)), dtype=dtype) if out is None else out
+        if isinstance(self.components, StoredComponents):
+            return by_slabs.transform(self, self.components, rows, out)
         axes = self.components if self.weights is None else self.components * self.weights
         axes = axes.T.astype(dtype)
         if self.whiten:
@@ -178,6 +205,8 @@ class PCAModel:
         scores = np.asarray(scores, dtype=dtype)
         if self.whiten:
             scores = scores * np.sqrt(self.explained_variance).astype(dtype)
+        if isinstance(self.components, StoredComponents):
+            return by_slabs.inverse_transform(self, self.components, scores)
         rows: NDArray[Any] = scores @ self.components.astype(dtype)
         if self.scale is not None:
             rows *= self.scale.astype(dtype)
@@ -203,10 +232,16 @@ def relative_precision(work: str, n_features: int) -> float:
     return 4e-7 if work == "float32" else max(1e-14, 4 * n_features * float(np.finfo(np.float64).eps))
 
 
-def exact_certificate(spectrum: Spectrum, work: str, precision: float | None = None) -> dict[str, Any]:
-    """Return what an exact solver can say of its own result; `precision` of the eigenvalues is that of `work` unless given."""
+def exact_certificate(
+    spectrum: Spectrum, work: str, precision: float | None = None, orthonormality: float | None = None
+) -> dict[str, Any]:
+    """Return what an exact solver can say of its own result; `precision` of the eigenvalues is that of `work` unless given.
+
+    `orthonormality` is that of the components where they are not the vectors of `spectrum`.
+    """
     vectors = spectrum.vectors
-    orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
+    if orthonormality is None:
+        orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
     captured = min(1.0, float(spectrum.values.sum()) / spectrum.total) if spectrum.total > 0 else 0.0
     precision = relative_precision(work, vectors.shape[1]) if precision is None else precision
     return {

@@ -13,13 +13,19 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from streampca.engine.memory import available_bytes
 from streampca.engine.output import Aside
 from streampca.errors import ModelError
 from streampca.models.pca import PCAModel
+from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, slabs_of, survey
 
 FORMAT = "streampca-model"
 FORMAT_VERSION = 1
 _ARRAYS = ("components", "explained_variance", "mean", "scale", "constant_features", "feature_weight", "fill")
+_SLABS_FROM = 2**30
+"""Size of components from which they are saved as slabs of features, as those on disk are."""
+_ON_DISK_SHARE = 0.25
+"""Share of the available memory beyond which components that were saved as slabs stay on disk."""
 _PLAIN = ("total_variance", "n_samples", "ddof", "center", "whiten", "numerical_rank", "certificate", "source")
 
 
@@ -52,7 +58,8 @@ def save_model(
     OutputError
         If something is there that is not a model, or is one and `overwrite` is not set.
     """
-    if not np.isfinite(model.components).all() or not np.isfinite(model.explained_variance).all():
+    finite = all(np.isfinite(slab).all() for _, slab in slabs_of(model.components))
+    if not finite or not np.isfinite(model.explained_variance).all():
         raise ModelError("the model holds numbers that are not finite and is not saved")
     with Aside(Path(path), "model", overwrite=overwrite) as aside:
         write_model(model, aside)
@@ -67,7 +74,9 @@ def write_model(model: PCAModel, path: Path) -> None:
     digests = {}
     for name in _ARRAYS:
         values = getattr(model, name)
-        if values is not None:
+        if name == "components":
+            digests[name] = _write_components(group, values)
+        elif values is not None:
             write_array(group, name, values)
             digests[name] = digest(values)
     attributes = {name: getattr(model, name) for name in (*_PLAIN, "sample_weight", "missing")}
@@ -82,8 +91,27 @@ def write_model(model: PCAModel, path: Path) -> None:
     )
 
 
+def _write_components(group: zarr.Group, components: Components) -> str:
+    """Write components and return their digest: as whole rows, or slab by slab where they are on disk or large."""
+    if not isinstance(components, StoredComponents) and components.nbytes <= _SLABS_FROM:
+        write_array(group, "components", components)
+        return survey(components).digest
+    width = components.width if isinstance(components, StoredComponents) else slab_features(len(components))
+    array = group.create_array(
+        "components",
+        shape=components.shape,
+        chunks=(len(components), min(width, components.shape[1])),
+        dtype=components.dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+    return survey(components, lambda part, slab: array.set_basic_selection((slice(None), part), slab)).digest
+
+
 def load_model(path: str | Path) -> PCAModel:
-    """Read the model at `path`.
+    """Read the model at `path`; components of more than a quarter of the available memory stay on disk.
+
+    (Unless they were saved as whole rows, as those of less than 1 GiB are.)
 
     Raises
     ------
@@ -119,14 +147,15 @@ def load_model(path: str | Path) -> PCAModel:
     _require(
         isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved"
     )
+    looked = _survey(arrays, path)
     for name, values in arrays.items():
-        _require(
-            digests[name] == digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
-        )
+        by_rows = name == "components" and str(digests[name]).startswith("rows:")  # not in models of early versions
+        found = looked.digest if by_rows else digest(values)
+        _require(digests[name] == found, path, f"array {name} does not have the SHA-256 that was saved with it")
     plain: dict[str, Any] = {name: attributes.get(name) for name in _PLAIN}
     plain["sample_weight"] = attributes.get("sample_weight")
     plain["missing"] = attributes.get("missing", "error")
-    _check(arrays, plain, path)
+    _check(arrays, plain, looked, path)
     return PCAModel(
         components=arrays["components"],
         explained_variance=arrays["explained_variance"],
@@ -139,23 +168,34 @@ def load_model(path: str | Path) -> PCAModel:
     )
 
 
-def _read(group: zarr.Group, name: str, path: Path) -> NDArray[Any]:
+def _survey(arrays: dict[str, Any], path: Path) -> Survey:
+    _require("components" in arrays, path, "arrays are missing")
+    components = arrays["components"]
+    _require(len(components.shape) == 2 and len(components) > 0, path, "its shapes do not agree")
+    return survey(components)
+
+
+def _read(group: zarr.Group, name: str, path: Path) -> Any:
     array = group[name]
     if not isinstance(array, zarr.Array):
         raise ModelError(f"{path} is not a usable model: {name} is not an array")
     kind = "i" if name == "constant_features" else "f"
     fits = np.dtype(array.dtype).kind == kind and array.nbytes <= 2**40
     _require(fits, path, f"array {name} has dtype {array.dtype}")
+    if name == "components" and len(array.shape) == 2 and array.chunks[0] >= array.shape[0] > 0:
+        in_slabs = 8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2
+        if in_slabs and array.dtype == np.float64 and array.nbytes > _ON_DISK_SHARE * available_bytes():
+            return StoredComponents.open(path / name)
     return np.asarray(array[...])
 
 
-def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -> None:
+def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: Path) -> None:
     _require(
         {"components", "explained_variance", "mean", "constant_features"} <= set(arrays), path, "arrays are missing"
     )
     components, values = arrays["components"], arrays["explained_variance"]
     _require(
-        components.ndim == 2 and values.shape == components.shape[:1] and len(values) > 0,
+        values.shape == components.shape[:1] and len(values) > 0,
         path,
         "its shapes do not agree",
     )
@@ -165,12 +205,13 @@ def _check(arrays: dict[str, NDArray[Any]], plain: dict[str, Any], path: Path) -
             path,
             f"the shape of {name} does not agree",
         )
-    _require(all(np.isfinite(a).all() for a in arrays.values()), path, "it holds numbers that are not finite")
+    finite = looked.finite and all(np.isfinite(a).all() for name, a in arrays.items() if name != "components")
+    _require(finite, path, "it holds numbers that are not finite")
     _require(
         bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
     )
-    error = np.abs(components @ components.T - np.eye(len(components))).max()
-    _require(bool(error <= 1e-8), path, f"its components are not orthonormal (by {error:.1e})")
+    error = looked.orthonormality
+    _require(error <= 1e-8, path, f"its components are not orthonormal (by {error:.1e})")
     types: dict[str, Any] = {
         "total_variance": (int, float),
         "n_samples": int,

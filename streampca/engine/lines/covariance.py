@@ -1,4 +1,7 @@
-"""Exact PCA by the d × d covariance matrix: one reading, then the eigenpairs of what was accumulated."""
+"""Exact PCA by the d × d covariance matrix: one reading, then the eigenpairs of what was accumulated.
+
+Where the matrix exceeds the memory and this solver was asked for by name, `disk_covariance` takes over.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
 from streampca.engine.kinds import accumulator_of, as_kept
+from streampca.engine.memory import as_text
 from streampca.engine.parameters import Fit, Gathered, Parameters
 from streampca.engine.plan import Plan, Resources, plan_covariance
-from streampca.errors import DataError
+from streampca.errors import DataError, PlanError
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel, relative_precision
 from streampca.selection import Count, as_selection
 from streampca.solve import negative_mass, solve
 from streampca.sources.base import Source
+
+_ON_DISK_FROM = 2048  # features; below, the matrix takes 32 MiB at most and is not what takes the room
 
 
 def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
@@ -32,7 +38,35 @@ def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
         panel = 8 * source.shape[1] * panel_rows(source.shape[1], work_dtype(source.dtype))
         resources = replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
     accumulator: Any = accumulator_of(parameters, source)
-    return plan_covariance(source, accumulator, n_components, resources)
+    try:
+        return plan_covariance(source, accumulator, n_components, resources)
+    except PlanError as error:
+        if source.shape[1] < _ON_DISK_FROM:
+            raise
+        return _plan_on_disk(source, parameters, accumulator, n_components, resources, str(error))
+
+
+def _plan_on_disk(
+    source: Source,
+    parameters: Parameters,
+    accumulator: Any,
+    n_components: int | None,
+    resources: Resources,
+    refusal: str,
+) -> Plan:
+    """Return the plan with the matrix on disk if this solver was named; else say in the `PlanError` what it would take."""
+    from streampca.engine.lines import disk_covariance
+
+    by_name = parameters.solver == "covariance"
+    try:
+        plan = disk_covariance.plan(source, accumulator, n_components, resources)
+    except PlanError as error:
+        raise PlanError(f"{refusal}; {error}" if by_name else refusal) from error
+    if by_name:
+        return replace(plan, notes=(*plan.notes, f"in memory: {refusal}"))
+    raise PlanError(
+        f"{refusal}; solver='covariance', asked for by name, would take {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
+    )
 
 
 def gather(
@@ -44,7 +78,12 @@ def gather(
     keep_rows: int = 0,
     progress: ProgressCallback | None = None,
 ) -> Gathered:
-    """Read `source` once and return what was accumulated."""
+    """Read `source` once and return what was accumulated; raise `PlanError` if that is to be kept on disk."""
+    if plan.tile_groups:
+        raise PlanError(
+            f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where it is not a state that rows could be added "
+            f"to: use fit, or give it more memory; {plan.notes[-1]}"
+        )
     kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
     rows = Rows(source.shape[0], keep_rows, str(source.dtype))
     accumulator: Any = Joint((kind, rows)) if keep_rows else kind
@@ -66,7 +105,11 @@ def run(
     keep_rows: int = 0,
     progress: ProgressCallback | None = None,
 ) -> Fit:
-    """Read `source` once and return its principal components."""
+    """Read `source` and return its principal components."""
+    if plan.tile_groups:
+        from streampca.engine.lines import disk_covariance
+
+        return disk_covariance.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
     began = time.perf_counter()
     with one_blas_thread():
         found = gather(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)

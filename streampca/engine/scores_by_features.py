@@ -1,0 +1,151 @@
+"""Scores of wide data in one reading by features: every leaf adds what its features give to the scores of all samples."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import refuse_not_finite, work_dtype
+from streampca.accumulators.missing import refuse_infinite
+from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
+from streampca.engine.fold import LeafResult, StoppedError, read_ahead
+from streampca.engine.memory import ALLOWANCE_BYTES
+from streampca.engine.plan import Leaf, Plan, block_rows_to_try, bytes_to_read, count_leaves
+from streampca.errors import NotAvailableError
+from streampca.models.by_slabs import add_scores
+from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
+from streampca.sources.base import ReadCount, Source
+
+if TYPE_CHECKING:
+    from streampca.models.pca import PCAModel
+
+FloatArray = NDArray[np.float64]
+
+
+def plan_by_features(source: Source, model: PCAModel, allowed: int, process: int, threads: int) -> Plan | None:
+    """Return how scores are made by features, the least there is if nothing fits; None if `source` cannot be read so."""
+    try:
+        features = source.by_features()
+    except NotAvailableError:
+        return None
+    dtype, plans = work_dtype(source.dtype), []
+    for columns in block_rows_to_try(features, dtype):
+        n_leaves = count_leaves(source.shape[1], -(-source.shape[1] // columns), features.row_bytes)
+        for leaves in sorted({min(threads, n_leaves), 1}, reverse=True):
+            plan = _planned(source, features, model, (columns, n_leaves, leaves), allowed, process)
+            if plan.projected_bytes <= allowed:
+                return plan
+            plans.append(plan)
+    return min(plans, key=lambda plan: plan.projected_bytes)
+
+
+def _planned(
+    source: Source, features: Source, model: PCAModel, work: tuple[int, int, int], allowed: int, process: int
+) -> Plan:
+    (n, d), k, (columns, n_leaves, leaves) = source.shape, len(model.components), work
+    score, width = model.score_dtype(source.dtype).itemsize, _width(model, columns)
+    buffers = (2 * columns * features.row_bytes if features.buffered else 0) + features.overhead_bytes(columns)
+    memory = {
+        "process": process + ALLOWANCE_BYTES,
+        "blocks": leaves * buffers,
+        "axes": leaves * k * width * (24 + score),
+        "scores": (5 * leaves + 2) * 8 * n * k + leaves * 2 * max(SLAB_BYTES, width * score),
+    }
+    return Plan(
+        solver="scores",
+        reason="samples are projected on components that are there already, a band of features at a time",
+        n_samples=n,
+        n_features=d,
+        dtype=str(source.dtype),
+        work_dtype=str(work_dtype(source.dtype)),
+        n_components=k,
+        passes=1,
+        rows_per_block=columns,
+        n_blocks=-(-d // columns),
+        n_leaves=n_leaves,
+        leaves_in_flight=leaves,
+        window=2 * leaves,
+        threads=leaves,
+        threads_per_leaf=1,
+        tile=0,
+        bytes_to_read=bytes_to_read(features, columns),
+        flops=2.0 * n * d * k,
+        projected_bytes=sum(memory.values()),
+        allowed_bytes=allowed,
+        memory=memory,
+        axis="features",
+        merge="what the features of a leaf give to the scores is added in the order of the features",
+    )
+
+
+def _width(model: PCAModel, columns: int) -> int:
+    stored = model.components
+    return stored.width if isinstance(stored, StoredComponents) else min(columns, slab_features(len(stored)))
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """What the features of a leaf give to the scores."""
+
+    source: Source
+    """The data by features."""
+    model: PCAModel
+    """What samples are projected with."""
+    columns: int
+    """Features of a block."""
+    dtype: np.dtype[Any]
+    """Data type of products and scores."""
+
+    def for_leaf(self, leaf: Leaf) -> PartTask:
+        """Return the task with no more of the source than `leaf` needs."""
+        return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
+
+    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
+        """Project."""
+        scores = np.zeros((self.source.shape[1], len(self.model.components)))
+        total, width = ReadCount(), _width(self.model, self.columns)
+        for block, count in read_ahead(self.source, leaf):
+            start, end = block.start, block.start + len(block)
+            for first in range(start // width * width, end, width):  # at the edges of stored slabs
+                part = slice(max(start, first), min(end, first + width))
+                rows = block.values[part.start - start : part.stop - start].T
+                with np.errstate(over="ignore", invalid="ignore"):
+                    add_scores(self.model, part, self._components(part), rows, self.dtype, scores)
+                if not np.isfinite(scores).all():
+                    self._refuse(rows, part.start)
+            total += count
+            if on_block is not None:
+                on_block(block, count)
+            if stop is not None and stop.is_set():
+                raise StoppedError
+        return LeafResult(scores, total)
+
+    def _components(self, part: slice) -> FloatArray:
+        stored = self.model.components
+        return stored.slab(part.start, part.stop) if isinstance(stored, StoredComponents) else stored[:, part]
+
+    def _refuse(self, rows: NDArray[Any], first_column: int) -> None:
+        """Raise `NotFiniteError` for what has no meaning: infinity, and NaN unless the model says what it means."""
+        refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
+        refuse(rows, 0, first_column)
+
+
+def scores_by_features(
+    source: Source, model: PCAModel, plan: Plan, progress: ProgressCallback | None = None
+) -> tuple[FloatArray, ReadCount]:
+    """Return the scores of all samples without whitening, ``(n_samples, k)``, and what reading by features cost."""
+    features = source.by_features()
+    features.check()
+    scores, count = np.zeros((source.shape[0], len(model.components))), ReadCount()
+    task = PartTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
+    results = execute(task, plan, Meter("scores", plan.extent, progress), active_client(source))
+    with one_blas_thread(), closing(results):
+        for result in results:
+            scores += result.state
+            count += result.count
+    return scores, count

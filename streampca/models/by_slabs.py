@@ -1,0 +1,85 @@
+"""Scores, and rows from scores, a slab of features at a time: for components on disk, and for data that is read by features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.models.stored_components import SLAB_BYTES, StoredComponents
+
+if TYPE_CHECKING:
+    from streampca.models.pca import PCAModel
+
+FloatArray = NDArray[np.float64]
+
+
+def transform(model: PCAModel, stored: StoredComponents, rows: Any, out: NDArray[Any]) -> NDArray[Any]:
+    """Write the scores of `rows`, dense or sparse, ``(n_rows, n_features)``, to `out`, ``(n_rows, k)``, and return it.
+
+    As `PCAModel.transform`, with sums over slabs in float64. Every call reads all components once.
+    """
+    scores = np.zeros(out.shape)
+    for part, slab in stored.slabs():
+        add_scores(model, part, slab, rows[:, part], out.dtype, scores)
+    if model.whiten:
+        scores /= model.deviations
+    out[...] = scores
+    return out
+
+
+def add_scores(
+    model: PCAModel, features: slice, slab: FloatArray, rows: Any, dtype: np.dtype[Any], scores: FloatArray
+) -> None:
+    """Add to `scores`, ``(n_rows, k)``, what some features give to them, without whitening.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Its mean, weights and what stands for missing values.
+    features : slice
+        Which features.
+    slab : array, shape (k, n_some)
+        Components for them.
+    rows : array or sparse matrix, shape (n_rows, n_some)
+        Values of them.
+    dtype : dtype
+        In which products are taken.
+    scores : array, shape (n_rows, k)
+        Is added to.
+    """
+    weights, mean = model.weights_of(features), model.mean[features]
+    axes = (slab if weights is None else slab * weights).T.astype(dtype)
+    if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made
+        scores += rows @ axes
+        scores -= mean @ axes
+        return
+    centre = mean.astype(dtype)
+    scores -= (mean - centre) @ axes
+    fill = None
+    if model.fill is not None and rows.dtype.kind == dtype.kind:
+        fill = (model.fill[features] - centre).astype(dtype)
+    step = max(1, SLAB_BYTES // (max(1, len(mean)) * dtype.itemsize))
+    for start in range(0, len(rows), step):
+        own = slice(start, start + step)
+        centred = np.subtract(rows[own], centre, dtype=dtype)
+        if fill is not None:
+            np.copyto(centred, fill, where=np.isnan(centred))
+        scores[own] += centred @ axes
+
+
+def inverse_transform(model: PCAModel, stored: StoredComponents, scores: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``, in their data type."""
+    dtype = scores.dtype
+    rows = np.empty((len(scores), stored.shape[1]), dtype=dtype)
+    for part, slab in stored.slabs():
+        own = scores @ slab.astype(dtype)
+        if model.scale is not None:
+            own *= model.scale[part].astype(dtype)
+        if model.feature_weight is not None:
+            root = np.sqrt(model.feature_weight[part])
+            own *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
+        own += model.mean[part].astype(dtype)
+        rows[:, part] = own
+    return rows
