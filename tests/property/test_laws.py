@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerances
+from draws import draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import kinds_of_rows
 from numpy.typing import NDArray
 from strategies import Chunked, chunked
 
-from streampca.accumulators import Accumulator, Covariance, Joint, Moments, Rows, Triangle
+from streampca.accumulators import Accumulator, Adaptive, Covariance, Joint, Moments, Rows, Sketch, Triangle
 from streampca.accumulators.centring import work_dtype
 from streampca.engine.fold import fold
 
@@ -105,6 +106,73 @@ def right_triangle(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
         assert_within(taken.T @ taken, wanted.T @ wanted, error)
 
 
+def sketch(rows: NDArray[Any], **parameters: Any) -> Sketch:
+    """Return a sketch with as many columns as features, so that nothing of the matrix escapes it."""
+    test = np.eye(rows.shape[1], dtype=work_dtype(rows.dtype))[::-1]
+    return Sketch(np.ascontiguousarray(test), ddof=0, **parameters)
+
+
+def same_sketch(accumulator: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    assert (left.n_samples, left.weight) == (right.n_samples, right.weight)
+    if not left.n_samples:
+        return
+    assert_within(left.mean, right.mean, tolerances.mean(rows))
+    one, other = accumulator.finalize(left), accumulator.finalize(right)
+    error = tolerances.scatter(rows) if accumulator.center else tolerances.second_moment(rows)
+    if not accumulator.scale:
+        assert_within(one.products, other.products, error[:, ::-1] / left.n_samples)
+    assert_within(one.variance, other.variance, tolerances.scatter(rows).diagonal() / left.n_samples)
+
+
+def right_sketch(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
+    rest, n = centred(rows), len(rows)
+    assert state.n_samples == n
+    assert_within(state.mean, rows[0].astype(np.float64) + centred_mean(rows), tolerances.mean(rows))
+    found, error = accumulator.finalize(state), tolerances.scatter(rows) / n
+    assert_within(found.variance, (rest**2).sum(axis=0) / n, error.diagonal())
+    taken = rest if accumulator.center else rows.astype(np.float64)
+    error = error if accumulator.center else tolerances.second_moment(rows) / n
+    matrix = taken.T @ taken / n * np.outer(found.weights, found.weights)
+    error = error * np.outer(found.weights, found.weights)
+    if accumulator.scale:
+        error = error + tolerances.correlation(rows) * (np.abs(matrix) + 1)
+    # F C Ω = F C F · F⁻¹Ω, whatever F is
+    size = np.abs(found.test).max(initial=0.0, axis=0)
+    assert_within(found.products, matrix @ found.test, (error[:, ::-1] + error.max()) * size)
+    assert_within(found.diagonal, matrix.diagonal(), error.diagonal())
+
+
+def adaptive(rows: NDArray[Any], **parameters: Any) -> Adaptive:
+    """Return an accumulator that keeps as many directions as there are features, so that it loses none."""
+    return Adaptive(rows.shape[1], max(5, len(rows) // 8), **parameters)
+
+
+def same_adaptive(accumulator: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    one, other = accumulator.finalize(left), accumulator.finalize(right)
+    assert (one.n_samples, one.weight) == (other.n_samples, other.weight)
+    assert_within(one.mean, other.mean, tolerances.mean(rows))
+    gap = (one.vectors * one.values) @ one.vectors.T - (other.vectors * other.values) @ other.vectors.T
+    assert_within(np.abs(gap).max(), 0.0, error_of_adaptive(accumulator, rows))
+
+
+def right_adaptive(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
+    found = accumulator.finalize(state)
+    assert (found.n_samples, found.weight) == (len(rows), len(rows))
+    assert_within(found.mean, rows[0].astype(np.float64) + centred_mean(rows), tolerances.mean(rows))
+    taken = centred(rows) if accumulator.center else rows.astype(np.float64)
+    taken = taken if accumulator.metric is None else taken * accumulator.metric
+    error = error_of_adaptive(accumulator, rows)
+    assert_within((found.vectors * found.values) @ found.vectors.T, taken.T @ taken, error)
+    assert found.discarded <= error
+
+
+def error_of_adaptive(accumulator: Any, rows: NDArray[Any]) -> float:
+    """Return the error of all entries: orthogonal transformations mix features, so the largest counts for every one."""
+    error = tolerances.scatter(rows) if accumulator.center else tolerances.second_moment(rows)
+    factor = 1.0 if accumulator.metric is None else float(accumulator.metric.max())
+    return float(np.trace(error)) * factor**2
+
+
 def same_moments(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
     assert left.n_samples == right.n_samples
     assert_within(left.mean, right.mean, tolerances.mean(rows))
@@ -163,6 +231,20 @@ LAWS = [
     Law("triangle", lambda _: Triangle(), same_triangle, right_triangle),
     Law("triangle about zero", lambda _: Triangle(center=False, ddof=0), same_triangle, right_triangle),
     Law("triangle scaled", lambda _: Triangle(scale=True), same_triangle, right_triangle),
+    Law("sketch", sketch, same_sketch, right_sketch),
+    Law("sketch about zero", lambda rows: sketch(rows, center=False), same_sketch, right_sketch),
+    Law("sketch scaled", lambda rows: sketch(rows, scale=True), same_sketch, right_sketch),
+    Law("sketch from one origin", lambda rows: sketch(rows, origin=rows[0].astype(np.float64)), same_sketch, right_sketch),
+    Law("adaptive", adaptive, same_adaptive, right_adaptive),
+    Law("adaptive about zero", lambda rows: adaptive(rows, center=False), same_adaptive, right_adaptive),
+    Law("adaptive and shrinking", lambda rows: adaptive(rows, shrink=True), same_adaptive, right_adaptive),
+    Law(
+        "adaptive in a metric",
+        lambda rows: adaptive(rows, metric=np.linspace(0.5, 2.0, rows.shape[1])),
+        same_adaptive,
+        right_adaptive,
+    ),
+    *draws(Law),
     MOMENTS,
     ROWS,
     Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("same"), each_part("right")),

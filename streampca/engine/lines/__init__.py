@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
     from streampca.sources.base import Source
 
-SOLVERS = ("covariance", "gram", "qr")
+SOLVERS = ("covariance", "gram", "qr", "adaptive", "sketch")
 """Names of the solvers that run; each is a module of this package."""
+APPROXIMATE = ("adaptive", "sketch")
+"""Names of those whose answer carries an error, and a certificate of it."""
 
 
 class Line(Protocol):
@@ -55,8 +57,9 @@ class ContinuedLine(Line, Protocol):
         client: Any = None,
         keep_rows: int = 0,
         progress: ProgressCallback | None = None,
+        **like: Any,
     ) -> Gathered:
-        """Read the source once and return its state."""
+        """Read the source once and return its state; a sketch takes the test matrix of an `accumulator` if one is given."""
         ...
 
     def solve_model(
@@ -72,7 +75,7 @@ class ContinuedLine(Line, Protocol):
         ...
 
 
-CONTINUED = ("covariance", "qr")
+CONTINUED = ("covariance", "qr", "sketch")
 """Names of the solvers that are a `ContinuedLine`."""
 
 

@@ -1,0 +1,206 @@
+"""Mean and scatter of the kernel values between rows and landmarks: the state of streamed kernel PCA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import FloatArray, refuse_not_finite, step_between
+from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
+from streampca.block import Block, as_block
+from streampca.errors import NotFiniteError
+from streampca.workspace import borrow
+
+_SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that stay in the cache between their product and their sum
+
+
+class Prepared(Protocol):
+    """A kernel with one side filled in."""
+
+    def __call__(self, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the kernel values of `rows` with the rows it was prepared for."""
+        ...
+
+
+class Diagonal(Protocol):
+    """A kernel, as far as its values κ(x, x) go."""
+
+    def diagonal(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return κ(x, x) of every row, ``(n_rows,)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class KernelFeaturesState:
+    """What has been seen of the rows so far."""
+
+    values: CovarianceState
+    """Number of rows, mean and scatter of their kernel values with the landmarks."""
+    trace: float
+    """Σ κ(x, x) over the rows."""
+
+
+@dataclass(frozen=True)
+class KernelSums:
+    """Sums over all rows x of their features f(x): kernel values with the landmarks, or linear functions of them."""
+
+    n_samples: int
+    """Number of rows."""
+    mean: FloatArray
+    """f̄, the mean of f(x), ``(r,)``."""
+    scatter: FloatArray
+    """Σ (f(x) − f̄)(f(x) − f̄)ᵀ, ``(r, r)``."""
+    trace: float
+    """Σ κ(x, x)."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFeatures:
+    """Accumulate the covariance of kernel values k(x) = (κ(x, z₁), …, κ(x, z_m)), or of Aᵀ(k(x) − c), and Σ κ(x, x).
+
+    Rows are turned into kernel values while they are in the cache, moved by c, the mean of the landmarks' kernel values,
+    and a panel of them is added to the scatter as in `Covariance`: products in the type of the rows, sums in float64. The features that make κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x),
+    φ(x) = Aᵀ k(x), so their covariance can follow at the end, AᵀΣA: m² + 2 m d flops and m kernel values a row. A
+    magnifies rounding: with products in float32 an error of 6e-8 of the largest entries of Σ becomes one of
+    6e-8 w₁/w_r, for the largest and smallest eigenvalues w of K_mm that are kept. Where that matters, A is given
+    here, each panel is multiplied by it (2 m r flops a row), and the error is 6e-8 √(w₁/w_r) in φ, which averages out.
+    """
+
+    prepared: Prepared
+    """The kernel with the landmarks filled in."""
+    kernel: Diagonal
+    """The kernel itself, for κ(x, x)."""
+    origin: NDArray[Any]
+    """c, near the mean of k(x), in the type in which kernel values are computed, ``(m,)``; enters the bits of the result."""
+    matrix: NDArray[Any] | None = None
+    """A in that type, ``(m, r)``, or None for kernel values k(x) themselves."""
+    n_threads: int = 1
+    """Threads that share the tiles of one update; changes the time, never the bits."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the type in which kernel values are computed: that of landmarks and rows."""
+        return self.origin.dtype
+
+    @property
+    def n_columns(self) -> int:
+        """Return r, the length of f(x)."""
+        return len(self.origin) if self.matrix is None else int(self.matrix.shape[1])
+
+    @property
+    def covariance(self) -> Covariance:
+        """Return the accumulator of the kernel values."""
+        return Covariance(ddof=0, n_threads=self.n_threads)
+
+    def init(self, n_features: int) -> KernelFeaturesState:
+        """Return the state of no rows."""
+        return KernelFeaturesState(self.covariance.init(self.n_columns), 0.0)
+
+    def update(self, state: KernelFeaturesState, block: Block | NDArray[Any]) -> KernelFeaturesState:
+        """Return `state` with the rows of `block`, ``(n_rows, n_features)``, added to it in place.
+
+        Raises
+        ------
+        NotFiniteError
+            If rows hold NaN or infinity, or their kernel values overflow.
+        """
+        block = as_block(block)
+        n_panels = -(-len(block) // panel_rows(self.n_columns, self.dtype))
+        for i in range(n_panels):
+            part = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
+            if len(part):
+                state = self._add_panel(state, part)
+        return state
+
+    def _add_panel(self, state: KernelFeaturesState, panel: Block) -> KernelFeaturesState:
+        n_rows = len(panel)
+        rows = borrow("kernel features", (n_rows, self.n_columns), self.dtype)
+        mean, trace = np.zeros(self.n_columns), 0.0
+        step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // (len(self.origin) * self.dtype.itemsize)))
+        ones = np.ones(step, dtype=self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, n_rows, step):
+                out = rows[start : start + step]
+                own = in_panel(panel.part(start, start + step), self.dtype)
+                self._fill(own, out)
+                mean += ones[: len(out)] @ out
+                trace += float(self.kernel.diagonal(own).sum())
+        mean /= n_rows
+        if not (np.isfinite(mean).all() and np.isfinite(trace)):
+            raise NotFiniteError(
+                f"kernel values of rows {panel.start} to {panel.start + n_rows - 1} overflow {self.dtype}: rescale the data first"
+            )
+        values, n = state.values, state.values.weight + n_rows
+        origin = self._origin
+        if values.weight == 0:
+            values = replace(values, origin=origin, offset=mean)
+        apart = step_between(values.origin, values.offset, origin, mean)
+        share = n_rows / n
+        self.covariance.add_scatter(values.scatter, rows, apart, values.weight * share, mean, float(n_rows))
+        return KernelFeaturesState(
+            replace(
+                values, n_samples=values.n_samples + n_rows, weight=n, weight_squares=n, offset=values.offset + apart * share
+            ),
+            state.trace + trace,
+        )
+
+    @property
+    def _origin(self) -> FloatArray:
+        """Return what was subtracted from f(x) before it was summed, ``(r,)``."""
+        return self.origin.astype(np.float64) if self.matrix is None else np.zeros(self.n_columns)
+
+    def _fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write k(x) − c, or Aᵀ(k(x) − c), of a few rows that stay in the cache to `out`."""
+        values = out if self.matrix is None else borrow("kernel values", (len(rows), len(self.origin)), self.dtype)
+        self.prepared(rows, out=values)
+        values -= self.origin
+        if self.matrix is not None:
+            np.matmul(values, self.matrix, out=out)
+
+    def merge(self, states: Sequence[KernelFeaturesState]) -> KernelFeaturesState:
+        """Return the state of all rows behind `states`."""
+        values = self.covariance.merge([state.values for state in states])
+        return KernelFeaturesState(values, sum(state.trace for state in states))
+
+    def absorb(self, state: KernelFeaturesState, other: KernelFeaturesState) -> KernelFeaturesState:
+        """Return `state` merged with `other`, in the memory of `state`."""
+        return KernelFeaturesState(self.covariance.absorb(state.values, other.values), state.trace + other.trace)
+
+    def finalize(self, state: KernelFeaturesState) -> KernelSums:
+        """Return the sums as plain arrays."""
+        scatter = self.covariance.grid(self.n_columns).dense(state.values.scatter)
+        if not np.isfinite(scatter).all():
+            raise NotFiniteError(f"products of kernel values overflow {self.dtype}: rescale the data first")
+        return KernelSums(state.values.n_samples, state.values.mean, scatter, state.trace)
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return self.covariance.state_bytes(self.n_columns) + 8
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of updates in one thread: kernel values twice, rows as the kernel takes them."""
+        rows = min(n_rows, panel_rows(self.n_columns, self.dtype))
+        slab = _SLAB_ROWS * (len(self.origin) + n_features)
+        own = (rows * self.n_columns + slab) * self.dtype.itemsize
+        return own + self.n_threads * 8 * self.covariance.grid(self.n_columns).longest_side ** 2
+
+
+def in_panel(part: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the rows of `part` as contiguous numbers of `dtype`; sparse rows are filled in.
+
+    Raises
+    ------
+    NotFiniteError
+        If they hold NaN or infinity.
+    """
+    values: Any = part.values
+    if hasattr(values, "toarray"):
+        values = values.toarray()
+    rows: NDArray[Any] = np.ascontiguousarray(values, dtype=dtype)
+    if not np.isfinite(rows).all():
+        refuse_not_finite(rows, part.start)
+    return rows

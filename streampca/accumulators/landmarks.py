@@ -1,0 +1,307 @@
+"""Rows drawn at random while the data passes by, each by a number that belongs to its place in the source."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from streampca.accumulators.centring import refuse_not_finite
+from streampca.accumulators.sparse import refuse_stored
+from streampca.block import Block, as_block
+from streampca.errors import DataError, NotFiniteError, ParameterError
+from streampca.kernels.base import FloatArray, Kernel, Prepared, dense, panels
+from streampca.seeding import hashes
+
+_PANEL_ROWS = 1 << 15
+_LARGEST_BELOW_1 = 1 - 2.0**-53
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """Rows that stand for all rows."""
+
+    index: NDArray[np.int64]
+    """Their numbers within the source, ascending, shape ``(n_landmarks,)``."""
+    rows: NDArray[Any]
+    """The rows, ``(n_landmarks, n_features)``."""
+    weights: FloatArray
+    """What each was drawn in proportion to, or the number of rows that it stands for; ``(n_landmarks,)``."""
+    n_samples: int
+    """Number of rows of positive weight that they were drawn from."""
+    weight: float
+    """Sum of the weights of these rows."""
+
+
+@dataclass(frozen=True)
+class LandmarksState:
+    """The rows with the smallest keys that have been seen so far, in no order."""
+
+    n_samples: int
+    """Number of rows of positive weight."""
+    weight: float
+    """Sum of their weights."""
+    keys: FloatArray
+    """Logarithm of the key of each row, shape ``(n_kept,)``."""
+    index: NDArray[np.int64]
+    """Row numbers within the source, ``(n_kept,)``."""
+    weights: FloatArray
+    """Weights of the rows, ``(n_kept,)``."""
+    rows: NDArray[Any]
+    """The rows, ``(n_kept, n_features)``."""
+
+
+class Draw(ABC):
+    """Draw rows without replacement in proportion to weights, in one pass.
+
+    Row i of the source has the number u_i in (0, 1), a hash of (seed, purpose, i), and the key −log(1 − u_i) / w_i, which is
+    exponentially distributed; the rows with the smallest keys are kept. So the draw depends on the seed and on the rows
+    alone: not on blocks, on their order, or on who merges what. Where all weights are 1 this is the bottom-k sample of the
+    hashes; else it is successive sampling (Efraimidis & Spirakis 2006, algorithm A, whose keys u^(1/w) have the opposite
+    order of the same numbers). Rows of weight 0 are never drawn. A row that comes twice is kept once.
+    """
+
+    n_landmarks: int
+    seed: int
+    dtype: str
+    purpose: str
+
+    def __post_init__(self) -> None:
+        if self.n_landmarks < 1:
+            raise ParameterError(f"n_landmarks={self.n_landmarks}: expected at least 1")
+
+    def init(self, n_features: int) -> LandmarksState:
+        """Return the state of no rows."""
+        nothing = np.empty(0)
+        index = np.empty(0, dtype=np.int64)
+        return LandmarksState(0, 0.0, nothing, index, nothing.copy(), np.empty((0, n_features), dtype=self.dtype))
+
+    def update(self, state: LandmarksState, block: Block | NDArray[Any]) -> LandmarksState:
+        """Return `state` with the rows of `block` taken into the draw; rows that are kept are copied.
+
+        Raises
+        ------
+        NotFiniteError
+            If a row that is drawn holds NaN or infinity, or a weight that depends on the rows is not finite.
+        """
+        block = as_block(block)
+        for start in range(0, len(block), _PANEL_ROWS):
+            state = self._draw(state, block.part(start, min(start + _PANEL_ROWS, len(block))))
+        return state
+
+    def merge(self, states: Sequence[LandmarksState]) -> LandmarksState:
+        """Return the draw from all rows behind `states`; none of them is changed."""
+        total = self.init(states[0].rows.shape[1])
+        for state in states:
+            total = self.absorb(total, state)
+        return total
+
+    def absorb(self, state: LandmarksState, other: LandmarksState) -> LandmarksState:
+        """Return the draw from the rows behind both; may reuse the memory of `state`."""
+        state = replace(state, n_samples=state.n_samples + other.n_samples, weight=state.weight + other.weight)
+        return self._admit(state, other.keys, other.index, other.weights, lambda chosen: other.rows[chosen])
+
+    def finalize(self, state: LandmarksState) -> Landmarks:
+        """Return the rows that were drawn; `DataError` if rows were seen but all weights are 0."""
+        if state.n_samples and not len(state.index):
+            raise DataError(f"all {state.n_samples} rows have weight 0, so none can be drawn: choose uniform sampling")
+        order = np.argsort(state.index)
+        return Landmarks(
+            state.index[order], state.rows[order], state.weights[order], state.n_samples, float(state.weight)
+        )
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a full state in bytes."""
+        return self.n_landmarks * (24 + n_features * np.dtype(self.dtype).itemsize)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes: keys of a panel, and copies of the rows that are kept of it."""
+        panel = min(n_rows, _PANEL_ROWS)
+        return 80 * (panel + self.n_landmarks) + 2 * min(panel, self.n_landmarks) * n_features * max(8, itemsize)
+
+    @abstractmethod
+    def _weights(self, block: Block) -> FloatArray | None:
+        """Return the weight of each row of `block`, None if all are 1."""
+
+    def _draw(self, state: LandmarksState, block: Block) -> LandmarksState:
+        weights = self._weights(block)
+        index = np.arange(block.start, block.start + len(block), dtype=np.int64)
+        # Within (0, 1): the largest hashes are rounded up to 1.
+        u = (hashes(index.astype(np.uint64), self.seed, self.purpose) + 0.5) * 2.0**-64
+        np.minimum(u, _LARGEST_BELOW_1, out=u)
+        if weights is None:
+            state = replace(state, n_samples=state.n_samples + len(block), weight=state.weight + len(block))
+            local = np.flatnonzero(u <= np.exp(self._bound(state)) * (1 + 1e-12))  # −log(1 − u) ≥ u
+            weights, keys = np.ones(len(local)), np.log(-np.log1p(-u[local]))
+        else:
+            self._require_finite(weights, block)
+            seen = len(block) if block.weights is None else int((block.weights > 0).sum())
+            state = replace(state, n_samples=state.n_samples + seen, weight=state.weight + float(weights.sum()))
+            keys = np.full(len(block), np.inf)
+            np.log(-np.log1p(-u), out=keys, where=weights > 0)
+            np.subtract(keys, np.log(weights, where=weights > 0, out=np.zeros_like(weights)), out=keys)
+            local = np.flatnonzero((keys <= self._bound(state)) & (weights > 0))
+            weights, keys = weights[local], keys[local]
+
+        def rows(chosen: NDArray[np.intp]) -> NDArray[Any]:
+            taken = dense(block.values[local[chosen]])
+            if taken.dtype.kind == "f" and not np.isfinite(taken).all():
+                refuse(block)
+            return taken
+
+        return self._admit(state, keys, index[local], weights, rows)
+
+    def _bound(self, state: LandmarksState) -> float:
+        """Return the largest key that is kept, infinity as long as there is room."""
+        return float(state.keys.max()) if len(state.keys) >= self.n_landmarks else np.inf
+
+    def _admit(
+        self,
+        state: LandmarksState,
+        keys: FloatArray,
+        index: NDArray[np.int64],
+        weights: FloatArray,
+        rows: Callable[[NDArray[np.intp]], NDArray[Any]],
+    ) -> LandmarksState:
+        """Keep the smallest of the old and the new keys; ``rows(chosen)`` returns the new rows that get a place."""
+        n_old = len(state.keys)
+        all_keys, all_index = np.concatenate([state.keys, keys]), np.concatenate([state.index, index])
+        order = np.lexsort((all_index, all_keys))
+        again = np.zeros(len(order), dtype=bool)
+        again[1:] = all_index[order[1:]] == all_index[order[:-1]]
+        best = order[~again][: self.n_landmarks]
+        chosen = np.sort(best[best >= n_old]) - n_old
+        if not len(chosen):
+            return state
+        evicted = np.setdiff1d(np.arange(n_old), best[best < n_old])
+        new, n_free = rows(chosen), len(evicted)
+        parts = (
+            (state.keys, keys[chosen]),
+            (state.index, index[chosen]),
+            (state.weights, weights[chosen]),
+            (state.rows, new),
+        )
+        joined: list[Any] = []
+        for old, taken in parts:
+            old[evicted] = taken[:n_free]
+            rest = taken[n_free:]
+            joined.append(np.concatenate([old, rest.astype(old.dtype, copy=False)]) if len(rest) else old)
+        return replace(state, keys=joined[0], index=joined[1], weights=joined[2], rows=joined[3])
+
+    def _require_finite(self, weights: FloatArray, block: Block) -> None:
+        if np.isfinite(weights).all():
+            return
+        refuse(block)
+        row = block.start + int(np.flatnonzero(~np.isfinite(weights))[0])
+        raise NotFiniteError(f"the weight of row {row} is not finite: rescale the features, or choose uniform sampling")
+
+
+@dataclass(frozen=True)
+class UniformLandmarks(Draw):
+    """Draw rows that are all equally likely, or in proportion to the weights of their block; see `Draw`."""
+
+    n_landmarks: int
+    """How many rows to keep."""
+    seed: int = 0
+    """Seed of the draw."""
+    dtype: str = "float64"
+    """Data type in which rows are kept: that of the source."""
+    purpose: str = "landmarks"
+    """Draws for different purposes are independent of each other."""
+
+    def _weights(self, block: Block) -> FloatArray | None:
+        return block.weights
+
+
+@dataclass(frozen=True)
+class WeightedLandmarks(Draw):
+    """Draw rows in proportion to κ(x, x)², times the weights of their block; see `Draw`.
+
+    Sampling by the diagonal of the kernel matrix (Drineas & Mahoney 2005), for kernels whose diagonal varies.
+    """
+
+    n_landmarks: int
+    """How many rows to keep."""
+    kernel: Kernel
+    """The kernel κ."""
+    seed: int = 0
+    """Seed of the draw."""
+    dtype: str = "float64"
+    """Data type in which rows are kept: that of the source."""
+    purpose: str = "landmarks"
+    """Draws for different purposes are independent of each other."""
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes: that of a uniform draw, and what the diagonal takes."""
+        return super().scratch_bytes(n_features, n_rows, itemsize) + self.kernel.scratch_bytes(1024, n_features)
+
+    def _weights(self, block: Block) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _times(np.square(self.kernel.diagonal(block.values)), block)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnNormLandmarks(Draw):
+    """Draw rows in proportion to n / r · Σ_j κ(x, x_j)² over r rows x_j drawn before, times the weights of their block.
+
+    Sampling by the squared norms of the columns of the kernel matrix (Drineas, Kannan & Mahoney 2006), which are
+    estimated: with all n rows for the x_j they are exact, at n² kernel values. A second pass, after the one that drew the
+    x_j. Kernel values are taken in float64, so that the draw does not depend on how the rows are cut into blocks.
+    """
+
+    n_landmarks: int
+    """How many rows to keep."""
+    kernel: Kernel
+    """The kernel κ."""
+    reservoir: NDArray[Any]
+    """The rows x_j, all equally likely, ``(n_reservoir, n_features)``."""
+    n_samples: int
+    """Number n of rows of the source."""
+    seed: int = 0
+    """Seed of the draw."""
+    dtype: str = "float64"
+    """Data type in which rows are kept: that of the source."""
+    purpose: str = "landmarks"
+    """Draws for different purposes are independent of each other."""
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """Return the kernel with the reservoir."""
+        return self.kernel.prepare(self.reservoir, np.float64)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes: that of a uniform draw, and a panel of kernel values."""
+        n = len(self.reservoir)
+        own = 8 * 1024 * n + self.kernel.prepared_bytes(n, n_features) + self.kernel.scratch_bytes(n, n_features)
+        return super().scratch_bytes(n_features, n_rows, itemsize) + own
+
+    def _weights(self, block: Block) -> FloatArray:
+        weights = np.empty(len(block))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in panels(len(block), len(self.reservoir)):
+                values = self.prepared(block.values[part])
+                np.einsum("ij,ij->i", values, values, out=weights[part])
+            weights *= self.n_samples / max(1, len(self.reservoir))
+            return _times(weights, block)
+
+
+def _times(weights: FloatArray, block: Block) -> FloatArray:
+    """Return `weights` times those of the rows of `block`; 0 for rows of weight 0, whatever they hold."""
+    if block.weights is None:
+        return weights
+    weighted: FloatArray = np.where(block.weights > 0, weights * block.weights, 0.0)
+    return weighted
+
+
+def refuse(block: Block) -> None:
+    """Raise `NotFiniteError` if rows of `block` hold NaN or infinity."""
+    if issparse(block.values):
+        refuse_stored(block.values, block.start)
+    else:
+        refuse_not_finite(block.values, block.start)

@@ -1,0 +1,227 @@
+"""From the products of a sketch to a model: the best matrix below the covariance that they give, and what can be said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.certificate import Certified, certified
+from streampca.models.missing import with_missing
+from streampca.models.pca import PCAModel
+from streampca.nystrom import LowRank, Precision, converted, nystrom
+from streampca.seeding import generator
+from streampca.selection import Count, as_selection
+from streampca.solve import Spectrum, signed
+from streampca.tall import orthonormal
+
+if TYPE_CHECKING:
+    from streampca.accumulators import Sketched, SketchState
+    from streampca.engine.parameters import Parameters
+
+FloatArray = NDArray[np.float64]
+
+
+class Chain:
+    """Test matrices and their products, a pair for each pass, in the space of centred, scaled and weighted features."""
+
+    def __init__(self, n_features: int, columns: int) -> None:
+        self._test = np.empty((n_features, columns))
+        self._products = np.empty((n_features, columns))
+        self._used = self._last = 0
+        self._orthonormal = True
+
+    def add(self, test: FloatArray, products: FloatArray, *, orthonormal: bool = True) -> None:
+        """Append a pair; where there is no room, in the place of all that was there.
+
+        `orthonormal` says whether the columns of `test` are, among themselves and to those that are kept, up to the rounding of
+        the rows.
+        """
+        width = test.shape[1]
+        self._last = self._used if self._used + width <= self._test.shape[1] else 0
+        self._orthonormal = orthonormal and (self._orthonormal or not self._last)
+        self._used = self._last + width
+        self._test[:, self._last : self._used] = test
+        self._products[:, self._last : self._used] = products
+
+    @property
+    def test(self) -> FloatArray:
+        """Return all test matrices side by side, ``(n_features, n_columns)``."""
+        return self._test[:, : self._used]
+
+    @property
+    def products(self) -> FloatArray:
+        """Return their products with the matrix, of the same shape."""
+        return self._products[:, : self._used]
+
+    def span(self, n_threads: int) -> FloatArray:
+        """Return nearly orthonormal columns that span all test matrices."""
+        return self.test if self._orthonormal else orthonormal(self.test, n_threads=n_threads)
+
+    @property
+    def newest(self) -> FloatArray:
+        """Return the products of the last pass."""
+        return self._products[:, self._last : self._used]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the certificate is made from, beside the answer itself."""
+
+    held_out: FloatArray
+    """Gaussian columns G that had no say in the answer, ``(n_features, n_columns)``."""
+    products: FloatArray
+    """Their products with the matrix, of the same shape."""
+    stretch: float
+    """How much an error may be larger than G shows, because the scales it was drawn for were those of the pilot."""
+    again: tuple[FloatArray, FloatArray] | None = None
+    """What of these products lies outside all test matrices, and its own products from a later pass (see `certified`)."""
+    discarded: float | None = None
+    """Largest variance that the updates of an incremental answer left out."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A matrix of low rank below the covariance matrix, and what can be said of it."""
+
+    low_rank: LowRank
+    """All eigenpairs that were found."""
+    reported: LowRank
+    """The pairs that are reported: the same, or those of the literature's conversion."""
+    n_components: int
+    """How many of them are taken."""
+    reached: bool
+    """Whether that is as many as was asked for."""
+    certified: Certified
+    """What can be said of their errors."""
+
+    def within(self, tolerance: float | None) -> bool:
+        """Tell whether every eigenvalue is certified to the relative `tolerance`; with None any answer will do."""
+        return tolerance is None or self.certified.largest_relative_width <= tolerance
+
+    def model(
+        self, known: Sketched, state: SketchState, parameters: Parameters, source: dict[str, Any], n_passes: int
+    ) -> PCAModel:
+        """Return the model of these components; `source` says where the rows came from."""
+        said, k = self.certified.to_dict(n_passes), self.n_components
+        if not self.reached:
+            said["components_missing"] = True
+            said["statement"] += (
+                f"; the sketch gives {k} components, which is fewer than were asked for: a larger sketch_size would give more"
+            )
+        rank = min(said["numerical_rank"], k)
+        axes = completed(self.reported.vectors[:, :k], _wanted(parameters, k, known), parameters.seed)
+        values = np.zeros(axes.shape[1])
+        values[:k] = self.reported.values[:k]
+        residual = said["eigen_residual"] or 0.0
+        spectrum = Spectrum(values, signed(axes), known.total, residual, rank, str(said["eigen_solver"]))
+        model = PCAModel.of_spectrum(
+            spectrum,
+            known,
+            center=parameters.center,
+            scale=parameters.scale,
+            whiten=parameters.whiten,
+            ddof=parameters.ddof,
+            work="float64",
+            source=source,
+            precision=self.certified.precision,
+            feature_weight=parameters.feature_weight,
+            sample_weight=None if known.weight == known.n_samples else known.weight,
+        )
+        self._say_of_the_rest(said, len(values) - k)
+        model = replace(model, certificate=said)
+        return with_missing(model, parameters.missing, state, state.n_left_out, None)
+
+    def _say_of_the_rest(self, said: dict[str, Any], n_more: int) -> None:
+        """Add to the certificate `n_more` directions that no variance was found for.
+
+        Their eigenvalues are at least 0 and at most the next one of Ĉ plus ‖C − Ĉ‖ (Weyl's inequality).
+        """
+        found, certified, low_rank = len(said["component_errors"]), self.certified, self.low_rank
+        said["component_errors"] += [0.0] * n_more
+        said["angle_bounds"] += [None] * n_more
+        if said["eigenvalue_intervals"] is None:
+            return
+        floor = certified.precision * float(low_rank.values.max(initial=0.0)) + low_rank.shift
+        proven = certified.tau + floor
+        best = proven if certified.sigma is None else min(proven, certified.sigma)
+        following = float(low_rank.values[found]) if found < len(low_rank.values) else 0.0
+        said["eigenvalue_intervals"] += [[0.0, float(following + best)] for _ in range(n_more)]
+        said["proven_upper_bounds"] += [float(following + proven)] * n_more
+
+
+def answer_of(
+    known: Sketched,
+    chain: Chain,
+    evidence: Evidence,
+    parameters: Parameters,
+    work: str,
+    n_threads: int,
+    low_rank: LowRank | None = None,
+) -> Answer:
+    """Return the best matrix below C that `chain` gives, or `low_rank`, with its certificate.
+
+    Parameters
+    ----------
+    known : Sketched
+        Moments of the rows.
+    chain : Chain
+        Test matrices and products of all passes that are kept; may be empty with `low_rank`.
+    evidence : Evidence
+        Columns held out.
+    parameters : Parameters
+        What was asked for.
+    work : str
+        Data type of the products.
+    n_threads : int
+        Threads for the products of tall matrices.
+    low_rank : LowRank, optional
+        The answer of an incremental pass.
+    """
+    definite = parameters.missing != "pairwise"
+    precision: Precision = "float32" if work == "float32" else "float64"
+    test, reported = None, None
+    if low_rank is None:
+        test = chain.test
+        low_rank = nystrom(chain.products, test, precision=precision, n_threads=n_threads, definite=definite)
+        if parameters.recovery == "conversion":
+            reported = converted(chain.products, test, n_threads=n_threads).model
+    taken = low_rank if reported is None else reported
+    selection = as_selection(parameters.n_components, min(known.n_samples, len(known.mean)))
+    wanted = selection.select(taken.values, known.total) if len(taken.values) else None
+    n_components = len(taken.values) if wanted is None else wanted
+    said = certified(
+        low_rank,
+        test,
+        total=known.total,
+        n_components=n_components,
+        precision=precision,
+        held_out=evidence.held_out,
+        held_out_products=evidence.products,
+        again=evidence.again,
+        stretch=evidence.stretch,
+        discarded=evidence.discarded,
+        reported=reported,
+        definite=definite,
+        n_threads=n_threads,
+    )
+    reached = wanted is not None or _wanted(parameters, n_components, known) >= min(known.n_samples, len(known.mean))
+    return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), said)
+
+
+def _wanted(parameters: Parameters, found: int, known: Sketched) -> int:
+    """Return how many components the model has: as many as were counted out, with directions without variance if need be."""
+    count = parameters.n_components
+    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    return max(found, min(int(count), known.n_samples, len(known.mean))) if whole else max(found, 1)
+
+
+def completed(axes: FloatArray, n_wanted: int, seed: int) -> FloatArray:
+    """Return orthonormal columns that begin with `axes`, ``(n_features, n_wanted)``; the rest are drawn."""
+    missing = n_wanted - axes.shape[1]
+    if missing <= 0:
+        return axes
+    drawn = np.asarray(generator(seed, "completion").standard_normal((len(axes), missing)))
+    return np.hstack([axes, orthonormal(drawn, axes)])

@@ -1,0 +1,149 @@
+"""Certificates hold: in the trials of scripts/reproduce/coverage.py, and for any rows where they claim a proof."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import spectra
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streampca import PCA
+from streampca.errors import DataError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce" / "coverage.py"
+
+
+@pytest.fixture(scope="module")
+def coverage() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("coverage_of_certificates", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def trials(coverage: ModuleType) -> Any:
+    """Return 24 trials of each method, one for each kind of rows, with seeds that the full form does not use."""
+    return [trial for number, case in enumerate(coverage.CASES) for trial in coverage.trials_of(case, 100 + number % 7)]
+
+
+def test_every_bound_holds_in_every_trial(trials: Any) -> None:
+    """Certificates that fail once in 100 trials would break this once in 60 draws of seeds, where one of 96 may fail... """
+    failed = [trial for trial in trials if trial.failed]
+    assert len(trials) == 96
+    assert len(failed) <= 1, failed
+
+
+def test_widths_are_within_20_times_the_error_but_for_bounds_of_first_order(coverage: ModuleType, trials: Any) -> None:
+    for name, figures in coverage.summary(trials).items():
+        assert figures["above_rounding"] >= 10
+        assert (figures["width_over_error"] <= 20) == (name != "adaptive, one pass"), (name, figures)
+
+
+def test_tables(coverage: ModuleType, trials: Any) -> None:
+    printed = coverage.report(trials)
+    assert printed.count("\n") == 2 + len(coverage.METHODS) + 1 + 2 + len(coverage.CASES) - 1
+    assert "| adaptive, two passes | 24 |" in printed
+
+
+def test_a_certificate_that_claims_too_much_is_noticed(coverage: ModuleType) -> None:
+    """Each bound, narrowed to a tenth of the true error, is found to be violated."""
+    case = coverage.Case("i^-0.5", False, False)
+    rows = coverage.rows_of(case, 0)
+    covariance, values, axes = coverage.exact(rows, False)
+    model = coverage.fitted(rows, coverage.Parameters(10, sketch_size=40, **coverage.METHODS["sketch, one pass"]))
+    said = model.certificate
+
+    def wrong(**claims: Any) -> list[str]:
+        return list(coverage.violated(said | claims, model, covariance, values, axes))
+
+    assert wrong() == []
+    between = [
+        [found, found + 0.1 * (true - found)] for found, true in zip(model.explained_variance, values, strict=False)
+    ]
+    assert wrong(eigenvalue_intervals=between) == ["eigenvalues"]
+    assert wrong(proven_upper_bounds=[upper for _, upper in between]) == ["proven eigenvalues"]
+    low, high = said["relative_residual_interval"]
+    assert wrong(relative_residual_interval=[high, high]) == ["residual"]
+    assert wrong(relative_residual_interval=[low - 1, low]) == ["residual"]
+    assert wrong(eigen_residual=1e-9) == ["eigenpairs"]
+    assert wrong(angle_bounds=[1e-9] * 10) == ["angles"]
+    assert wrong(subspace_angle_bound=1e-9) == ["angles"]
+    assert wrong(unresolved_clusters=[[8, 9, 1e-9]]) == ["angles"]
+    assert wrong(components_for=said["components_for"] | {"0.9": [1, 2]}) == ["counts"]
+
+
+SKETCHES: list[dict[str, Any]] = [
+    {"solver": "sketch"},
+    {"solver": "sketch", "pilot": 0},
+    {"solver": "sketch", "sketch": "count_sketch", "n_hashes": 1},
+    {"solver": "sketch", "sketch": "sparse_sign"},
+    {"solver": "sketch", "sketch": "grouping"},
+    {"solver": "sketch", "recovery": "conversion"},
+    {"solver": "adaptive"},
+    {"solver": "sketch", "max_passes": 2, "tolerance": 0},
+    {"solver": "adaptive", "max_passes": 2, "tolerance": 0},
+]
+
+
+@settings(max_examples=150)
+@given(
+    strategies.tables(min_rows=3, max_rows=60, max_features=14),
+    st.sampled_from(SKETCHES),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from(["centred", "about zero", "z-scores"]),
+    st.integers(0, 3),
+)
+def test_proven_bounds_hold_for_any_rows(
+    rows: NDArray[Any], how: dict[str, Any], k: int, small: bool, kind: str, seed: int
+) -> None:
+    """Lower ends, upper bounds from the trace, the total variance and orthonormal axes, which no chance enters."""
+    scale, center = kind == "z-scores", kind != "about zero"
+    k = min(k, *rows.shape)
+    size = k if small else k + 2
+    try:
+        pca = PCA(k, sketch_size=size, scale=scale, center=center, random_state=seed, **how).fit(rows)
+    except DataError:
+        assert not np.isfinite(rows.astype(np.float64)).all()
+        return
+    values = np.linalg.svd(standardised(rows, center, scale), compute_uv=False) ** 2 / (len(rows) - 1)
+    values = np.pad(values, (0, max(0, k - len(values))))
+    said, total = pca.error_, values.sum()
+    room = said["trusted_above"] * values[0]
+    lower, _ = np.array(said["eigenvalue_intervals"]).T
+    found = len(lower)
+    assert (lower <= values[:found] + room).all()
+    assert (values[:found] <= np.array(said["proven_upper_bounds"]) + room).all()
+    assert abs(pca.total_variance_ - total) <= room * rows.shape[1]
+    assert np.abs(pca.components_ @ pca.components_.T - np.eye(len(pca.components_))).max() < 1e-12
+
+
+def standardised(rows: NDArray[Any], center: bool, scale: bool) -> NDArray[np.float64]:
+    """Return rows as they are decomposed; features that never vary have z-scores of 0."""
+    values = rows.astype(np.float64)
+    rest = values - values[0]
+    rest -= rest.mean(axis=0)
+    if scale:
+        deviation = np.sqrt((rest**2).sum(axis=0) / (len(rows) - 1))
+        varying = ~(values == values[0]).all(axis=0)
+        rest = rest * np.divide(1.0, deviation, out=np.zeros_like(deviation), where=varying)
+    return np.asarray(rest if center else values)
+
+
+def test_the_oracle_is_that_of_the_other_tests() -> None:
+    rows = strategies.make_rows(30, 6, "float64", "normal", 0)
+    for center, scale in ((True, False), (False, False), (True, True)):
+        values = np.linalg.svd(standardised(rows, center, scale), compute_uv=False) ** 2 / 29
+        np.testing.assert_allclose(values, spectra.lapack(rows, center=center, scale=scale)[0], rtol=1e-12)
