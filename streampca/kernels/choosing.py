@@ -1,0 +1,96 @@
+"""A kernel from what a caller gives: a name, an object, a function, or the plain data of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from streampca.errors import ParameterError
+from streampca.kernels.base import Kernel
+from streampca.kernels.custom import Custom
+from streampca.kernels.laplacian import Laplacian
+from streampca.kernels.products import Cosine, Linear, Polynomial, Sigmoid
+from streampca.kernels.rbf import RBF
+from streampca.kernels.sums import Scaled, Sum
+
+_KERNELS: dict[str, type[Kernel]] = {
+    "linear": Linear,
+    "rbf": RBF,
+    "poly": Polynomial,
+    "sigmoid": Sigmoid,
+    "tanh": Sigmoid,
+    "laplacian": Laplacian,
+    "cosine": Cosine,
+}
+_SYNONYMS = {"polynomial": "poly"}
+
+
+def kernel_of(
+    kernel: Any,
+    gamma: float | None = None,
+    degree: float = 3,
+    coef0: float = 1.0,
+    kernel_params: Mapping[str, Any] | None = None,
+) -> Kernel:
+    """Return the kernel that the parameters of an estimator name.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable
+        "linear", "rbf", "poly", "sigmoid" ("tanh" is a synonym), "laplacian", "cosine"; an object, which is returned as it
+        is; or a function of two blocks of rows.
+    gamma, degree, coef0 : numbers
+        For the kernels that are named and have them.
+    kernel_params : mapping, optional
+        Keywords of a function.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    ParameterError
+        If there is no such kernel (the message says which name is nearest), or a number is outside its domain.
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str):
+        given = {"gamma": gamma, "degree": degree, "coef0": coef0}
+        made = _KERNELS[_known(kernel)]
+        names: Any = getattr(made, "__dataclass_fields__", {})
+        return made(**{name: value for name, value in given.items() if name in names})
+    if callable(kernel):
+        try:
+            return Custom(kernel, tuple(sorted(dict(kernel_params or {}).items())))
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"kernel_params={kernel_params!r}: expected a mapping of names to values") from error
+    raise ParameterError(
+        f"kernel={kernel!r}: expected one of {', '.join(_KERNELS)}, a kernel of streampca.kernels, or a callable on two blocks"
+    )
+
+
+def kernel_from_dict(document: Mapping[str, Any]) -> Kernel:
+    """Return the kernel that `Kernel.to_dict` made `document` of; `ParameterError` if there is none."""
+    name = document.get("name") if isinstance(document, Mapping) else None
+    try:
+        own = {key: value for key, value in document.items() if key != "name"}
+        if name == "sum":
+            return Sum(tuple(kernel_from_dict(term) for term in own["terms"]))
+        if name == "scaled":
+            return Scaled(kernel_from_dict(own["kernel"]), own["factor"])
+        if isinstance(name, str):
+            return _KERNELS[_known(name)](**own)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ParameterError(f"kernel {document!r}: expected a name and its parameters ({error})") from error
+    raise ParameterError(f"kernel {document!r}: expected a mapping with the name of a kernel")
+
+
+def _known(name: str) -> str:
+    name = _SYNONYMS.get(name, name)
+    if name in _KERNELS:
+        return name
+    near = get_close_matches(name.lower(), _KERNELS, n=1, cutoff=0.5)
+    hint = f" (nearest: {near[0]!r})" if near else ""
+    raise ParameterError(f"kernel={name!r}: expected one of {', '.join(_KERNELS)}{hint}")

@@ -1,0 +1,67 @@
+"""The Laplacian kernel, by distances: the one built-in kernel that is no matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.kernels.base import FloatArray, Kernel, Needs, Prepared, not_negative, settle
+from streampca.workspace import borrow
+
+
+@dataclass(frozen=True)
+class Laplacian(Kernel):
+    """κ(x, y) = exp(−γ ‖x − y‖₁), as in scikit-learn.
+
+    The distances are sums of d absolute differences in float64, which no matrix product gives: a kernel value of rows of
+    64 features takes about ten times as long as one of the Gaussian kernel in float32.
+    """
+
+    name: ClassVar[str] = "laplacian"
+
+    gamma: float | None = None
+    """γ, at least 0; None = 1 / n_features."""
+
+    @property
+    def constant_diagonal(self) -> bool:
+        """Whether κ(x, x) is the same for every x: 1."""
+        return True
+
+    def __post_init__(self) -> None:
+        settle(self, gamma=not_negative)
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take: an absolute difference counts as 20 flops."""
+        return Needs(n_features, 1, 20.0 * n_features + 20)
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        return PreparedDistances(self, len(landmarks), landmarks.shape[1], dtype, landmarks)
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        return np.ones(len(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedDistances(Prepared):
+    """The Laplacian kernel and its landmarks."""
+
+    landmarks: FloatArray
+    """Shape ``(n_landmarks, n_features)``."""
+
+    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the kernel values of the few `rows` of a panel to `out`."""
+        from scipy.spatial.distance import cdist
+
+        kernel: Any = self.kernel
+        wide = borrow("kernel rows", rows.shape, np.float64)
+        np.copyto(wide, rows, casting="unsafe")
+        if rows.size == 0 or self.n_landmarks == 0:
+            out.fill(1)
+            return
+        distances = borrow("kernel distances", out.shape, np.float64)
+        cdist(wide, self.landmarks, "cityblock", out=distances)
+        np.multiply(distances, -kernel.gamma, out=out, casting="same_kind")
+        np.exp(out, out=out)

@@ -1,0 +1,218 @@
+"""Kernels that are a function of the inner product of two rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.kernels.base import (
+    FloatArray,
+    Kernel,
+    Needs,
+    Prepared,
+    any_number,
+    copied,
+    not_negative,
+    settle,
+    squared_norms,
+)
+from streampca.workspace import borrow
+
+
+class ProductKernel(Kernel):
+    """A kernel f(a · b): a made of a row, b of a landmark, f applied to every entry in place."""
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take."""
+        return Needs(n_features, 0, 2.0 * n_features)
+
+    @abstractmethod
+    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+        """Return what is multiplied of each row, ``(n_rows, n_columns)``; may be scratch memory."""
+
+    def finish(self, values: NDArray[Any]) -> None:
+        """Apply f to the inner products, in place."""
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedProduct(Prepared):
+    """A kernel of inner products, and the transposed landmarks."""
+
+    right: NDArray[Any]
+    """What is multiplied of each landmark, shape ``(n_columns, n_landmarks)``; float64, or `dtype`."""
+    origin: FloatArray | None = None
+    """What is subtracted from each row, ``(n_features,)``; None = 0."""
+    scale: float = 1.0
+    """What each row is multiplied by then."""
+
+    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the kernel values of the few `rows` of a panel to `out`."""
+        kernel: Any = self.kernel
+        left = kernel.rows(rows, self)
+        values = out if out.dtype == self.right.dtype else borrow("kernel products", out.shape, self.right.dtype)
+        np.matmul(left, self.right, out=values)
+        kernel.finish(values)
+        if values is not out:
+            np.copyto(out, values, casting="same_kind")
+
+
+def of_products(kernel: Kernel, right: NDArray[Any], dtype: np.dtype[Any]) -> PreparedProduct:
+    """Return `kernel` with `right`, ``(n_features, n_landmarks)``, rounded to `dtype`."""
+    n_features, n_landmarks = right.shape
+    return PreparedProduct(kernel, n_landmarks, n_features, dtype, np.ascontiguousarray(right, dtype=dtype))
+
+
+@dataclass(frozen=True)
+class Linear(ProductKernel):
+    """κ(x, y) = x · y: kernel PCA with it is PCA."""
+
+    name: ClassVar[str] = "linear"
+
+    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+        """Return the rows themselves."""
+        return copied(rows, prepared.right.dtype)
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        return of_products(self, landmarks.T, dtype)
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        return squared_norms(rows)
+
+
+class GammaProduct(ProductKernel):
+    """A kernel f(γ x · y + c) with the fields `gamma` and `coef0`."""
+
+    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+        """Return the rows themselves: γ is in the landmarks."""
+        return copied(rows, prepared.right.dtype)
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        kernel: Any = self
+        return of_products(self, landmarks.T * kernel.gamma, dtype)
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        kernel: Any = self
+        values: FloatArray = squared_norms(rows) * kernel.gamma
+        self.finish(values)
+        return values
+
+
+@dataclass(frozen=True)
+class Polynomial(GammaProduct):
+    """κ(x, y) = (γ x · y + c)^p, as in scikit-learn.
+
+    Positive semi-definite by construction for a whole p and c ≥ 0: products and sums of such kernels are.
+    """
+
+    name: ClassVar[str] = "poly"
+
+    degree: float = 3
+    """p, at least 0; whole numbers are raised by products."""
+    gamma: float | None = None
+    """γ, at least 0; None = 1 / n_features."""
+    coef0: float = 1.0
+    """c."""
+
+    def __post_init__(self) -> None:
+        settle(self, degree=not_negative, gamma=not_negative, coef0=any_number)
+        if self.degree.is_integer():
+            object.__setattr__(self, "degree", int(self.degree))
+
+    @property
+    def definite(self) -> bool | None:
+        """Whether every matrix of the kernel is positive semi-definite."""
+        return None if not isinstance(self.degree, int) else self.coef0 >= 0 or self.degree == 0
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take."""
+        return Needs(n_features, 1, 2.0 * n_features + 2 * max(1.0, self.degree).__ceil__().bit_length())
+
+    def finish(self, values: NDArray[Any]) -> None:
+        """Add c and raise to the power p, by squaring from the highest bit of p on."""
+        values += self.coef0
+        if not isinstance(self.degree, int):
+            np.power(values, self.degree, out=values)
+            return
+        if self.degree == 0:
+            values.fill(1)
+            return
+        bits = bin(self.degree)[3:]
+        if "1" in bits:
+            base = borrow("kernel base", values.shape, values.dtype)
+            np.copyto(base, values)
+        for bit in bits:
+            np.multiply(values, values, out=values)
+            if bit == "1":
+                values *= base
+
+
+@dataclass(frozen=True)
+class Sigmoid(GammaProduct):
+    """κ(x, y) = tanh(γ x · y + c), as in scikit-learn; not positive semi-definite."""
+
+    name: ClassVar[str] = "sigmoid"
+
+    gamma: float | None = None
+    """γ, at least 0; None = 1 / n_features."""
+    coef0: float = 1.0
+    """c."""
+
+    def __post_init__(self) -> None:
+        settle(self, gamma=not_negative, coef0=any_number)
+
+    @property
+    def definite(self) -> bool | None:
+        """Whether every matrix of the kernel is positive semi-definite: no."""
+        return False
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take."""
+        return Needs(n_features, 0, 2.0 * n_features + 20)
+
+    def finish(self, values: NDArray[Any]) -> None:
+        """Add c and take the hyperbolic tangent."""
+        values += self.coef0
+        np.tanh(values, out=values)
+
+
+@dataclass(frozen=True)
+class Cosine(ProductKernel):
+    """κ(x, y) = x · y / (‖x‖ ‖y‖), and 0 where x or y is 0."""
+
+    name: ClassVar[str] = "cosine"
+
+    @property
+    def constant_diagonal(self) -> bool:
+        """Whether κ(x, x) is the same for every x: 1 but for x = 0."""
+        return True
+
+    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+        """Return the rows divided by their norms."""
+        out = borrow("kernel rows", rows.shape, prepared.right.dtype)
+        return unit(rows, out)
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        return of_products(self, unit(landmarks, np.empty_like(landmarks)).T, dtype)
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        return (rows != 0).any(axis=1).astype(np.float64) if rows.shape[1] else np.zeros(len(rows))
+
+
+def unit(rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+    """Write `rows` divided by their norms to `out`, and return it; rows of zeros stay as they are."""
+    np.copyto(out, rows, casting="unsafe")
+    with np.errstate(over="ignore", under="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
+    odd = ~((norms > 1e-140) & (norms < 1e140))  # squares leave the range of float64, or the row is 0
+    if odd.any():
+        part = rows[odd].astype(np.float64)
+        peak = np.abs(part).max(axis=1, initial=0.0)
+        part /= np.where(peak > 0, peak, 1.0)[:, None]
+        out[odd] = part
+        norms[odd] = np.sqrt(np.einsum("ij,ij->i", part, part))
+    out *= np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0).astype(out.dtype)[:, None]
+    return out

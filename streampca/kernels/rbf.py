@@ -1,0 +1,93 @@
+"""The Gaussian kernel, as one matrix product and an exponential."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, InitVar, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import ParameterError
+from streampca.kernels.base import FloatArray, Needs, Prepared, not_negative, settle
+from streampca.kernels.products import PreparedProduct, ProductKernel
+from streampca.workspace import borrow
+
+_WIDE_SPREAD = 16.0
+
+
+@dataclass(frozen=True)
+class RBF(ProductKernel):
+    """κ(x, y) = exp(−γ ‖x − y‖²), the Gaussian kernel, as in scikit-learn.
+
+    With a = √γ (x − c) and b = √γ (y − c), c the mean of the landmarks, −γ‖x − y‖² is the product of (a, ‖a‖², 1) and
+    (2b, −1, −‖b‖²): one matrix product, then exp in place. Moving both to c costs nothing, as the rows are copied
+    anyway, and keeps the cancelling terms small when the mean of the data is far from 0. What is left of the
+    cancellation is a relative error of a kernel value of about 2 (‖a‖² + ‖b‖²) units of rounding; where the mean of ‖b‖²
+    is above 16, products of float32 rows are therefore taken in float64.
+
+    `sigma` may be given in place of `gamma`: γ = 1 / (2 sigma²).
+    """
+
+    name: ClassVar[str] = "rbf"
+
+    gamma: float | None = None
+    """γ, at least 0; None = 1 / n_features."""
+    _: KW_ONLY
+    sigma: InitVar[float | None] = None
+
+    def __post_init__(self, sigma: float | None) -> None:
+        if sigma is not None:
+            if self.gamma is not None:
+                raise ParameterError(f"rbf kernel with gamma={self.gamma!r} and sigma={sigma!r}: expected one of them")
+            if not (isinstance(sigma, int | float | np.number) and np.isfinite(sigma) and sigma > 0):
+                raise ParameterError(f"rbf kernel with sigma={sigma!r}: expected a finite number above 0")
+            object.__setattr__(self, "gamma", 0.5 / float(sigma) ** 2)
+        settle(self, gamma=not_negative)
+
+    @property
+    def constant_diagonal(self) -> bool:
+        """Whether κ(x, x) is the same for every x: 1."""
+        return True
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take."""
+        return Needs(n_features + 2, 1, 2.0 * n_features + 20)
+
+    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+        """Return (a, ‖a‖², 1) of each row."""
+        n_features, dtype = rows.shape[1], prepared.right.dtype
+        out = borrow("kernel rows", (len(rows), n_features + 2), dtype)
+        moved = out[:, :n_features]
+        np.subtract(rows, np.asarray(prepared.origin, dtype=dtype), out=moved, casting="same_kind")
+        moved *= dtype.type(prepared.scale)
+        norms = out[:, n_features]
+        np.einsum("ij,ij->i", moved, moved, out=norms)
+        np.minimum(norms, np.finfo(dtype).max / 4, out=norms)  # infinity times 0 is no number
+        out[:, n_features + 1] = 1
+        return out
+
+    def finish(self, values: NDArray[Any]) -> None:
+        """Take the exponential of what rounding may have left above 0."""
+        np.minimum(values, 0, out=values)
+        np.exp(values, out=values)
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        n_landmarks, n_features = landmarks.shape
+        scale = (1.0 / max(1, n_features) if self.gamma is None else self.gamma) ** 0.5
+        # The origin in the type of the values, so that it is the same number for landmarks and rows.
+        origin = (landmarks.mean(axis=0) if n_landmarks else np.zeros(n_features)).astype(dtype).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            b = (landmarks - origin) * scale
+            spread = float(np.einsum("ij,ij->", b, b)) / max(1, n_landmarks)
+            products = dtype if spread <= _WIDE_SPREAD else np.dtype(np.float64)
+            b = b.astype(products)  # ‖b‖² of what is multiplied
+            squares = np.einsum("ij,ij->i", b, b, dtype=np.float64)
+        right = np.empty((n_features + 2, n_landmarks), dtype=products)
+        right[:n_features] = 2 * b.T
+        right[n_features] = -1
+        right[n_features + 1] = -squares
+        return PreparedProduct(self, n_landmarks, n_features, dtype, right, origin, scale)
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        return np.ones(len(rows))
