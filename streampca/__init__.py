@@ -17,7 +17,7 @@ _EXPORTS = {
     "run": "streampca.runs",
     "StreamPCAError": "streampca.errors",
 }
-_MODULES = ("accumulators", "conversion", "errors", "metrics", "sources", "transforms")
+_MODULES = ("accumulators", "conversion", "errors", "kernels", "metrics", "sources", "transforms")
 
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streampca import accumulators as accumulators
     from streampca import conversion as conversion
     from streampca import errors as errors
+    from streampca import kernels as kernels
     from streampca import metrics as metrics
     from streampca import sources as sources
     from streampca import transforms as transforms

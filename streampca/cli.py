@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,22 +68,25 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
         return
     manifest, directory = finished.manifest, finished.directory
     from streampca.engine.memory import as_text
+    from streampca.outcome import accuracy, carried
 
-    result, memory = manifest["result"], manifest["memory"]
-    captured = manifest["certificate"]["captured_variance"]
+    result, memory, said = manifest["result"], manifest["memory"], manifest["certificate"]
     rows, features = manifest["source"]["shape"]
-    click.echo(
-        f"{manifest['name']}: {result['n_components']} components of {rows:,} x {features:,} carry {captured:.1%} of the variance"
-    )
+    carry = f"components of {rows:,} x {features:,} carry {carried(said)} of the variance"
+    _print_wrapped(f"{_plain(manifest['name'])}: {result['n_components']} {carry}", 2)
+    sure = accuracy(said, manifest["approximation"])
+    if sure is not None:
+        _print_wrapped(f"approximate: {sure}", 2)
     reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
         ", 1 for the scores" if manifest["reads"]["scores"] else ""
     )
-    click.echo(
+    _print_wrapped(
         f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
-        f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}"
+        f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
+        2,
     )
     for warning in manifest["warnings"]:
-        click.echo(f"note: {_plain(warning)}")
+        _print_wrapped(f"note: {_plain(warning)}", 6)
     click.echo(
         f"results in {directory}"
         + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
@@ -105,7 +110,8 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
     if as_json:
         _print_json(planned.to_dict())
     else:
-        click.echo(str(planned))
+        for line in str(planned).splitlines():
+            _print_wrapped(line, 13)
 
 
 @cli.command()
@@ -138,8 +144,10 @@ def inspect(path: str, as_json: bool) -> None:
         return
     width = max(len(key) for key in found)
     for key, value in found.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        click.echo(f"{key:<{width}}  {_plain(text if len(text) <= 300 else text[:300] + '…')}")
+        told = value.get("statement", value) if key == "certificate" and isinstance(value, dict) else value
+        text, limit = (told, 1000) if isinstance(told, str) else (json.dumps(told), 300)
+        shown = text if len(text) <= limit else text[:limit] + "…"
+        _print_wrapped(f"{key:<{width}}  {_plain(shown)}", width + 2)
 
 
 @cli.command()
@@ -238,6 +246,16 @@ def _progress(quiet: bool) -> Iterator[Any]:
 
 def _print_json(data: dict[str, Any]) -> None:
     click.echo(json.dumps(data, indent=2, default=str))
+
+
+def _print_wrapped(text: str, indent: int) -> None:
+    """Print a line, wrapped under `indent` spaces on a terminal; elsewhere it stays one line."""
+    if sys.stdout.isatty():
+        width = max(40, min(shutil.get_terminal_size().columns, 120))
+        text = textwrap.fill(
+            text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+    click.echo(text)
 
 
 def _plain(text: str) -> str:

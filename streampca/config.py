@@ -21,6 +21,7 @@ from streampca.config_values import (
     MemorySize,
     Natural,
     NComponents,
+    NotNegative,
     Options,
     Positive,
     PrivateOptions,
@@ -141,8 +142,8 @@ class PCAConfig(Section):
     """Number of rows sampled before the pass."""
     max_passes: Count = 2
     """Most readings of the source."""
-    tolerance: Positive | None = Field(default=None, description="a number above 0, or null")
-    """Relative error at which the approximate solvers stop reading."""
+    tolerance: NotNegative | None = Field(default=None, description="a number of at least 0, or null")
+    """Relative error at which the approximate solvers stop reading; 0 reads `max_passes` times, null once."""
     whiten: Flag = False
     """Give scores unit variance."""
     ddof: Natural = 1

@@ -175,6 +175,7 @@ Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
 Count: TypeAlias = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
 Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0")]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, description="a number of at least 0")]
 AutoOrCount: TypeAlias = Annotated[
     int | Literal["auto"],
     PlainValidator(_auto_or_at_least(1)),

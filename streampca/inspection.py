@@ -8,6 +8,7 @@ from typing import Any
 
 from streampca.engine.output import read_record
 from streampca.errors import DataError
+from streampca.outcome import accuracy
 
 
 def inspect_path(path: str) -> dict[str, Any]:
@@ -53,13 +54,27 @@ def _of_run(place: Path) -> dict[str, Any]:
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")
     files = sorted(child.name for child in place.iterdir())
-    kept = {"state": _state_of(place / "model.zarr")}
-    return {"kind": "run", "path": str(place), **{key: manifest.get(key) for key in keys}, **kept, "files": files}
+    from streampca.models.kernel_store import is_kernel_model
+
+    # Kernel models keep no state.
+    kept = {} if is_kernel_model(place / "model.zarr") else {"state": _state_of(place / "model.zarr")}
+    sure = _sure(manifest.get("certificate"), manifest.get("approximation"))
+    return {
+        "kind": "run",
+        "path": str(place),
+        **{key: manifest.get(key) for key in keys},
+        **sure,
+        **kept,
+        "files": files,
+    }
 
 
 def _of_model(place: Path) -> dict[str, Any]:
+    from streampca.models.kernel_store import is_kernel_model
     from streampca.models.store import load_model
 
+    if is_kernel_model(place):
+        return _of_kernel_model(place)
     model = load_model(place)
     return {
         "kind": "model",
@@ -74,7 +89,39 @@ def _of_model(place: Path) -> dict[str, Any]:
         "explained_variance": model.explained_variance[:10].tolist(),
         "numerical_rank": model.numerical_rank,
         "certificate": model.certificate.get("statement"),
+        **_sure(model.certificate, None),
         "state": _state_of(place),
+    }
+
+
+def _sure(certificate: Any, approximation: Any) -> dict[str, Any]:
+    """Return what is known of the errors of an approximate answer; nothing for an exact one."""
+    if not isinstance(certificate, dict):
+        return {}
+    words = accuracy(certificate, approximation)
+    if words is None:
+        return {}
+    intervals = certificate["eigenvalue_intervals"]
+    return {"accuracy": words, "eigenvalue_intervals": intervals and intervals[:10]}
+
+
+def _of_kernel_model(place: Path) -> dict[str, Any]:
+    from streampca.models.kernel_store import load_kernel_model
+
+    model = load_kernel_model(place)
+    return {
+        "kind": "kernel model",
+        "path": str(place),
+        "kernel": model.kernel.to_dict(),
+        "method": model.method,
+        "sampling": model.sampling,
+        "landmarks": list(model.landmarks.shape),
+        "components": model.n_components,
+        "n_samples": model.n_samples,
+        "center": model.center,
+        "eigenvalues": model.eigenvalues[:10].tolist(),
+        "certificate": model.certificate.get("statement"),
+        "inverse_transform": model.way_back is not None,
     }
 
 

@@ -28,13 +28,18 @@ def basis_size(n_features: int, n_wanted: int) -> int:
 
 
 def leading_eigenpairs(
-    multiply: Callable[[FloatArray], FloatArray], n_features: int, n_wanted: int, *, seed: int = 0
+    multiply: Callable[[FloatArray], FloatArray],
+    n_features: int,
+    n_wanted: int,
+    *,
+    seed: int = 0,
+    tolerance: float = _TOLERANCE,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the `n_wanted` largest eigenvalues and their eigenvectors, shapes ``(k,)`` and ``(n_features, k)``.
 
     Block Lanczos with full reorthogonalisation and thick restart (Wu & Simon 2000, with blocks): a basis grows by one
     block of matrix products at a time; when it is full, the best Ritz vectors and the last block start the next one.
-    Every wanted pair ends with ‖Cv − θv‖ ≤ 1e-11 θ₁, or at the level of rounding.
+    Every wanted pair ends with ‖Cv − θv‖ ≤ `tolerance` θ₁, or at the level of rounding; 1e-11 suits products in float64.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def leading_eigenpairs(
         ritz = basis[:, :size] @ top
         first = max(values[0], np.finfo(float).tiny)
         gaps = np.linalg.norm((image[:, :size] @ top - ritz * values[:n_wanted]) / first, axis=0)
-        if (gaps <= _TOLERANCE).all() or size == n_features:
+        if (gaps <= tolerance).all() or size == n_features:
             return values[:n_wanted].copy(), ritz
         if size + block > limit and limit < n_features:
             keep = min(n_wanted + block, size - block)
@@ -77,7 +82,7 @@ def leading_eigenpairs(
         else:
             fresh = _orthonormal(image[:, new], basis[:, :size])
     raise StreamPCAError(
-        f"the iteration for {n_wanted} eigenpairs of a matrix of side {n_features} did not reach a residual of {_TOLERANCE:g} "
+        f"the iteration for {n_wanted} eigenpairs of a matrix of side {n_features} did not reach a residual of {tolerance:g} "
         f"after {_MAX_PRODUCTS} products: expected a spectrum with fewer nearly equal values; ask for fewer components"
     )
 

@@ -11,8 +11,18 @@ if TYPE_CHECKING:
     from streampca.engine.execute import Progress
 
 _LINE_SECONDS = 10.0
-_LABELS = {"fit": "reading", "scores": "writing scores", "components": "reading for components"}
+_LABELS = {
+    "pilot": "reading a sample",
+    "fit": "reading",
+    "scores": "writing scores",
+    "components": "reading for components",
+}
 _UNITS = {"components": "features"}
+
+
+def label_of(phase: str) -> str:
+    """Return a phase in words; further readings of a fit, ``"pass 2"`` and on, are told by their number."""
+    return f"reading, {phase}" if phase.startswith("pass ") else _LABELS.get(phase, phase)
 
 
 class ProgressBar:
@@ -41,7 +51,7 @@ class ProgressBar:
         if self._bar is None or self._phase != progress.phase:
             self._end_bar()
             self._phase = progress.phase
-            label = _LABELS.get(progress.phase, progress.phase)
+            label = label_of(progress.phase)
             self._bar = self._make(
                 desc=label, unit="B", unit_scale=True, unit_divisor=1024, file=self._stream, dynamic_ncols=True
             )
@@ -53,7 +63,7 @@ class ProgressBar:
         share = progress.rows / progress.n_samples
         left = progress.seconds * (1 - share) / share if share else 0.0
         rate = progress.bytes / max(progress.seconds, 1e-9) / 2**20
-        label, unit = _LABELS.get(progress.phase, progress.phase), _UNITS.get(progress.phase, "rows")
+        label, unit = label_of(progress.phase), _UNITS.get(progress.phase, "rows")
         print(
             f"{label}: {progress.rows:,} of {progress.n_samples:,} {unit} ({share:.0%}), {rate:,.0f} MiB/s, about {left:,.0f} s left",
             file=self._stream,

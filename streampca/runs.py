@@ -25,9 +25,11 @@ from streampca.engine.kinds import as_weights
 from streampca.engine.memory import peak_bytes
 from streampca.engine.output import Aside, require_apart, require_replaceable, require_room
 from streampca.engine.plan import Plan
+from streampca.engine.scratch import shares_disk
 from streampca.engine.write import write_known_scores, write_scores
 from streampca.errors import ClusterError, ConfigError, ModelError, NotAvailableError, NotFiniteError
 from streampca.models.store import write_array, write_model
+from streampca.outcome import warnings_of
 from streampca.selection import Threshold
 from streampca.sources import ReadCount, Source, open_source
 from streampca.sources.vector import read_vector
@@ -126,8 +128,10 @@ def _bytes_to_write(config: RunConfig, plan: Plan) -> int:
     rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
     k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
     itemsize = 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
-    state = 4 * features**2 if config.output.state else 0
-    return 8 * k * features + state + (itemsize * k * rows if config.output.scores else 0)
+    kept = 16 * features * (plan.sketch["columns"] + plan.sketch["held_out"]) if plan.sketch else 4 * features**2
+    state = kept if config.output.state else 0
+    twice = plan.components_on_disk and shares_disk(config.output.directory)  # in the temporary directory, too
+    return 8 * k * features * (1 + twice) + state + (itemsize * k * rows if config.output.scores else 0)
 
 
 def _require_state(config: RunConfig, plan: Plan) -> None:
@@ -137,6 +141,11 @@ def _require_state(config: RunConfig, plan: Plan) -> None:
     if config.output.state and plan.solver not in CONTINUED:
         raise ConfigError(
             f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUED)}"
+        )
+    if config.output.state and plan.tile_groups:
+        raise ConfigError(
+            "output.state: true, but the covariance matrix does not fit in memory, and on disk it keeps no state: set "
+            "output.state: false, or raise resources.memory"
         )
 
 
@@ -158,7 +167,8 @@ def _write_scores(
     if fitted.scores is not None:
         write_known_scores(source, fitted.model, fitted.scores, path)
         return None
-    return write_scores(source, fitted.model, fitted.plan, path, progress=progress)
+    plan = replace(fitted.plan, shuffle_seed=None)
+    return write_scores(source, fitted.model, plan, path, progress=progress)
 
 
 def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
@@ -193,6 +203,13 @@ def parameters_of(config: RunConfig) -> Parameters:
         whiten=model.whiten,
         ddof=model.ddof,
         forgetting=model.forgetting,
+        sketch=model.sketch,
+        sketch_size=model.sketch_size,
+        n_hashes=model.n_hashes,
+        recovery=model.recovery,
+        pilot=model.pilot,
+        max_passes=model.max_passes,
+        tolerance=model.tolerance,
         memory=config.resources.memory_bytes,
         random_state=config.seed,
     )
@@ -272,7 +289,8 @@ def _manifest(config: RunConfig, source: Source, fitted: Fit, scores: ReadCount 
         "name": config.name,
         "versions": versions(),
         "source": source.describe() | {"path": config.source.path_as_written},
-        "passes": plan.passes,
+        "passes": plan.passes if fitted.n_passes is None else fitted.n_passes,
+        "approximation": plan.sketch or None,
         "reads": {
             "fit": _reads(fitted.count, plan, fitted.stream_seconds),
             "scores": _reads(scores, plan, None) if scores else None,
@@ -309,39 +327,6 @@ def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> dict[str, Any
 def _unused_keys(config: RunConfig) -> list[str]:
     kernel = config.model.kind == "pca" and config.model.kernel is not None
     return ["model.kernel is read by kind: kernel_pca only and was not used"] if kernel else []
-
-
-def warnings_of(fitted: Fit, source: Source) -> list[str]:
-    """Return what a user should know of a result before using it."""
-    model, found = fitted.model, list(fitted.plan.notes)
-    n_constant = len(model.constant_features)
-    if n_constant and model.scale is not None:
-        found.append(
-            f"{n_constant} feature(s) never vary and were given weight 0: {_some(model.constant_features.tolist())}"
-        )
-    if model.numerical_rank < len(model.components):
-        found.append(
-            f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
-        )
-    said = model.certificate
-    if said.get("rows_left_out"):
-        found.append(f"{said['rows_left_out']} row(s) with missing values (NaN) were left out; their scores are NaN")
-    if said.get("missing_values"):
-        found.append(
-            f"{said['missing_values']} value(s) are missing (NaN); in scores they count as the mean of their feature"
-        )
-    if said.get("clipped_mass"):
-        share = said["clipped_mass"] / model.total_variance
-        found.append(
-            f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
-        )
-    if source.missing_chunks_filled:
-        found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
-    return found
-
-
-def _some(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")
 
 
 def versions() -> dict[str, str]:

@@ -77,3 +77,24 @@ def product(rows: NDArray[Any], matrix: NDArray[np.float64], dtype: DTypeLike) -
     """Return the error of each entry of rows @ matrix in `dtype`, matrix rounded to it: 2 (d + 2) eps |rows| @ |matrix|."""
     size = np.abs(rows.astype(np.float64)) @ np.abs(matrix)
     return 2 * (rows.shape[1] + 2) * float(np.finfo(dtype).eps) * size
+
+
+def kernel(kernel: Any, X: NDArray[Any], Y: NDArray[Any], dtype: DTypeLike) -> float:
+    """Return the error of a kernel value: 2 (d + 20) eps x what it changes by with its argument, times its argument.
+
+    The argument is γ x·y + c, of size s ≤ γ ‖x‖ ‖y‖ + |c|, or a distance, s ≤ γ (‖x‖ + ‖y‖)² or γ (‖x‖₁ + ‖y‖₁); it is
+    rounded by about d eps s. Its power p changes by at most p max(s, 1)^(p - 1), the other functions by 1 times that.
+    """
+    d, total = X.shape[1], 0.0
+    wide = [rows.astype(np.float64) for rows in (X, Y)]
+    for part in getattr(kernel, "terms", (kernel,)):
+        factor, own = getattr(part, "factor", 1.0), getattr(part, "kernel", part)
+        order = 1 if own.name == "laplacian" else 2
+        one, other = (np.linalg.norm(rows, ord=order, axis=1).max() for rows in wide)
+        gamma = getattr(own, "gamma", 1.0)
+        gamma = 1.0 / d if gamma is None else gamma
+        sizes = {"rbf": gamma * (one + other) ** 2, "laplacian": gamma * (one + other), "cosine": 1.0}
+        size = max(1.0, sizes.get(own.name, gamma * one * other + abs(getattr(own, "coef0", 0.0))))
+        power = float(getattr(own, "degree", 1.0))
+        total += factor * max(1.0, power) * size ** max(1.0, power)
+    return 2 * (d + 20) * float(np.finfo(dtype).eps) * total

@@ -7,9 +7,20 @@ published for l concatenated hash functions.
 ``aligned``: the leading subspace that is found through each transform when the eigenvectors are the axes of the
 features, and when they point anywhere.
 
-Data: 500 digits of scikit-learn (64 features) and 500 patches of 32 x 32 x 3 pixels (3,072 features) that are cut at
-random places from the two photographs that scikit-learn ships. Tables go to stdout, the same figures with ``--json`` to
-a file, pictures with ``--pictures`` to a directory.
+``recovery``: the first ten eigenvectors and eigenvalues that either recovery makes of the same products, against exact
+PCA: the conversion of the literature, and the Nyström approximation.
+
+``passes``: what a pilot, incremental updates and further passes make of as many columns.
+
+``eigenvalues``: the leading eigenvalues themselves.
+
+``grouping``: eigenvectors from pictures of fewer pixels, by blocks of pixels, by resizing, and by groups of pixels that
+are not neighbours.
+
+Data: digits of scikit-learn (64 features) and patches of 32 x 32 x 3 pixels (3,072 features) that are cut at random
+places from the two photographs that scikit-learn ships; 500 of each for dot products, 1,797 and 4,000 for the rest.
+Tables go to stdout and with ``--update`` into a page, the figures with ``--json`` to a file, pictures with
+``--pictures`` to a directory.
 
     .venv/bin/python scripts/reproduce/approximate_pca.py --quick
     .venv/bin/python scripts/reproduce/approximate_pca.py --json data/accuracy.json --pictures docs/pictures/accuracy
@@ -17,92 +28,19 @@ a file, pictures with ``--pictures`` to a directory.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from _data import DATA, rotation
+from _grouping import grouping
+from _methods import METHODS, FloatArray, Method
+from _recovery import eigenvalues, passes, recovery
+from _report import Part, Report, drawing, main, note
 
 import streampca as sp
-from streampca.seeding import generator
-from streampca.transforms import CountSketch, GaussianProjection, SparseSign, Transform
-
-FloatArray = NDArray[np.float64]
-
-N_ROWS = 500
-SIDE = 32
-PHOTOGRAPHS = ("china.jpg", "flower.jpg")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A transform by name."""
-
-    name: str
-    """Its name in tables and pictures."""
-    make: Callable[[int, int, int], Transform]
-    """From (n_features, size, seed) to the transform."""
-    factor: float = 1.0
-    """What its result is multiplied by: other than 1 for scales as published."""
-    style: str = "-"
-    """Line style in pictures."""
-
-
-METHODS = (
-    Method("Gaussian", GaussianProjection),
-    Method("hashing, l = 1", lambda d, q, seed: CountSketch(d, q, 1, seed)),
-    Method("hashing, l = 4", lambda d, q, seed: CountSketch(d, q, 4, seed)),
-    Method("hashing, l = 5", lambda d, q, seed: CountSketch(d, q, 5, seed)),
-    Method("sparse sign, 8 entries", lambda d, q, seed: SparseSign(d, q, 8, seed)),
-    Method("hashing, l = 4, entries 1/l", lambda d, q, seed: CountSketch(d, q, 4, seed), 4**-0.5, "--"),
-    Method("hashing, l = 5, entries 1/l", lambda d, q, seed: CountSketch(d, q, 5, seed), 5**-0.5, "--"),
-)
-
-
-@dataclass
-class Report:
-    """What a part has to tell."""
-
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Everything measured, as plain numbers."""
-    tables: list[str] = field(default_factory=list)
-    """Tables in Markdown, each with its heading."""
-
-    def table(self, title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Add a table."""
-        lines = [f"### {title}", "", f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-        self.tables.append("\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]))
-
-
-@cache
-def digits() -> FloatArray:
-    """Return the first digits, ``(500, 64)``."""
-    return np.asarray(sp.sources.open_source("builtin:digits").read(0, N_ROWS)[0], dtype=np.float64)
-
-
-@cache
-def patches() -> FloatArray:
-    """Return patches from random places of both photographs in turn, ``(500, 3072)``."""
-    from sklearn.datasets import load_sample_image
-
-    photographs = [load_sample_image(name) for name in PHOTOGRAPHS]
-    draws = generator(0, "places of patches")
-    rows = np.empty((N_ROWS, SIDE * SIDE * 3))
-    for index in range(N_ROWS):
-        photograph = photographs[index % len(photographs)]
-        down, right = (int(draws.integers(0, side - SIDE + 1)) for side in photograph.shape[:2])
-        rows[index] = photograph[down : down + SIDE, right : right + SIDE].ravel()
-    return rows
-
-
-DATA: dict[str, Callable[[], FloatArray]] = {"digits": digits, "patches": patches}
+from streampca.transforms import SparseSign
 
 
 def scaled_error(before: FloatArray, after: FloatArray) -> float:
@@ -126,7 +64,7 @@ def expected_errors(rows: FloatArray, centred: FloatArray, size: int) -> tuple[f
 
 def dot_products(quick: bool, pictures: Path | None) -> Report:
     """Measure the errors of dot products against the number of columns."""
-    sizes = (500, 2000) if quick else (500, 1000, 1500, 2000, 2500, 3000)
+    sizes = (500, 1000) if quick else (500, 1000, 1500, 2000, 2500, 3000)
     seeds = range(2 if quick else 20)
     report = Report()
     for name, load in DATA.items():
@@ -136,7 +74,7 @@ def dot_products(quick: bool, pictures: Path | None) -> Report:
         for size in sizes:
             for method in METHODS:
                 errors[method.name][size] = [_errors(method, rows, centred, size, seed) for seed in seeds]
-            print(f"{name}, {size} columns: done", file=sys.stderr, flush=True)
+            note(f"{name}, {size} columns: done")
         expected = {size: expected_errors(rows, centred, size) for size in sizes}
         report.figures[name] = {"errors": errors, "expected_gaussian": expected}
         titles = ("mean of |error| / |dot product|, rows as they are", "rms of error / lengths, centred rows")
@@ -167,23 +105,15 @@ def _errors(method: Method, rows: FloatArray, centred: FloatArray, size: int, se
 
 def _draw_errors(path: Path, name: str, errors: dict[str, Any], sizes: Sequence[int]) -> None:
     """Draw the proportional error against the number of columns, both logarithmic."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
-    for method in METHODS:
-        means = [np.array(errors[method.name][size])[:, 0].mean() for size in sizes]
-        axes.plot(sizes, means, method.style, marker="o", markersize=4, label=method.name)
-    axes.set(xscale="log", yscale="log", xlabel="columns q", ylabel="mean of |error| / |dot product|", title=name)
-    axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    with drawing(path) as (axes,):
+        for method in METHODS:
+            means = [np.array(errors[method.name][size])[:, 0].mean() for size in sizes]
+            axes.plot(sizes, means, method.style, marker="o", markersize=4, label=method.name)
+        axes.set(xscale="log", yscale="log", xlabel="columns q", ylabel="mean of |error| / |dot product|", title=name)
+        axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
 
 
 def leading_vectors(spectrum: FloatArray, test: FloatArray, k: int) -> FloatArray:
@@ -202,7 +132,7 @@ def aligned(quick: bool, pictures: Path | None) -> Report:
     d, k, size = (300, 10, 40) if quick else (1000, 10, 40)
     n_trials = 20 if quick else 200
     spectrum = 10.0 ** (-0.1 * np.arange(d))
-    turn = np.linalg.qr(generator(0, "eigenvectors").standard_normal((d, d)))[0]
+    turn = rotation(d, 0, "eigenvectors")
     methods = [method for method in METHODS if method.factor == 1]
     methods.insert(-1, Method("sparse sign, 4 entries", lambda d, q, seed: SparseSign(d, q, 4, seed)))
     report, lines = Report(), []
@@ -225,30 +155,14 @@ def aligned(quick: bool, pictures: Path | None) -> Report:
     return report
 
 
-PARTS: dict[str, Callable[[bool, Path | None], Report]] = {"dot-products": dot_products, "aligned": aligned}
-
-
-def main() -> None:
-    """Run the parts that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="few sizes and seeds: seconds, and rough figures")
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    parser.add_argument("--pictures", type=Path, help="directory for pictures")
-    options = parser.parse_args()
-    unknown = sorted(set(options.parts) - set(PARTS))
-    if unknown:
-        parser.error(f"unknown part {unknown[0]}: expected any of {', '.join(PARTS)}")
-    figures = {}
-    with threadpool_limits(limits=1):
-        for name in options.parts or PARTS:
-            report = PARTS[name](options.quick, options.pictures)
-            figures[name] = report.figures
-            print("\n\n".join(report.tables), end="\n\n", flush=True)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
-
+PARTS: dict[str, Part] = {
+    "dot-products": dot_products,
+    "aligned": aligned,
+    "recovery": recovery,
+    "passes": passes,
+    "eigenvalues": eigenvalues,
+    "grouping": grouping,
+}
 
 if __name__ == "__main__":
-    main()
+    main(PARTS, __doc__)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streampca.engine.cost import expected_seconds, nominal_rates, probe
+import numpy as np
+
+from streampca.accumulators.sketch import Sketch
+from streampca.engine.cost import PROBE_WIDTH, expected_seconds, nominal_rates, probe
 from streampca.engine.kinds import accumulator_of
 from streampca.engine.lines import SOLVERS, line_of
 from streampca.engine.memory import give_back_freed_memory
@@ -22,7 +25,7 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
     """
     rates = nominal_rates(plan)
     if probed:
-        accumulator = _accumulator(plan.solver, parameters, source)
+        accumulator = _accumulator(plan, parameters, source)
         by_axis = source if plan.axis == "samples" else source.by_features()
         rates = probe(by_axis, accumulator, plan)
         give_back_freed_memory()
@@ -31,9 +34,14 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
     )
 
 
-def _accumulator(solver: str, parameters: Parameters, source: Source) -> Any:
+def _accumulator(plan: Plan, parameters: Parameters, source: Source) -> Any:
     """Return what the first reading folds blocks of `source` into; for covariances that depends on the kind of rows."""
-    return accumulator_of(parameters, source) if solver == "covariance" else line_of(solver).accumulator_of(parameters)
+    if plan.sketch:
+        columns = plan.sketch["columns"] + plan.sketch["held_out"]
+        return Sketch(np.ones((min(plan.n_features, PROBE_WIDTH), columns), dtype=plan.work_dtype), key="probe")
+    if plan.solver == "covariance":
+        return accumulator_of(parameters, source)
+    return line_of(plan.solver).accumulator_of(parameters)
 
 
 def with_alternatives(
@@ -49,6 +57,10 @@ def _why(plan: Plan, parameters: Parameters) -> str:
     if parameters.solver != "auto":
         return "asked for by name"
     n, d = plan.n_samples, plan.n_features
+    if plan.sketch and parameters.tolerance is not None:
+        return f"chosen because errors up to {parameters.tolerance:g} are allowed, and it is expected to take less time or memory than exact solvers"
+    if plan.sketch:
+        return "chosen because no exact solver fits in the memory"
     if plan.solver == "gram":
         if 2 * n > d:
             return "chosen because the covariance matrix does not fit"
@@ -69,6 +81,7 @@ def _figures(solver: str, source: Source, parameters: Parameters, resources: Res
         "fits": True,
         "why": other.reason,
         "passes": other.passes,
+        "sketch": other.sketch,
         "projected_bytes": other.projected_bytes,
         "bytes_to_read": other.bytes_to_read,
         "flops": other.flops,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,9 +22,12 @@ from streampca.sources.base import Source
 
 _READ_SECONDS, _FOLD_SECONDS = 0.2, 0.25  # what the probe spends on each, unless one block takes longer
 _MOST_BLOCKS = 4  # blocks that one thread of the probe reads
-_PROBE_WIDTH = 4096  # side of the matrix from which products are as fast as they get
+PROBE_WIDTH = 4096  # side of the matrix from which products are as fast as they get
 _LAPACK_SIDE = 640  # of the largest matrix that LAPACK is timed with
 _FIXED_SECONDS = 0.03  # threads, first calls
+_ADAPTIVE_COST = 2.5  # of an incremental update, in passes of a sketch of as many columns
+_SKETCH_ALGEBRA = 30.0  # products of features x columns² that solving and certifying a sketch takes
+_DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache holds come several times as fast
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,25 @@ def expected_seconds(plan: Plan, rates: Rates) -> float:
     cores = max(1, min(plan.threads, n_cores()))
     first_blocks = min(read, fold) * plan.n_leaves / max(1, plan.n_blocks)
     stream = max(max(read, fold) + first_blocks, fold + plan.bytes_to_read * rates.read_cpu / cores)
-    merge = plan.n_leaves * 8 * _side(plan) ** 2 / rates.merge / cores
-    return _FIXED_SECONDS + stream + merge + _solve_seconds(plan, rates) + _finish_seconds(plan, rates)
+    entries = plan.n_features * _columns(plan) if plan.sketch else _side(plan) ** 2
+    merge = plan.n_leaves * 8 * entries / rates.merge / cores
+    written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
+    return _FIXED_SECONDS + stream + merge + written + _solve_seconds(plan, rates) + _finish_seconds(plan, rates)
 
 
 def folded_flops(plan: Plan) -> float:
-    """Return the floating point operations of the symmetric products of a fit, rows x side²."""
+    """Return the floating point operations of the products of a fit: rows x side², or those with the columns of a sketch."""
+    if plan.sketch:
+        rows_features = float(plan.n_samples) * plan.n_features
+        first = _ADAPTIVE_COST if plan.solver == "adaptive" else 1.0
+        columns = float(plan.sketch["columns"] * (plan.passes - 1 + first) + plan.sketch["held_out"])
+        return 4.0 * rows_features * columns
     return float(plan.n_samples) * plan.n_features * _side(plan)
+
+
+def _columns(plan: Plan) -> int:
+    """Return the columns that the first pass of a sketch multiplies with."""
+    return int(plan.sketch["columns"] + plan.sketch["held_out"])
 
 
 def projected_flops(plan: Plan) -> float:
@@ -103,7 +119,8 @@ def _finish_seconds(plan: Plan, rates: Rates) -> float:
     if not projected_flops(plan):
         return 0.0
     k, d = _most_components(plan), plan.n_features
-    return 4.0 * k**2 * d / (rates.multiply / plan.threads) + 4 * 8.0 * k * d / rates.merge
+    on_disk = 2 * plan.disk_bytes / _DISK_BYTES_PER_SECOND if plan.components_on_disk else 0.0  # read and written again
+    return on_disk + 4.0 * k**2 * d / (rates.multiply / plan.threads) + 4 * 8.0 * k * d / rates.merge
 
 
 def _most_components(plan: Plan) -> int:
@@ -117,6 +134,11 @@ def _side(plan: Plan) -> int:
 
 def _solve_seconds(plan: Plan, rates: Rates) -> float:
     """Return the time of the eigenproblem; of the iteration that of one filled basis, as spectra that decay need."""
+    if plan.sketch:
+        kept = float(plan.sketch["columns"] * (plan.passes if plan.sketch["keep_all"] else 1))
+        pilot = float(plan.sketch["pilot_rows"]) ** 2 * plan.n_features
+        # The algebra is done after every pass, with what is kept by then.
+        return (_SKETCH_ALGEBRA * plan.n_features * kept**2 + pilot) / rates.multiply + 20.0 * kept**3 / rates.lapack
     side = _side(plan)
     limit = min(plan.n_samples, plan.n_features)
     if plan.solver == "qr":  # singular values of the factor, in products of blocks for the most part
@@ -131,7 +153,10 @@ def _solve_seconds(plan: Plan, rates: Rates) -> float:
     # Orthogonalisation twice, the projected matrix and the Ritz vectors, for a basis that grows to its full size.
     algebra = side * steps * basis * (4.0 * block + basis * 2 / 3 + 2.0 * k)
     small = steps * (4 / 3 + 2) * float(basis) ** 3 / 4
-    return products / rates.multiply + 2 * algebra / rates.multiply + small / rates.lapack
+    multiply = products / rates.multiply
+    if plan.tile_groups:  # every product reads the matrix from the disk, and so does the one that gives the residual
+        multiply = max(multiply, (steps + 1) * plan.disk_bytes / _DISK_BYTES_PER_SECOND)
+    return multiply + 2 * algebra / rates.multiply + small / rates.lapack
 
 
 def probe(source: Source, accumulator: Any, plan: Plan) -> Rates:
@@ -153,11 +178,15 @@ def probe(source: Source, accumulator: Any, plan: Plan) -> Rates:
     spans = _spread_spans(plan)
     with one_blas_thread(), ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-probe") as pool:
         blocks, alone, together, cpu = _probe_reading(source, plan, spans, pool)
-        width = min(_side(plan), _PROBE_WIDTH)
+        width = min(_side(plan), PROBE_WIDTH)
+        if plan.tile_groups:  # the plan has room for the states of two groups, not of two matrices
+            width = min(width, math.isqrt(plan.memory["states"] // 16))
         if hasattr(accumulator, "n_threads"):
             accumulator = replace(accumulator, n_threads=plan.threads_per_leaf)
         blocks = [Block(block.values[:, :width], block.start) for block in blocks]
         fold, merge = _probe_folding(accumulator, blocks, width, pool)
+        if plan.sketch:  # of these rows x width², in floating point operations of products with the columns
+            fold, merge = fold * 4 * _columns(plan) / width, nominal.merge
         multiply = _probe_multiplying(plan.threads)
         lapack = _probe_lapack(_side(plan))
     return replace(

@@ -32,7 +32,7 @@ class Progress:
     """How far a reading of the source has come."""
 
     phase: str
-    """``"fit"`` or ``"scores"``."""
+    """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"`` where a solver has them."""
     rows: int
     """Rows done."""
     n_samples: int
@@ -128,10 +128,11 @@ def accumulate(
     client: Any = None,
     progress: ProgressCallback | None = None,
     weights: NDArray[np.float64] | None = None,
+    phase: str = "fit",
 ) -> tuple[Any, ReadCount]:
     """Read `source` once and return the state of all rows, and what the reading cost.
 
-    `weights` are those of the rows, ``(n_samples,)``; None = all 1.
+    `weights` are those of the rows, ``(n_samples,)``; None = all 1. `phase` is what `progress` is told.
 
     Leaves run on a thread pool of this process, or on the workers of `client`, a `distributed.Client`.
 
@@ -146,7 +147,7 @@ def accumulate(
     total = accumulator.init(source.shape[1])
     count = ReadCount()
     of_rows = None if weights is None else RowWeights(weights)
-    results = execute(FoldTask(source, accumulator, of_rows), plan, Meter("fit", plan.extent, progress), client)
+    results = execute(FoldTask(source, accumulator, of_rows), plan, Meter(phase, plan.extent, progress), client)
     try:
         for result in results:
             total = accumulator.absorb(total, result.state)
@@ -223,8 +224,7 @@ def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter) -> Generator[
 
     try:
         for index, result in enumerate(in_order(plan, submit)):
-            edges = plan.leaf(index).edges
-            meter.add(edges[-1] - edges[0], result.count.bytes)
+            meter.add(plan.leaf(index).n_rows, result.count.bytes)
             yield result
     except (KilledWorker, CancelledError, FutureCancelledError) as error:
         raise ClusterError(

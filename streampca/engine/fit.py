@@ -13,6 +13,7 @@ from streampca.engine.memory import WORKER_PROCESS_BYTES, allowed_bytes, n_cores
 from streampca.engine.parameters import Fit, Parameters
 from streampca.engine.plan import Plan, Resources
 from streampca.errors import DataError, NotAvailableError, PlanError
+from streampca.selection import Count
 from streampca.sources.base import Source
 
 __all__ = ["Fit", "Parameters", "fit", "kept_rows", "plan_fit"]
@@ -58,7 +59,7 @@ def plan_fit(
         report=report,
         kept_rows=kept_rows(source) if report else 0,
     )
-    workers = _worker_threads(client)
+    workers = worker_threads(client)
     if workers:
         # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
         process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
@@ -104,12 +105,19 @@ def kept_rows(source: Source) -> int:
 
 
 def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    """Return the plan of the solver that was named, or of the better of the exact ones that fits."""
+    """Return the plan of the solver that was named; else the better exact one that fits; else the better approximate one.
+
+    With a tolerance, approximate answers are allowed, and the first of the plans that fit is the fastest.
+    """
     if parameters.solver != "auto":
         return line_of(parameters.solver).plan(source, parameters, resources)
     n, d = source.shape
     order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
+    if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
+        # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
+        order += ["sketch"] if parameters.tolerance is not None else ["adaptive", "sketch"]
     refusals = []
+    found = []
     for solver in order:
         try:
             plan = line_of(solver).plan(source, parameters, resources)
@@ -118,11 +126,16 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
         except PlanError as error:
             refusals.append(f"solver {solver}: {error}")
             continue
-        return replace(plan, notes=(*plan.notes, *refusals))
-    raise PlanError("; ".join(refusals))
+        if parameters.tolerance is None:
+            return replace(plan, notes=(*plan.notes, *refusals))
+        found.append(with_time(plan, source, parameters))
+    if not found:
+        raise PlanError("; ".join(refusals))
+    plan = min(found, key=lambda plan: plan.expected_seconds or 0.0)
+    return replace(plan, notes=(*plan.notes, *refusals))
 
 
-def _worker_threads(client: Any) -> list[int]:
+def worker_threads(client: Any) -> list[int]:
     """Return the threads of each worker of `client`; none without a cluster."""
     if client is None:
         return []

@@ -67,7 +67,7 @@ def run_leaf(
 
 def read_ahead(source: Source, leaf: Leaf) -> Iterator[tuple[Block, ReadCount]]:
     """Yield the blocks of `leaf` in order, valid until the next one is asked for, and what each cost to read."""
-    spans = list(zip(leaf.edges[:-1], leaf.edges[1:], strict=True))
+    spans = leaf.spans
     if not source.buffered:
         for start, stop in spans:
             values, count = source.read(start, stop)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, Integers
+from streampca.accumulators import Covariance, Integers, Sketch
 from streampca.engine.execute import ProgressCallback, active_client, one_blas_thread
 from streampca.engine.fit import plan_fit
 from streampca.engine.lines import CONTINUED, continued_line_of
@@ -101,11 +101,15 @@ def gather(
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
     n_components = capped(parameters.n_components, min(source.shape))
     client = active_client(source)
+    if solver == "sketch":  # one reading, with a test matrix that other rows can be met with as well
+        parameters = replace(parameters, pilot=0, tolerance=None)
     plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
+    like: dict[str, Any] = {}
     if kept is not None:
         require_parameters(kept, parameters, solver, plan.work_dtype, "joined")
+        like = {"accumulator": kept.accumulator} if solver == "sketch" else {}
     with one_blas_thread():
-        found = continued_line_of(solver).gather(source, parameters, plan, client=client, progress=progress)
+        found = continued_line_of(solver).gather(source, parameters, plan, client=client, progress=progress, **like)
     more = Kept(
         solver=solver,
         accumulator=found.accumulator,
@@ -140,6 +144,11 @@ def require_same(first: Kept, second: Kept, doing: str) -> None:
     require_parameters(first, second.parameters, second.solver, second.work_dtype, doing)
     for name in ("n_features", "accumulator"):
         one, other = getattr(first, name), getattr(second, name)
+        if one != other and isinstance(one, Sketch) and isinstance(other, Sketch) and one.key != other.key:
+            raise MergeError(
+                f"the test matrix of the first sketch is {one.key} and that of the second {other.key}: such states cannot be "
+                f"{doing}; fit both with pilot=0 and the same sketch, sketch_size, n_hashes and random_state"
+            )
         if one != other:
             raise MergeError(
                 f"{name} is {one!r} in the first and {other!r} in the second: such states cannot be {doing}"

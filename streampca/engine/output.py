@@ -21,8 +21,11 @@ RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
 _CHUNK = r"c(/\d+)*"
-_MODEL_ARRAYS = "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
-_STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight"
+_MODEL_ARRAYS = (
+    "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
+    "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
+)
+_STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
 
 
 def _own(*arrays: str) -> str:

@@ -41,6 +41,20 @@ class Parameters:
     """Factor of each centred (and scaled) feature, ``(n_features,)``."""
     forgetting: float = 1.0
     """What a row's weight is multiplied by with every row after it, in (0, 1]."""
+    sketch: str = "auto"
+    """What maps features to columns: ``"auto"``, ``"gaussian"``, ``"count_sketch"``, ``"sparse_sign"`` or ``"grouping"``."""
+    sketch_size: int | str = "auto"
+    """Columns of a sketch, or ``"auto"``."""
+    n_hashes: int = 4
+    """Hash functions of a count sketch."""
+    recovery: str = "nystrom"
+    """``"nystrom"`` or ``"conversion"``."""
+    pilot: int | str = "auto"
+    """Rows read beforehand, or ``"auto"``."""
+    max_passes: int = 2
+    """Most readings by an approximate solver."""
+    tolerance: float | None = None
+    """Relative error of eigenvalues at which an approximate solver stops; None = after the first reading."""
     seed: int = 0
     """Seed of everything that is drawn."""
     memory: int | str | None = None
@@ -91,3 +105,5 @@ class Fit:
     """What `state` was accumulated with; None where the solver keeps none."""
     scores: NDArray[np.float64] | None = None
     """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
+    n_passes: int | None = None
+    """Readings of the whole source that it took; None = as planned."""

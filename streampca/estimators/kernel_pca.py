@@ -1,16 +1,412 @@
-"""Kernel principal component analysis: the name of the contract, not carried out yet."""
+"""Kernel principal component analysis as a scikit-learn estimator over arrays and stores of any size."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from streampca.errors import NotAvailableError
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streampca.engine.kernel.fit import fit_kernel, plan_kernel
+from streampca.engine.kernel.parameters import METHODS, SAMPLINGS, KernelFit, KernelParameters
+from streampca.engine.output import Aside, require_apart
+from streampca.engine.plan import Plan
+from streampca.engine.plan_scores import plan_scores
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.models.kernel import KernelModel
+from streampca.models.kernel_store import save_kernel_model
+from streampca.sources import Source, open_source
+
+if TYPE_CHECKING:
+    from streampca.engine.execute import ProgressCallback
+
+FloatArray = NDArray[np.float64]
 
 
-class KernelPCA:
-    """Kernel PCA out of core. This version does not have it: making one raises `NotAvailableError`."""
+class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        raise NotAvailableError(
-            "KernelPCA is not available in this version of streampca: use PCA, or scikit-learn's KernelPCA in memory"
+    Parameters
+    ----------
+    n_components : int, float in (0, 1), Threshold or None
+        How many components: a count; the smallest number that carries this share of the trace of the kernel matrix; all
+        with λᵢ ≥ eps·λ₁; or all that the method finds.
+    kernel : {"linear", "rbf", "poly", "sigmoid", "laplacian", "cosine"}, Kernel or callable
+        A name ("tanh" is a synonym of "sigmoid"), an object of `streampca.kernels`, also a sum of them, or a function of
+        two blocks of rows that returns the matrix of their kernel values.
+    gamma, degree, coef0, kernel_params
+        Parameters of a kernel that is named, or keywords of a callable; gamma=None = 1 / n_features.
+    method : {"auto", "exact", "nystrom", "nystrom_extension", "empirical_map"}
+        The n × n kernel matrix; landmarks, then the exact PCA of their features over all rows, in two readings; the
+        eigenpairs of the landmarks' kernel matrix extended to all rows; the empirical kernel map through a transform.
+        "auto" is "exact" where there are no more rows than `n_landmarks`, and "nystrom" else.
+    n_landmarks : int
+        Landmarks that are drawn.
+    sampling : {"auto", "uniform", "diagonal", "column_norm", "rpcholesky"} or array
+        How; or the row indices ``(m,)``, or the landmarks themselves, ``(m, n_features)``. "auto" is uniform where
+        κ(x, x) is constant or the kernel is not positive semi-definite, and rpcholesky else.
+    sketch, sketch_size, n_hashes, recovery
+        The transform of the empirical kernel map: "gaussian", "count_sketch", "sparse_sign" or "grouping"; its columns;
+        hash functions of a count sketch; and whether eigenpairs come back by "nystrom" (of K²) or by the literature's
+        "conversion".
+    center : bool
+        Centre in kernel space.
+    fit_inverse_transform : bool
+        Learn the way back to feature space: kernel ridge regression from the scores of the landmarks.
+    alpha : float
+        Its ridge.
+    memory : int, str or None
+        Ceiling for the resident memory of the whole process. A plan that does not fit is refused with `PlanError` before
+        the data is read.
+    random_state : int
+        Seed of everything that is drawn; the same seed gives the same landmarks for any chunking and any workers.
+    checkpoint
+        Parameter of later versions: anything but None raises `NotAvailableError`.
+    progress : callable, optional
+        Called with a `Progress` as blocks finish, from any thread.
+
+    Attributes
+    ----------
+    eigenvalues_ : array, shape (k,)
+        Of the (centred) kernel matrix of the training rows, largest first.
+    eigenvectors_ : array, shape (n_samples, k)
+        Its eigenvectors: scores / √eigenvalues. There after a fit of "exact" or "empirical_map" and after
+        `fit_transform`; of rows in an array they are computed when first asked for; those of a store are what
+        `transform_to` writes, divided by √eigenvalues_.
+    explained_variance_ratio_ : array, shape (k,)
+        Shares of the trace of the kernel matrix.
+    landmarks_, landmark_indices_ : arrays, shapes (m, n_features) and (m,)
+        The rows that new rows are compared with, and their row numbers; None where landmarks were given as rows.
+    n_components_, n_samples_seen_, n_features_in_ : int
+    method_, sampling_, plan_, n_passes_, bytes_read_
+        What ran, what was planned, readings by `fit` and decoded bytes of them; the last three are not there after `load`.
+    kernel_ : Kernel
+        The kernel with every parameter settled.
+    error_ : dict
+        The certificate: ``kind``, ``statement``, ``residual_trace``, ``sigma``, ``eigenvalue_intervals``, …
+    """
+
+    def __init__(
+        self,
+        n_components: Any = None,
+        *,
+        kernel: Any = "rbf",
+        gamma: float | None = None,
+        degree: float = 3,
+        coef0: float = 1,
+        kernel_params: dict[str, Any] | None = None,
+        method: str = "auto",
+        n_landmarks: int = 1000,
+        sampling: Any = "auto",
+        sketch: str = "gaussian",
+        sketch_size: int | str = "auto",
+        n_hashes: int = 4,
+        recovery: str = "nystrom",
+        center: bool = True,
+        fit_inverse_transform: bool = False,
+        alpha: float = 1.0,
+        memory: int | str | None = None,
+        random_state: int = 0,
+        checkpoint: Any = None,
+        progress: ProgressCallback | None = None,
+    ):
+        self.n_components = n_components
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.kernel_params = kernel_params
+        self.method = method
+        self.n_landmarks = n_landmarks
+        self.sampling = sampling
+        self.sketch = sketch
+        self.sketch_size = sketch_size
+        self.n_hashes = n_hashes
+        self.recovery = recovery
+        self.center = center
+        self.fit_inverse_transform = fit_inverse_transform
+        self.alpha = alpha
+        self.memory = memory
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+
+    def plan(self, X: Any) -> Plan:
+        """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other methods.
+
+        Reads metadata only; raises what `fit` raises.
+        """
+        return plan_kernel(self._open(X), self._parameters(), alternatives=True)
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the kernel principal components of `X`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            numpy array or anything scikit-learn takes, scipy sparse matrix or array, memory map, Dask array, zarr array,
+            or the path of a zarr array or an ``.npy`` file.
+        y : ignored
+
+        Raises
+        ------
+        ParameterError
+            If a parameter is outside its domain.
+        PlanError
+            If the work does not fit in `memory`, with what would.
+        DataError
+            If the data is missing, damaged, or not finite.
+        """
+        source = self._open(X)
+        result = fit_kernel(source, self._parameters(), progress=self.progress)
+        self._take(result, source if not source.buffered else None)
+        if not _is_array_like(X):
+            self._remember_features(source)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
+        """Fit `X` and return its scores, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
+        self.fit(X, y, **params)
+        if _is_array_like(X) and self.method_ == "exact":
+            dtype = self._model.score_dtype(np.dtype(self.plan_.dtype))
+            return (self.eigenvectors_ * np.sqrt(self.eigenvalues_)).astype(dtype, copy=False)
+        return self.transform(X)
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
+        from streampca.estimators.pca import _is_dask, _map_rows, _rows_per_task
+
+        check_is_fitted(self)
+        if _is_array_like(X):
+            return self._model.transform(self._validated(X))
+        source = self._open_fitted(X)
+        if isinstance(X, np.ndarray):
+            return self._model.transform(source.read(0, source.shape[0])[0])
+        lazy = X if _is_dask(X) else source.to_dask(max(1, _rows_per_task(source)))
+        lazy = lazy.rechunk({1: -1}) if lazy.numblocks[1] > 1 else lazy
+        return _map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
+
+    def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
+
+        Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
+        float64 else. `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set;
+        `NoSpaceError`, before anything is read, if there is less room than the scores take.
+        """
+        from streampca.engine.write import write_scores
+
+        check_is_fitted(self)
+        source = self._open_fitted(X)
+        require_apart(Path(path), source.description)
+        plan = plan_scores(source, self._model, self.memory)
+        with Aside(Path(path), "scores", overwrite=overwrite) as aside:
+            write_scores(source, self._model, plan, aside, progress=self.progress)
+        return Path(path)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return rows, shape (n_samples, n_features), for scores `X`, shape (n_samples, k): pre-images by kernel ridge.
+
+        `ParameterError` unless the model was fitted with ``fit_inverse_transform=True``.
+        """
+        from streampca.estimators.pca import _is_dask, _map_rows
+
+        check_is_fitted(self)
+        if _is_dask(X):
+            return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
+        X = np.asarray(X)
+        if X.ndim != 2 or X.shape[1] != self.n_components_:
+            raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {self.n_components_})")
+        return self._model.inverse_transform(X)
+
+    def kernel_distance(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
+        """Return distances in kernel space, √(κ(x, x) − 2 κ(x, y) + κ(y, y)), shape (len(X), len(Y)).
+
+        Between the rows of `X` and those of `Y`, as default the landmarks (all training rows for "exact"). Squares that
+        rounding, or a kernel that is not positive semi-definite, leaves below 0 count as 0.
+        """
+        check_is_fitted(self)
+        rows = np.asarray(X, dtype=np.float64)
+        others = np.asarray(self._model.landmarks if Y is None else Y, dtype=np.float64)
+        squares = self.kernel_(rows, others)
+        squares *= -2
+        squares += self.kernel_.diagonal(rows)[:, None]
+        squares += self.kernel_.diagonal(others)
+        distances: FloatArray = np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
+        return distances
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
+
+        `ModelError` for a kernel that is a callable, which no file holds; `OutputError` if something is there that is not
+        a model of ours, or is one and `overwrite` is not set.
+        """
+        check_is_fitted(self)
+        names = self.__dict__.get("feature_names_in_")
+        return save_kernel_model(
+            self._model, path, overwrite=overwrite, feature_names=None if names is None else [str(n) for n in names]
         )
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "eigenvectors_" and self.__dict__.get("_rows") is not None:
+            source = self.__dict__["_rows"]
+            scores = self._model.transform(source.read(0, source.shape[0])[0]).astype(np.float64)
+            roots = np.sqrt(self.eigenvalues_)
+            self.eigenvectors_ = np.divide(scores, roots, out=np.zeros_like(scores), where=roots > 0)
+            return self.eigenvectors_
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> Any:
+        state = dict(super().__getstate__())
+        state.pop("_rows", None)  # the training rows are the user's; a copy of the estimator does not take them along
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.sparse = True
+        return tags
+
+    def _parameters(self, threads: int | None = None) -> KernelParameters:
+        """Return the checked parameters of a fit."""
+        from streampca.kernels import kernel_of
+
+        _require_choice("method", self.method, METHODS)
+        _require_choice("sketch", self.sketch, ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping"))
+        _require_choice("recovery", self.recovery, ("nystrom", "conversion"))
+        for name in ("center", "fit_inverse_transform"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ParameterError(f"{name}={getattr(self, name)!r}: expected True or False")
+        for name, least in (("n_landmarks", 1), ("n_hashes", 1), ("random_state", None), ("sketch_size", 1)):
+            _require_whole(name, getattr(self, name), least)
+        number = isinstance(self.alpha, int | float | np.integer | np.floating) and not isinstance(self.alpha, bool)
+        if not (number and self.alpha >= 0):
+            raise ParameterError(f"alpha={self.alpha!r}: expected a number of at least 0")
+        if self.checkpoint is not None:
+            raise NotAvailableError(
+                f"checkpoint={self.checkpoint!r} is not available in this version of streampca: only None is"
+            )
+        given = None if isinstance(self.sampling, str) else _given(self.sampling)
+        if given is None:
+            _require_choice("sampling", self.sampling, SAMPLINGS)
+        return KernelParameters(
+            kernel=kernel_of(self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params),
+            n_components=self.n_components,
+            method=self.method,
+            n_landmarks=int(self.n_landmarks),
+            sampling=self.sampling if given is None else "given",
+            given=given,
+            sketch=self.sketch,
+            sketch_size=self.sketch_size if isinstance(self.sketch_size, str) else int(self.sketch_size),
+            n_hashes=int(self.n_hashes),
+            recovery=self.recovery,
+            center=bool(self.center),
+            inverse=bool(self.fit_inverse_transform),
+            alpha=float(self.alpha),
+            seed=int(self.random_state),
+            memory=self.memory,
+            threads=threads,
+        )
+
+    def _open(self, X: Any) -> Source:
+        if _is_array_like(X):
+            X = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
+        return open_source(X)
+
+    def _validated(self, X: Any) -> Any:
+        return validate_data(self, X, reset=False, accept_sparse="csr")
+
+    def _open_fitted(self, X: Any) -> Source:
+        source = open_source(self._validated(X)) if _is_array_like(X) else open_source(X)
+        if source.shape[1] != self.n_features_in_:
+            raise ParameterError(
+                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+        return source
+
+    def _remember_features(self, source: Source) -> None:
+        self.n_features_in_ = source.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+        if source.feature_names is not None:
+            self.feature_names_in_ = np.array(source.feature_names, dtype=object)
+
+    def _take(self, result: KernelFit, rows: Source | None) -> None:
+        self.__dict__.pop("eigenvectors_", None)
+        self._rows = rows
+        if result.eigenvectors is not None:
+            self.eigenvectors_ = result.eigenvectors
+        self._set_model(result.model)
+        self.plan_ = result.plan
+        self.n_passes_ = result.plan.passes if result.n_passes is None else result.n_passes
+        self.bytes_read_ = result.count.bytes
+
+    def _set_model(self, model: KernelModel) -> None:
+        self._model = model
+        self.kernel_ = model.kernel
+        self.eigenvalues_ = model.eigenvalues
+        self.explained_variance_ratio_ = model.explained_variance_ratio
+        self.landmarks_ = model.landmarks
+        self.landmark_indices_ = model.landmark_indices
+        self.method_, self.sampling_ = model.method, model.sampling
+        self.n_components_ = model.n_components
+        self.n_samples_seen_ = model.n_samples
+        self.n_features_in_ = model.n_features
+        self.error_ = model.certificate
+
+
+def loaded_kernel_pca(model: KernelModel) -> KernelPCA:
+    """Return the fitted estimator of a model that was read from a store."""
+    estimator = KernelPCA(
+        model.n_components,
+        kernel=model.kernel,
+        method=model.method,
+        n_landmarks=len(model.landmarks),
+        sampling=model.sampling if model.sampling in SAMPLINGS else "auto",
+        center=model.center,
+        fit_inverse_transform=model.way_back is not None,
+    )
+    estimator._set_model(model)
+    names = model.source.get("feature_names")
+    if isinstance(names, list):
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    return estimator
+
+
+def _given(sampling: Any) -> NDArray[Any]:
+    """Return row indices, ``(m,)``, or landmarks, ``(m, n_features)``; raise `ParameterError` if it is neither."""
+    given = np.asarray(sampling)
+    indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0
+    points = given.ndim == 2 and given.dtype.kind in "iuf" and given.size and bool(np.isfinite(given).all())
+    if not (indices or points):
+        raise ParameterError(
+            f"sampling of shape {given.shape} and type {given.dtype}: expected one of {', '.join(SAMPLINGS)}, row indices of "
+            "at least 0, or finite landmarks of shape (m, n_features)"
+        )
+    if indices and len(np.unique(given)) < len(given):
+        raise ParameterError("sampling names a row twice: expected each row index once")
+    return given
+
+
+def _require_whole(name: str, value: Any, least: int | None) -> None:
+    if name == "sketch_size" and value == "auto":
+        return
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or (least is not None and value < least):
+        raise ParameterError(f"{name}={value!r}: expected an integer" + ("" if least is None else f" of at least {least}"))
+
+
+def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ParameterError(f"{name}={value!r}: expected one of {', '.join(choices)}")
+
+
+def _is_array_like(X: Any) -> bool:
+    from streampca.estimators.pca import _is_array_like as is_array_like
+
+    return is_array_like(X)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from streampca.errors import NotAvailableError
 from streampca.sources.sparse import is_sparse
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ FloatArray = NDArray[np.float64]
 class Likelihood:
     """The part of `PCA` that rests on the probabilistic model of Tipping & Bishop (1999)."""
 
-    components_: FloatArray
+    components_: Any
     explained_variance_: FloatArray
     noise_variance_: float
     n_features_in_: int
@@ -34,7 +35,7 @@ class Likelihood:
 
         Shape (n_features, n_features), 8 d² bytes, which no plan counts.
         """
-        check_is_fitted(self)
+        self._require_in_memory("get_covariance")
         spread = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
         covariance: FloatArray = (self.components_.T * spread) @ self.components_
         covariance.flat[:: len(covariance) + 1] += self.noise_variance_
@@ -42,7 +43,7 @@ class Likelihood:
 
     def get_precision(self) -> FloatArray:
         """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is."""
-        check_is_fitted(self)
+        self._require_in_memory("get_precision")
         noise, variance = self._floored()
         precision: FloatArray = (self.components_.T * (1 / variance - 1 / noise)) @ self.components_
         precision.flat[:: len(precision) + 1] += 1 / noise
@@ -50,7 +51,7 @@ class Likelihood:
 
     def score_samples(self, X: Any) -> FloatArray:
         """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,)."""
-        check_is_fitted(self)
+        self._require_in_memory("score")
         rows = self._validated(X)
         rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64) - self._model.mean
         if self._model.fill is not None:
@@ -68,6 +69,16 @@ class Likelihood:
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of the rows."""
         return float(self.score_samples(X).mean())
+
+    def _require_in_memory(self, what: str) -> None:
+        """Raise `NotFittedError`, or `NotAvailableError` if the components are on disk."""
+        check_is_fitted(self)
+        if not isinstance(self.components_, np.ndarray):
+            k, d = self.components_.shape
+            raise NotAvailableError(
+                f"{what} needs the components in memory, and {k} x {d:,} of them are on disk because they did not fit: use transform, or fit "
+                f"with fewer components or more memory (they take {8 * k * d:,} bytes)"
+            )
 
     def _floored(self) -> tuple[float, FloatArray]:
         """Return noise variance and variances, none of them below what float64 can tell from 0."""

@@ -21,10 +21,13 @@ from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ModelError, NotAvailableError, ParameterError
 from streampca.estimators.continuing import Continuing, with_names
+from streampca.estimators.kernel_pca import KernelPCA, loaded_kernel_pca
 from streampca.estimators.likelihood import Likelihood
+from streampca.models.kernel_store import is_kernel_model, load_kernel_model
 from streampca.models.pca import PCAModel
 from streampca.models.state_store import load_state, write_state
 from streampca.models.store import load_model, save_model
+from streampca.models.stored_components import StoredComponents
 from streampca.sources import Source, open_source
 
 if TYPE_CHECKING:
@@ -62,7 +65,8 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         their squares. The order of the rows matters, and so does that of models in `merge`.
     memory : int, str or None
         Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the
-        machine has. A plan that does not fit is refused with `PlanError` before the data is read.
+        machine has. A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of
+        ``solver="covariance"``, asked for by name, goes to disk instead (``plan_.tile_groups`` readings, no state).
     random_state : int
         Seed of everything that is drawn; the same seed gives the same bits.
     progress : callable, optional
@@ -84,7 +88,10 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
     Attributes
     ----------
     components_ : array, shape (k, n_features)
-        Orthonormal rows, largest variance first, the entry of largest modulus positive.
+        Orthonormal rows, largest variance first, the entry of largest modulus positive. Where the components of wide
+        data do not fit in `memory` (``plan_.components_on_disk``) it is the zarr array on disk, in chunks of all
+        components for some features, ``components_[:, start:stop]``: in a temporary directory that goes with the
+        estimator and this array, or, once loaded, in the saved model.
     explained_variance_, explained_variance_ratio_, singular_values_ : array, shape (k,)
         Variances (divisor n − ddof), shares of `total_variance_`, singular values of the centred (and scaled) data.
     mean_ : array, shape (n_features,)
@@ -200,7 +207,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         lazy = X if _is_dask(X) else source.to_dask(max(1, _rows_per_task(source)))
         if lazy.numblocks[1] > 1:
             lazy = lazy.rechunk({1: -1})
-        k, dtype = len(self.components_), self._model.score_dtype(source.dtype)
+        k, dtype = self.n_components_, self._model.score_dtype(source.dtype)
         return _map_rows(self._model.transform, lazy, k, dtype)
 
     def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -231,8 +238,8 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         if _is_dask(X):
             return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
         X = np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != len(self.components_):
-            raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {len(self.components_)})")
+        if X.ndim != 2 or X.shape[1] != self.n_components_:
+            raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {self.n_components_})")
         return self._model.inverse_transform(X)
 
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
@@ -250,7 +257,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.components_)
+        return int(self.n_components_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -263,10 +270,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """Return the checked parameters of a fit."""
         _require_choice("solver", self.solver, _SOLVERS)
         _require_choice("missing", self.missing, _MISSING)
-        if self.solver not in ("auto", "covariance", "gram", "qr"):
-            raise NotAvailableError(
-                f"solver={self.solver!r} is not available in this version of streampca: use 'auto' or 'covariance'"
-            )
+        self._require_sketch()
         for name, default in (("checkpoint", None),):
             if getattr(self, name) is not default and getattr(self, name) != default:
                 raise NotAvailableError(
@@ -294,10 +298,31 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             missing=self.missing,
             feature_weight=as_weights("feature_weight", self.feature_weight),
             forgetting=float(self.forgetting),
+            sketch=self.sketch,
+            sketch_size=self.sketch_size if isinstance(self.sketch_size, str) else int(self.sketch_size),
+            n_hashes=int(self.n_hashes),
+            recovery=self.recovery,
+            pilot=self.pilot if isinstance(self.pilot, str) else int(self.pilot),
+            max_passes=int(self.max_passes),
+            tolerance=None if self.tolerance is None else float(self.tolerance),
             seed=int(self.random_state),
             memory=self.memory,
             threads=threads,
         )
+
+    def _require_sketch(self) -> None:
+        """Raise `ParameterError` for parameters of the approximate solvers that are out of range."""
+        _require_choice("sketch", self.sketch, ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping"))
+        _require_choice("recovery", self.recovery, ("nystrom", "conversion"))
+        for name, least, automatic in (("sketch_size", 1, True), ("pilot", 0, True), ("n_hashes", 1, False), ("max_passes", 1, False)):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+            if not whole and not (automatic and value == "auto"):
+                also = ', or "auto"' if automatic else ""
+                raise ParameterError(f"{name}={value!r}: expected an integer of at least {least}{also}")
+        number = isinstance(self.tolerance, int | float | np.integer | np.floating) and not isinstance(self.tolerance, bool)
+        if self.tolerance is not None and not (number and self.tolerance >= 0):
+            raise ParameterError(f"tolerance={self.tolerance!r}: expected a number of at least 0, or None for one pass")
 
     def _is_checked_by_sklearn(self, X: Any) -> bool:
         return _is_array_like(X)
@@ -331,11 +356,13 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self._set_model(result.model)
         self._kept = kept_of(result, parameters)
         self.plan_, self.solver_ = result.plan, result.plan.solver
-        self.n_passes_, self.bytes_read_ = result.plan.passes, result.count.bytes
+        self.n_passes_ = result.plan.passes if result.n_passes is None else result.n_passes
+        self.bytes_read_ = result.count.bytes
 
     def _set_model(self, model: PCAModel) -> None:
         self._model = model
-        self.components_ = model.components
+        components: Any = model.components
+        self.components_ = components.array if isinstance(components, StoredComponents) else components
         self.explained_variance_ = model.explained_variance
         self.explained_variance_ratio_ = model.explained_variance_ratio
         self.singular_values_ = model.singular_values
@@ -343,15 +370,15 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.scale_ = model.scale
         self.noise_variance_ = model.noise_variance
         self.total_variance_ = model.total_variance
-        self.n_components_ = len(model.components)
+        self.n_components_ = len(components)
         self.n_samples_seen_ = model.n_samples
-        self.n_features_in_ = model.components.shape[1]
+        self.n_features_in_ = components.shape[1]
         self.numerical_rank_ = model.numerical_rank
         self.constant_features_ = model.constant_features
         self.error_ = model.certificate
 
 
-def load(path: str | Path) -> PCA:
+def load(path: str | Path) -> PCA | KernelPCA:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
     With the state, if one was saved, so that `partial_fit` and `merge` go on.
@@ -363,6 +390,8 @@ def load(path: str | Path) -> PCA:
     """
     path = Path(path)
     path = path / "model.zarr" if (path / "model.zarr").is_dir() else path
+    if is_kernel_model(path):
+        return loaded_kernel_pca(load_kernel_model(path))
     model = load_model(path)
     kept = load_state(path, model.components.shape[1])
     estimator = PCA(

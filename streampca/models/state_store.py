@@ -20,7 +20,7 @@ from streampca.selection import Threshold
 GROUP = "state"
 FORMAT = "streampca-state"
 FORMAT_VERSION = 1
-_ACCUMULATORS = ("Covariance", "Pairwise", "Triangle")
+_ACCUMULATORS = ("Covariance", "Pairwise", "Sketch", "Triangle")
 
 
 def has_state(path: str | Path) -> bool:
@@ -55,6 +55,7 @@ def write_state(kept: Kept, path: Path) -> None:
     weight = kept.parameters.feature_weight
     if weight is not None:
         arrays["feature_weight"] = weight
+    arrays |= {f.name: getattr(kept.accumulator, f.name) for f in _configuration(kept.accumulator, arrays=True)}
     for name, array in arrays.items():
         write_array(group, name, array)
     parameters = {name: _plain(getattr(kept.parameters, name)) for name in (*AGREE, "seed") if name != "feature_weight"}
@@ -109,10 +110,15 @@ def _read_state(path: Path, n_features: int) -> Kept:
     _require(solver in CONTINUED, path, f"solver {solver!r} is not known")
     configuration: Any = attributes["configuration"]
     _require(
-        all(type(value) in (bool, int, float) for value in configuration.values()), path, "its configuration is damaged"
+        all(type(value) in (bool, int, float, str) for value in configuration.values()), path, "its configuration is damaged"
     )
     _require(configuration.get("tile_size", 1) >= 1, path, "its tile_size is not positive")
+    if name == "Sketch":
+        test = np.asarray(group["test"])
+        _require(test.ndim == 2 and len(test) == n_features and test.dtype in (np.float32, np.float64), path, "its test matrix does not fit")
+        key, configuration = configuration["key"], configuration | {"test": test, "key": ""}
     accumulator = getattr(accumulators, str(name))(**configuration)
+    _require(name != "Sketch" or accumulator.key == key, path, "its test matrix is not the one that was saved")
     empty = accumulator.init(n_features)
     values = {name: _read(group, name, value, attributes, path) for name, value in _values_of(empty).items()}
     return Kept(
@@ -132,6 +138,9 @@ def _read(group: zarr.Group, name: str, empty: Any, attributes: dict[str, Any], 
     """Return one value of a state, of the type and shape that `empty` has in the state of no rows."""
     if not isinstance(empty, np.ndarray):
         value = attributes["numbers"][name]
+        if isinstance(empty, str):
+            _require(value == empty, path, f"{name} is {value!r}, expected {empty!r}")
+            return value
         good = type(value) in (int, float) and np.isfinite(value) and value >= 0
         _require(good, path, f"{name} is {value!r}, expected a number of at least 0")
         return type(empty)(value)
@@ -167,9 +176,10 @@ def _values_of(state: Any) -> dict[str, Any]:
     return {f.name: getattr(state, f.name) for f in fields(state)}
 
 
-def _configuration(accumulator: Any) -> list[Any]:
-    """Return the fields that enter the state; the others change the time only."""
-    return [f for f in fields(accumulator) if f.compare]
+def _configuration(accumulator: Any, *, arrays: bool = False) -> list[Any]:
+    """Return the fields that enter the state, those that are arrays or the others; what is left out changes the time only."""
+    entering = [f for f in fields(accumulator) if f.compare]
+    return [f for f in entering if isinstance(getattr(accumulator, f.name), np.ndarray) == arrays]
 
 
 def _plain(value: Any) -> Any:

@@ -15,29 +15,29 @@ from streampca.report.words import power_of_ten
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours that stand for the page's own; `_inline` writes the variables in their place.
-_INK, _MUTED, _GRID, _ACCENT, _SECOND, _PAPER = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "line", _ACCENT: "accent", _SECOND: "second", _PAPER: "card"}
+# Colours that stand for the page's own; `inline` writes the variables in their place.
+INK, MUTED, GRID, ACCENT, SECOND, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", ACCENT: "accent", SECOND: "second", PAPER: "card"}
 
 _OWN_SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
     "font.size": 10.5,
     "axes.labelsize": 10.5,
-    "axes.labelcolor": _MUTED,
-    "axes.edgecolor": _GRID,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
     "axes.linewidth": 1.0,
     "axes.axisbelow": True,
     "axes.labelpad": 5.0,
     "axes.formatter.useoffset": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "grid.color": _GRID,
+    "grid.color": GRID,
     "grid.linewidth": 0.7,
-    "text.color": _MUTED,
-    "xtick.color": _GRID,
-    "ytick.color": _GRID,
-    "xtick.labelcolor": _MUTED,
-    "ytick.labelcolor": _MUTED,
+    "text.color": MUTED,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
     "xtick.major.size": 0.0,
     "ytick.major.size": 0.0,
     "xtick.minor.size": 0.0,
@@ -50,6 +50,9 @@ _DRAWING = (
 
 WIDTH, HEIGHT = 4.9, 3.5
 """Size of a chart in inches of 72 points: as wide as a phone, so that its letters are never scaled far."""
+
+VISIBLE = 0.003
+"""Thinner bands of the share of the variance would not be seen."""
 
 
 def eigenvalues(values: FloatArray) -> str:
@@ -67,21 +70,21 @@ def eigenvalues(values: FloatArray) -> str:
         axes.grid(axis="y")
         if logarithmic:
             axes.set_yscale("log")
-            _decades(axes)
+            decades(axes)
         stems = k <= 60 and not logarithmic
         if stems:
-            axes.vlines(number, 0, shown, color=_ACCENT, alpha=0.35, linewidth=max(1.0, min(7.0, 150 / k)))
-        axes.plot(number, shown, color=_ACCENT, linewidth=0 if stems else 1.4, **_dots(k))
+            axes.vlines(number, 0, shown, color=ACCENT, alpha=0.35, linewidth=max(1.0, min(7.0, 150 / k)))
+        axes.plot(number, shown, color=ACCENT, linewidth=0 if stems else 1.4, **dots(k))
         if not logarithmic:
             axes.set_ylim(0, 1.08 * float(positive.max()) if len(positive) else 1.0)
-            _plain(axes.yaxis)
-        _component_axis(axes, k)
+            plain(axes.yaxis)
+        component_axis(axes, k)
         axes.set_ylabel("variance (eigenvalue)")
 
-    return _inline("eigenvalues", draw)
+    return inline("eigenvalues", draw)
 
 
-def cumulative(ratios: FloatArray, marks: Mapping[float, int]) -> str:
+def cumulative(ratios: FloatArray, marks: Mapping[float, int], beyond: float = 0.0) -> str:
     """Return the share of variance that the first components carry together.
 
     Parameters
@@ -90,6 +93,8 @@ def cumulative(ratios: FloatArray, marks: Mapping[float, int]) -> str:
         Share of each component, shape ``(n_components,)``.
     marks
         For a share to reach, the number of components that reach it.
+    beyond
+        Share by which all sums may be too small.
     """
     k = len(ratios)
     total = 100 * np.cumsum(ratios)
@@ -98,52 +103,57 @@ def cumulative(ratios: FloatArray, marks: Mapping[float, int]) -> str:
         number = np.arange(0, k + 1)
         reached = np.concatenate([[0.0], total])
         axes.grid(axis="y")
-        axes.fill_between(number, reached, color=_ACCENT, alpha=0.13, linewidth=0)
-        axes.plot(number, reached, color=_ACCENT, linewidth=1.8, **(_dots(k) if k <= 30 else {}))
+        axes.fill_between(number, reached, color=ACCENT, alpha=0.13, linewidth=0)
+        if beyond > VISIBLE:
+            most = np.minimum(100.0, reached[1:] + 100 * beyond)
+            axes.fill_between(
+                number[1:], reached[1:], most, facecolor="none", edgecolor=SECOND, alpha=0.6, hatch="////", linewidth=0
+            )
+        axes.plot(number, reached, color=ACCENT, linewidth=1.8, **(dots(k) if k <= 30 else {}))
         for i, (level, needed) in enumerate(marks.items()):
-            axes.plot([needed, needed], [0, reached[needed]], color=_SECOND, linewidth=1, dashes=(3, 2.5))
-            axes.plot([needed], [reached[needed]], "o", color=_SECOND, markersize=5, markeredgecolor=_PAPER)
+            axes.plot([needed, needed], [0, reached[needed]], color=SECOND, linewidth=1, dashes=(3, 2.5))
+            axes.plot([needed], [reached[needed]], "o", color=SECOND, markersize=5, markeredgecolor=PAPER)
             side = "left" if needed < 0.08 * k else "right" if needed > 0.92 * k else "center"
-            plate = {"facecolor": _PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.25"}
+            plate = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.25"}
             axes.text(
-                needed, 26 - 10 * i, f"{100 * level:.0f} %: {needed:,}", color=_INK, ha=side, va="center", bbox=plate
+                needed, 26 - 10 * i, f"{100 * level:.0f} %: {needed:,}", color=INK, ha=side, va="center", bbox=plate
             )
         axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
         axes.set_yticks([0, 25, 50, 75, 100])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
-        _component_axis(axes, k, first=0)
+        component_axis(axes, k, first=0)
         axes.set_xlabel("components kept")
         axes.set_ylabel("share of the variance")
 
-    return _inline("cumulative", draw)
+    return inline("cumulative", draw)
 
 
 def plane(x: FloatArray, y: FloatArray, labels: tuple[str, str], salt: str) -> str:
     """Return the samples on two axes: points, or a density of hexagons when there are many."""
 
     def draw(axes: Axes) -> None:
-        axes.axhline(0, color=_GRID, linewidth=1)
-        axes.axvline(0, color=_GRID, linewidth=1)
+        axes.axhline(0, color=GRID, linewidth=1)
+        axes.axvline(0, color=GRID, linewidth=1)
         if len(x) > 700 and np.ptp(x) > 0 and np.ptp(y) > 0:
             hexagons = axes.hexbin(x, y, gridsize=(38, 22), mincnt=1, linewidths=0)
             counts = np.log1p(np.asarray(hexagons.get_array(), dtype=np.float64))
             colours = np.tile([4 / 255, 4 / 255, 4 / 255, 1.0], (len(counts), 1))
-            colours[:, 3] = 0.2 + 0.8 * counts / counts.max()
+            colours[:, 3] = 0.2 + 0.8 * (counts / counts.max())  # in this order never above 1
             hexagons.set_array(None)
             hexagons.set_facecolor([tuple(colour) for colour in colours])
             hexagons.set_edgecolor("none")
         else:
             size = 3.4 if len(x) > 250 else 4.6 if len(x) > 40 else 6.5
             alpha = 0.5 if len(x) > 250 else 0.65
-            axes.plot(x, y, "o", color=_ACCENT, markersize=size, alpha=alpha, markeredgewidth=0)
+            axes.plot(x, y, "o", color=ACCENT, markersize=size, alpha=alpha, markeredgewidth=0)
         for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
-            _plain(axis)
+            plain(axis)
             if np.ptp(values) == 0:
                 axis.set_ticks([float(values[0])] if len(values) else [])
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
 
-    return _inline(salt, draw, height=3.9)
+    return inline(salt, draw, height=3.9)
 
 
 def histogram(x: FloatArray, label: str) -> str:
@@ -151,13 +161,13 @@ def histogram(x: FloatArray, label: str) -> str:
 
     def draw(axes: Axes) -> None:
         axes.grid(axis="y")
-        axes.hist(x, bins=max(1, min(40, len(x) // 4)), color=_ACCENT, alpha=0.75, edgecolor=_PAPER, linewidth=0.8)
-        _plain(axes.xaxis)
+        axes.hist(x, bins=max(1, min(40, len(x) // 4)), color=ACCENT, alpha=0.75, edgecolor=PAPER, linewidth=0.8)
+        plain(axes.xaxis)
         axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
         axes.set_xlabel(label)
         axes.set_ylabel("samples")
 
-    return _inline("histogram", draw)
+    return inline("histogram", draw)
 
 
 def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatArray, salt: str) -> str:
@@ -177,34 +187,35 @@ def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatA
 
     def draw(axes: Axes) -> None:
         few = len(original) <= 64
-        axes.axhline(0, color=_GRID, linewidth=1)
+        axes.axhline(0, color=GRID, linewidth=1)
         axes.plot(
-            numbers, original, color=_MUTED, alpha=0.35, linewidth=4.2, solid_capstyle="round", solid_joinstyle="round"
+            numbers, original, color=MUTED, alpha=0.35, linewidth=4.2, solid_capstyle="round", solid_joinstyle="round"
         )
         if len(rebuilt) > 1:
-            axes.plot(numbers, rebuilt[0], color=_SECOND, linewidth=1.3, dashes=(3, 1.6))
-        axes.plot(numbers, rebuilt[-1], color=_ACCENT, linewidth=1.5, marker="o" if few else "", markersize=3)
-        _plain(axes.yaxis)
+            axes.plot(numbers, rebuilt[0], color=SECOND, linewidth=1.3, dashes=(3, 1.6))
+        axes.plot(numbers, rebuilt[-1], color=ACCENT, linewidth=1.5, marker="o" if few else "", markersize=3)
+        plain(axes.yaxis)
         axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-        _plain(axes.xaxis)
+        plain(axes.xaxis)
         axes.set_xlabel("feature")
 
-    return _inline(salt, draw, width=4.3, height=3.0)
+    return inline(salt, draw, width=4.3, height=3.0)
 
 
-def _dots(k: int) -> dict[str, Any]:
+def dots(k: int) -> dict[str, Any]:
+    """Return how each of `k` components is marked on a line; not at all where there are many."""
     if k > 120:
         return {}
     return {
         "marker": "o",
         "markersize": 6 if k <= 15 else 4.2 if k <= 60 else 3,
-        "markeredgecolor": _PAPER,
+        "markeredgecolor": PAPER,
         "markeredgewidth": 0.7,
     }
 
 
-def _component_axis(axes: Axes, k: int, first: int = 1) -> None:
-    """Whole numbers from the first component to the last under a chart."""
+def component_axis(axes: Axes, k: int, first: int = 1) -> None:
+    """Put whole numbers from the first component to the last under a chart."""
     from matplotlib.ticker import MaxNLocator
 
     margin = max(0.5 if first else 0.0, 0.02 * k)
@@ -220,7 +231,8 @@ def _component_axis(axes: Axes, k: int, first: int = 1) -> None:
     axes.set_xlabel("component")
 
 
-def _decades(axes: Axes) -> None:
+def decades(axes: Axes) -> None:
+    """Label the powers of ten of a logarithmic scale, and nothing between them."""
     from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
     axes.yaxis.set_major_locator(LogLocator(numticks=7))
@@ -229,8 +241,8 @@ def _decades(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(round(np.log10(value))) if value > 0 else "")
 
 
-def _plain(axis: Any) -> None:
-    """Numbers without mathematical markup, at most seven of them."""
+def plain(axis: Any) -> None:
+    """Write numbers without mathematical markup, at most seven of them."""
 
     def write(value: float, _: int | None = None) -> str:
         if value == 0 or abs(value) < 1e-300:
@@ -244,7 +256,7 @@ def _plain(axis: Any) -> None:
     axis.set_major_formatter(write)
 
 
-def _inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height: float = HEIGHT) -> str:
+def inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height: float = HEIGHT) -> str:
     """Return what `draw` puts on fresh axes as one ``<svg>`` element without outside references.
 
     Everything drawn and the buffer are gone on return; the settings of a user's matplotlibrc play no part, so the same

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 from streampca.errors import NoSpaceError, OutputError
-from streampca.report import pictures, projection, result, what_ran, words
+from streampca.report import approximate, in_slabs, pictures, projection, result, what_ran, words
 from streampca.report.parts import Page
 from streampca.report.run_files import RunFiles, read_run
 
@@ -49,23 +50,30 @@ def write_report(directory: Path) -> Path:
 def _compose(run: RunFiles) -> Page:
     """Return everything the template needs, each part computed and released before the next."""
     spectrum = result.spectrum_of(run)
+    if run.slab is not None:  # rows of the components are never read whole
+        run = replace(run, samples=None)
     shape = pictures.picture_shape(result.field(run.manifest, "source", "feature_shape"), run.n_features)
     scores = projection.score(run, run.samples) if run.samples is not None else None
     limits = result.value_limits(run, scores) if scores is not None and shape is not None else (0.0, 1.0)
+    bounds = approximate.bounds_of(run)
+    carried = None if bounds is None else approximate.carried(bounds, spectrum)
     return Page(
         name=words.clean(result.field(run.manifest, "name") or run.name, 120),
-        summary=result.summary(run, spectrum),
+        summary=result.summary(run, spectrum, carried),
         byline=what_ran.byline(run),
-        tiles=result.tiles(run, spectrum),
+        tiles=result.tiles(run, spectrum, carried),
         warnings=what_ran.warnings(run),
-        components=result.components(run, spectrum, shape),
-        spectrum=result.spectrum_charts(run, spectrum),
+        components=result.components(run, spectrum, shape) if run.slab is None else in_slabs.components(run, spectrum),
+        spectrum=result.spectrum_charts(
+            run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum)
+        ),
         scores=result.score_charts(spectrum, scores) if scores is not None else (),
         map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
         scores_note=_scores_note(run, scores),
         reconstruction=result.reconstruction(run, scores, shape, limits) if scores is not None else None,
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
+        accuracy=None if bounds is None else approximate.accuracy(run, bounds, spectrum),
         certificate=what_ran.certificate(run),
         comparison=what_ran.comparison(run),
         spectrum_table=what_ran.spectrum_table(spectrum),

@@ -30,7 +30,7 @@ class Chart:
     caption: str = ""
     """One sentence below."""
     legend: tuple[tuple[str, str], ...] = ()
-    """Pairs of a mark (``ink``, ``accent`` or ``second``) and its meaning."""
+    """Pairs of a mark (``ink``, ``accent``, ``second``, ``bar``, ``hatch`` or ``dashes``) and its meaning."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,26 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """How sure an approximate answer is."""
+
+    lead: str
+    """The same in a sentence or two."""
+    chart: Chart | None
+    """Bounds of the errors, component by component; None without a certificate."""
+    proven: tuple[str, ...]
+    """What holds for certain, in sentences."""
+    statistical: tuple[str, ...]
+    """What rests on an estimate, in sentences."""
+    table: Table | None
+    """The bounds in digits."""
+    counts: Table | None
+    """How many components it takes for shares of the variance."""
+    facts: Facts
+    """Passes, pilot and columns."""
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything the template needs."""
 
@@ -185,6 +205,8 @@ class Page:
     """The ceiling, and how it was kept."""
     time: tuple[Segment, ...]
     """Where the time went."""
+    accuracy: Accuracy | None
+    """How sure the answer is; None where it is exact."""
     certificate: tuple[str, ...]
     """What is known about the error, in sentences."""
     comparison: Table

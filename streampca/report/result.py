@@ -54,15 +54,16 @@ def spectrum_of(run: RunFiles) -> Spectrum:
     return Spectrum(values, np.clip(ratios, 0.0, None))
 
 
-def summary(run: RunFiles, spectrum: Spectrum) -> str:
-    """Return the result in one sentence of plain words."""
+def summary(run: RunFiles, spectrum: Spectrum, carried: str | None = None) -> str:
+    """Return the result in one sentence of plain words; `carried` is the share of variance where it has bounds."""
     k, d, n = len(spectrum.values), run.n_features, sample_count(run)
     possible = min(d, n) if n else d
     subject = f"All {k:,} components" if 1 < k == possible else f"First {k:,} of {possible:,} components"
     if k == 1:
         subject = "The only component" if possible == 1 else f"First of {possible:,} components"
     verb = "carries" if k == 1 else "carry"
-    carried = words.share(float(spectrum.ratios.sum())) if spectrum.values.max() > 0 else "none"
+    if carried is None or spectrum.values.max() <= 0:
+        carried = words.share(float(spectrum.ratios.sum())) if spectrum.values.max() > 0 else "none"
     sentence = f"{subject} {verb} {carried} of the variance of {words.plural(n, 'row')}"
     passes, memory = words.whole(field(run.manifest, "passes")), field(run.manifest, "memory")
     if passes:
@@ -81,13 +82,13 @@ def sample_count(run: RunFiles) -> int | None:
     return found if found is not None else words.whole(first)
 
 
-def tiles(run: RunFiles, spectrum: Spectrum) -> tuple[Tile, ...]:
-    """Return the numbers for the top of the page."""
+def tiles(run: RunFiles, spectrum: Spectrum, carried: str | None = None) -> tuple[Tile, ...]:
+    """Return the numbers for the top of the page; `carried` as in `summary`."""
     manifest, memory = run.manifest, field(run.manifest, "memory")
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
     used = f"{words.share(peak / allowed)} of {words.size(allowed)} allowed" if peak and allowed else ""
     read = words.number(field(manifest, "reads", "fit", "bytes"))
-    kept = f"{words.share(float(spectrum.ratios.sum()))} of the variance"
+    kept = f"{carried or words.share(float(spectrum.ratios.sum()))} of the variance"
     rows_a_second = ""
     fit, n = words.number(field(manifest, "seconds", "fit")), sample_count(run)
     if fit and n:
@@ -96,10 +97,16 @@ def tiles(run: RunFiles, spectrum: Spectrum) -> tuple[Tile, ...]:
         Tile("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
         Tile("Features", words.count(run.n_features), _shape_note(run)),
         Tile("Components", words.count(len(spectrum.values)), kept),
-        Tile("Reads of the data", words.count(field(manifest, "passes")), f"{words.size(read)} in all" if read else ""),
+        Tile("Reads of the data", words.count(field(manifest, "passes")), _reads_note(manifest, read)),
         Tile("Peak memory", words.size(peak), used),
         Tile("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
     )
+
+
+def _reads_note(manifest: Any, read: float | None) -> str:
+    most, made = (words.whole(field(manifest, *path)) for path in (("approximation", "passes"), ("passes",)))
+    allowed = f"of at most {most:,}; " if most is not None and made is not None and most > made else ""
+    return f"{allowed}{words.size(read)} in all" if read else ""
 
 
 def _shape_note(run: RunFiles) -> str:
@@ -108,8 +115,8 @@ def _shape_note(run: RunFiles) -> str:
     return " × ".join(f"{side:,}" for side in sides if side is not None) if sides and None not in sides else ""
 
 
-def spectrum_charts(run: RunFiles, spectrum: Spectrum) -> tuple[Chart, ...]:
-    """Return the charts of eigenvalues and of their sums."""
+def spectrum_charts(run: RunFiles, spectrum: Spectrum, values: Chart | None = None) -> tuple[Chart, ...]:
+    """Return the charts of eigenvalues, or `values` for it, and of their sums."""
     k, total = len(spectrum.values), float(spectrum.ratios.sum())
     needed = {}
     for level, key in ((0.9, "0.9"), (0.95, "0.95"), (0.99, "0.99")):
@@ -120,20 +127,30 @@ def spectrum_charts(run: RunFiles, spectrum: Spectrum) -> tuple[Chart, ...]:
             needed[level] = reached
     said = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number:,}" for level, number in needed.items())
     together = f"Together the components carry {words.share(total)} of the variance."
-    first, last = words.figure(spectrum.values[0]), words.figure(spectrum.values[-1])
+    beyond, said_of = 0.0, field(run.manifest, "certificate")
+    if field(said_of, "kind") == "approximate" and field(said_of, "eigen_solver") != "conversion":
+        beyond = max(0.0, words.number(field(said_of, "nuclear_error")) or 0.0)  # the sums are lower bounds
+    legend = (("accent", "proven"), ("hatch", "possible")) if beyond > figures.VISIBLE else ()
     return (
-        Chart(
-            "Variance along each axis",
-            figures.eigenvalues(spectrum.values),
-            f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}.",
-            f"From {first} for the first component down to {last} for component {k:,}." if k > 1 else f"{first}.",
-        ),
+        _eigenvalue_chart(spectrum) if values is None else values,
         Chart(
             "Share carried together",
-            figures.cumulative(spectrum.ratios, needed),
+            figures.cumulative(spectrum.ratios, needed, beyond),
             f"Chart of the cumulative share of variance. {together} {said}",
             f"Reaches {said}." if said else together,
+            legend,
         ),
+    )
+
+
+def _eigenvalue_chart(spectrum: Spectrum) -> Chart:
+    k = len(spectrum.values)
+    first, last = words.figure(spectrum.values[0]), words.figure(spectrum.values[-1])
+    return Chart(
+        "Variance along each axis",
+        figures.eigenvalues(spectrum.values),
+        f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}.",
+        f"From {first} for the first component down to {last} for component {k:,}." if k > 1 else f"{first}.",
     )
 
 
@@ -162,29 +179,36 @@ def components(run: RunFiles, spectrum: Spectrum, shape: pictures.PictureShape |
 
 
 def _loadings(run: RunFiles, spectrum: Spectrum, most: int = 12) -> tuple[Bars, ...]:
-    names = field(run.manifest, "source", "feature_names")
-    names = names if isinstance(names, list) and len(names) == run.n_features else None
     result = []
     for start, rows in blocks(run.components, 3):
         for i, row in enumerate(np.nan_to_num(rows), start):
-            chosen = _largest(row, most)
-            longest = float(abs(row[chosen[0]])) or 1.0
-            bars = tuple(
-                Bar(
-                    words.clean(names[j], 60) if names else f"feature {j:,}",
-                    f"{row[j]:+.3f}".replace("-", "−"),
-                    round(50 * float(abs(row[j])) / longest, 2),
-                    bool(row[j] < 0),
-                )
-                for j in chosen
-            )
-            left = len(row) - len(bars)
-            caption = f"The {len(bars)} largest of {len(row):,} loadings." if left else "All loadings."
-            result.append(Bars(f"Component {i + 1} · {spectrum.share(i)}", bars, caption))
+            chosen = largest(row, most)
+            result.append(loadings(run, spectrum, i, chosen, row[chosen]))
     return tuple(result)
 
 
-def _largest(row: NDArray[Any], most: int, piece: int = 1 << 16) -> NDArray[np.int64]:
+def loadings(
+    run: RunFiles, spectrum: Spectrum, component: int, chosen: NDArray[np.int64], values: NDArray[Any]
+) -> Bars:
+    """Return the largest loadings of a component, from 0: those of the features `chosen`, largest first."""
+    names = field(run.manifest, "source", "feature_names")
+    names = names if isinstance(names, list) and len(names) == run.n_features else None
+    longest = float(abs(values[0])) or 1.0
+    bars = tuple(
+        Bar(
+            words.clean(names[j], 60) if names else f"feature {j:,}",
+            f"{value:+.3f}".replace("-", "−"),
+            round(50 * float(abs(value)) / longest, 2),
+            bool(value < 0),
+        )
+        for j, value in zip(chosen, values, strict=True)
+    )
+    caption = f"The {len(bars)} largest of {run.n_features:,} loadings."
+    caption = caption if run.n_features > len(bars) else "All loadings."
+    return Bars(f"Component {component + 1} · {spectrum.share(component)}", bars, caption)
+
+
+def largest(row: NDArray[Any], most: int, piece: int = 1 << 16) -> NDArray[np.int64]:
     """Return the places of the `most` largest moduli in `row`, largest first, with scratch for `piece` entries only."""
     found = np.empty(0, dtype=np.int64)
     for start in range(0, len(row), piece):

@@ -31,8 +31,8 @@ class Rows(Protocol):
         """Return ``(n_rows, n_features)``."""
         ...
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Return some rows."""
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> NDArray[Any]:
+        """Return some rows, or some of their columns."""
         ...
 
 
@@ -50,8 +50,8 @@ class StoredArray:
         """Return the shape."""
         return tuple(self.array.shape)
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Return some rows; DamagedChunkError when they cannot be decoded."""
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> NDArray[Any]:
+        """Return some rows, or some of their columns; DamagedChunkError when they cannot be decoded."""
         try:
             return np.asarray(self.array[rows])
         except (ValueError, RuntimeError, OSError) as error:
@@ -82,6 +82,8 @@ class RunFiles:
     """Row number of each sample within the source, shape ``(n_samples,)``."""
     centred: bool = True
     """Whether the mean is subtracted."""
+    slab: int | None = None
+    """Features of a chunk, where the components are stored in slabs of features because they are large; else None."""
     divisors: FloatArray | None = None
     """What scores are divided by when they are whitened, shape ``(n_components,)``; or None."""
 
@@ -160,8 +162,10 @@ def _model(path: Path) -> dict[str, Any]:
         divisors = np.sqrt(np.clip(values["explained_variance"], 0.0, None))
         divisors[rank if rank is not None else len(divisors) :] = np.inf
         divisors[divisors == 0] = np.inf
+    slab = components.array.chunks[1]
     return {
         "components": components,
+        "slab": slab if slab < shape[1] else None,
         "explained_variance": values["explained_variance"],
         "mean": values["mean"],
         "scale": scale,

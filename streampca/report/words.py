@@ -121,6 +121,12 @@ def figure(value: Any, digits: int = 4) -> str:
     return f"{mantissa}{SPACE}×{SPACE}{power_of_ten(int(power))}"
 
 
+def angle(sine: float) -> str:
+    """Return the angle of a sine in degrees: ``0.35°``, ``4 × 10⁻⁹°``."""
+    degrees = math.degrees(math.asin(min(1.0, max(0.0, sine))))
+    return f"{figure(degrees, 2)}°"
+
+
 def power_of_ten(exponent: int) -> str:
     """Return ``10⁻³`` for -3."""
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -23,8 +23,9 @@ from streampca.block import Block
 from streampca.engine.execute import accumulate, one_blas_thread
 from streampca.engine.fit import Parameters, fit, plan_fit
 from streampca.engine.fold import fold
+from streampca.engine.lines import disk_covariance
 from streampca.engine.lines.covariance import accumulator_of, solve_model
-from streampca.engine.plan import Plan
+from streampca.engine.plan import Plan, Resources
 from streampca.models.pca import PCAModel
 from streampca.seeding import generator
 from streampca.sources import Source, open_source
@@ -217,3 +218,19 @@ def test_scores_written_by_the_cluster(store: Path, client: Any, tmp_path: Path)
         pca.transform_to(store, tmp_path / "there.zarr")
     here, there = (zarr.open_array(tmp_path / name / "scores", mode="r")[...] for name in ("here.zarr", "there.zarr"))
     assert np.asarray(here).tobytes() == np.asarray(there).tobytes()
+
+
+def test_a_matrix_on_disk(client: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(3).standard_normal((900, 2100), dtype=np.float32) + 7)
+    source, parameters = open_source(tmp_path / "x.npy"), covariance(5)
+    resources = Resources(230 * 2**20, 150 * 2**20, 2)
+    plan = disk_covariance.plan(source, accumulator_of(parameters, source), 5, resources)
+    plan = replace(plan, rows_per_block=200, n_blocks=5, n_leaves=3)
+    assert plan.tile_groups > 1
+    here = disk_covariance.run(source, parameters, plan)
+    there = disk_covariance.run(source, parameters, replace(plan, window=3, leaves_in_flight=2), client=client)
+    assert digest(here.model) == digest(there.model)
+    assert here.count == there.count
+    expected = by_the_loop(source, parameters, plan)
+    np.testing.assert_array_equal(here.model.mean, expected.mean)
+    np.testing.assert_allclose(here.model.explained_variance, expected.explained_variance, rtol=1e-12)

@@ -34,8 +34,9 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def figures(plan: Any, peak: int) -> dict[str, int]:
-    """Return the three numbers that are compared."""
-    return {"projected_bytes": plan.projected_bytes, "allowed_bytes": plan.allowed_bytes, "peak_bytes": peak}
+    """Return the three numbers that are compared, and how often the data are read."""
+    numbers = {"projected_bytes": plan.projected_bytes, "allowed_bytes": plan.allowed_bytes, "peak_bytes": peak}
+    return numbers | {"passes": getattr(plan, "passes", 1)}
 
 
 if __name__ == "__main__":

@@ -96,6 +96,14 @@ def test_stores(name: str, tmp_path: Path) -> None:
     assert_kept(f"{name}: transform_to", result["scores"])
 
 
+def test_a_matrix_on_disk(tmp_path: Path) -> None:
+    """100 MiB of tiles, where the matrix in memory would project 470 MiB."""
+    path = make_store(tmp_path / "x.zarr", (3000, 5000), "float32", 200)
+    result = measure({"do": "fit", "path": str(path), "k": 10, "memory": "350MiB"})
+    assert result["passes"] > 1
+    assert_kept("5000 features on disk", result)
+
+
 @pytest.mark.parametrize("k", [10, None])
 def test_every_component(k: int | None, tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (8000, 1400), "float32", 1000)

@@ -17,6 +17,9 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from streampca import PCA
+from streampca.engine.fit import Parameters, fit
+from streampca.engine.lines import covariance
+from streampca.engine.plan import Resources
 from streampca.sources import direct, open_source
 
 ROWS = np.random.default_rng(0).standard_normal((2003, 37)).astype(np.float32)
@@ -153,3 +156,18 @@ def test_progress_tells_every_row_and_byte(tmp_path: Path) -> None:
     assert seen[-1].rows == len(ROWS)
     assert seen[-1].bytes == ROWS.nbytes
     assert {step.phase for step in seen} == {"fit"}
+
+
+def test_a_matrix_on_disk_reads_every_chunk_once_for_each_group_of_tiles(opened: Counter[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    rows = np.random.default_rng(1).standard_normal((330, 2100)).astype(np.float32)
+    zarr.create_array(str(path), shape=rows.shape, dtype=rows.dtype, chunks=(50, 2100))[...] = rows
+    files = {str(file) for file in path.rglob("*") if file.is_file() and not file.name.endswith(".json")}
+    source, parameters = open_source(path), Parameters(5, solver="covariance")
+    plan = covariance.plan(source, parameters, Resources(215 * 2**20, 150 * 2**20, 2))
+    assert opened == {}
+    assert plan.passes == plan.tile_groups > 1
+    found = fit(source, parameters, plan)
+    assert dict(opened) == dict.fromkeys(files, plan.passes)
+    assert found.count.chunks == plan.passes * len(files)
+    assert found.count.bytes == plan.bytes_to_read == plan.passes * rows.nbytes

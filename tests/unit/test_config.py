@@ -86,7 +86,7 @@ BROKEN = [
     (SOURCE + "model: {n_components: {treshold: 0.1}}", "model.n_components: found a mapping, allowed: "),
     (SOURCE + "model: {tolerance: .nan}", "model.tolerance: found a number that is not finite"),
     (SOURCE + "model: {tolerance: 1e999}", "model.tolerance: found a number that is not finite"),
-    (SOURCE + "model: {tolerance: 0}", "model.tolerance: found 0, allowed: a number above 0, or null"),
+    (SOURCE + "model: {tolerance: -1}", "model.tolerance: found -1, allowed: a number of at least 0, or null"),
     (
         SOURCE + "model: {solver: auot}",
         "model.solver: found the text 'auot', allowed: auto, covariance, gram, qr, sketch, a",

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -363,9 +364,10 @@ def test_a_foreign_file_within_a_state_is_never_removed(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("name", _ACCUMULATORS)
 def test_every_array_of_a_state_is_known_as_ours(name: str) -> None:
-    state = getattr(accumulators, name)().init(3)
-    for field in fields(state):
-        if isinstance(getattr(state, field.name), np.ndarray):
+    accumulator = accumulators.Sketch(np.ones((3, 2))) if name == "Sketch" else getattr(accumulators, name)()
+    state = accumulator.init(3)
+    for field in (*fields(state), *fields(accumulator)):
+        if isinstance(getattr(state, field.name, getattr(accumulator, field.name, None)), np.ndarray):
             for kind, place in (("model", "state"), ("run", "model.zarr/state")):
                 assert _OWN_FILES[kind].fullmatch(f"{place}/{field.name}/c/0"), field.name
 
@@ -390,3 +392,52 @@ def test_the_checks_of_scikit_learn_that_call_partial_fit(solver: str) -> None:
             ran.append(check.func.__name__)
     assert set(names[:4]) <= set(ran)
     check_estimators_partial_fit_n_features("PCA", sp.PCA(2, solver=solver))
+
+
+def sketch_rows(n: int = 4000, d: int = 60) -> np.ndarray:
+    rng = np.random.default_rng(11)
+    axes = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    return np.asarray((rng.standard_normal((n, d)) * np.linspace(3, 0.1, d) ** 2) @ axes + 5)
+
+
+def test_sketches_merge_and_go_on_as_one_stream(tmp_path: Path) -> None:
+    rows = sketch_rows()
+    parameters = {"solver": "sketch", "sketch_size": 30, "pilot": 0}
+    whole = sp.PCA(4, **parameters).fit(rows)
+    parts = [sp.PCA(4, **parameters).fit(part) for part in np.array_split(rows, 8)]
+    for order in (parts, parts[::-1], parts[3:] + parts[:3]):
+        merged = sp.merge(order)
+        np.testing.assert_allclose(merged.explained_variance_, whole.explained_variance_, rtol=1e-12)
+        assert merged.solver_ == "sketch"
+        assert merged.error_["kind"] == "approximate"
+    growing = sp.PCA(4, **parameters)
+    for part in np.array_split(rows, 5)[:4]:
+        growing.partial_fit(part)
+    growing.save(tmp_path / "model.zarr", state=True)
+    loaded = sp.load(tmp_path / "model.zarr").partial_fit(np.array_split(rows, 5)[4])
+    np.testing.assert_allclose(loaded.explained_variance_, whole.explained_variance_, rtol=1e-12)
+    assert loaded.n_samples_seen_ == len(rows)
+
+
+def test_sketches_of_different_test_matrices_are_refused_and_a_piloted_one_goes_on() -> None:
+    first, second = np.array_split(sketch_rows(), 2)
+    piloted = [sp.PCA(4, solver="sketch", sketch_size=30, pilot=500).fit(part) for part in (first, second)]
+    with pytest.raises(MergeError, match="pilot=0"):
+        sp.merge(piloted)
+    seeds = [sp.PCA(4, solver="sketch", sketch_size=30, pilot=0, random_state=seed).fit(first) for seed in (0, 1)]
+    with pytest.raises(MergeError, match="random_state"):
+        sp.merge(seeds)
+    exact = sp.PCA(4, solver="covariance").fit(sketch_rows()).explained_variance_
+    found = piloted[0].partial_fit(second)
+    lower, upper = np.array(found.error_["eigenvalue_intervals"]).T
+    assert (lower <= exact * (1 + 1e-9)).all()
+    assert (exact <= upper * (1 + 1e-9)).all()
+
+
+def test_a_damaged_test_matrix_is_found(tmp_path: Path) -> None:
+    model = sp.PCA(4, solver="sketch", sketch_size=30, pilot=0).fit(sketch_rows())
+    model.save(tmp_path / "model.zarr", state=True)
+    test = zarr.open_group(tmp_path / "model.zarr" / "state", mode="r+")["test"]
+    test[3, 2] = test[3, 2] + 1
+    with pytest.raises(ModelError, match="test matrix"):
+        sp.load(tmp_path / "model.zarr")

@@ -1,0 +1,153 @@
+"""From a source to a kernel model by the method that the plan chose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Protocol
+
+from streampca.engine.execute import ProgressCallback, active_client
+from streampca.engine.fit import kept_rows, worker_threads
+from streampca.engine.kernel.parameters import KernelFit, KernelParameters
+from streampca.engine.kernel.plan import KernelPlan, figures_of, with_seconds
+from streampca.engine.memory import WORKER_PROCESS_BYTES, allowed_bytes, n_cores, process_bytes
+from streampca.engine.plan import Resources
+from streampca.errors import DataError, PlanError, StreamPCAError
+from streampca.sources.base import Source
+
+_MODULES = {"exact": "exact", "nystrom": "nystrom", "nystrom_extension": "extension", "empirical_map": "empirical"}
+
+
+class Method(Protocol):
+    """What a module of this package that carries out a method offers."""
+
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+        """Return the plan; raise `PlanError` if the work does not fit."""
+        ...
+
+    def run(
+        self,
+        source: Source,
+        parameters: KernelParameters,
+        plan: KernelPlan,
+        *,
+        client: Any,
+        keep_rows: int,
+        progress: ProgressCallback | None,
+    ) -> KernelFit:
+        """Read the source and return the model."""
+        ...
+
+
+def method_of(name: str) -> Method:
+    """Return the module that carries out the method `name`."""
+    module: Method = import_module(f"streampca.engine.kernel.{_MODULES[name]}")
+    return module
+
+
+def plan_kernel(
+    source: Source,
+    parameters: KernelParameters,
+    *,
+    scores: bool = False,
+    report: bool = False,
+    client: Any = None,
+    alternatives: bool = False,
+) -> KernelPlan:
+    """Return the plan of a fit of `source`; reads metadata only.
+
+    ``"auto"`` is exact where all rows would be landmarks, and "nystrom" else.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit in the memory that is allowed, with what would.
+    DataError
+        If there are fewer than two rows.
+    """
+    n = source.shape[0]
+    if n < 2:
+        raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
+    resources = Resources(
+        allowed_bytes=allowed_bytes(parameters.memory),
+        process_bytes=process_bytes(),
+        threads=parameters.threads or n_cores(),
+        scores=scores,
+        report=report,
+        kept_rows=kept_rows(source) if report else 0,
+    )
+    workers = worker_threads(client)
+    if workers:
+        process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
+        resources = replace(resources, process_bytes=process, threads=max(workers))
+    method, why = _chosen(parameters, n)
+    try:
+        plan = method_of(method).plan(source, parameters, resources)
+    except PlanError as error:
+        raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
+    plan = replace(plan, reason=f"{plan.reason}; {why}")
+    edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
+    if edges is not None:
+        plan = replace(plan, edges=edges, n_blocks=len(edges) - 1, n_leaves=min(plan.n_leaves, len(edges) - 1))
+    if workers and "states" in plan.memory:
+        plan = _spread(plan, sum(workers))
+    if alternatives:
+        others = tuple(_figures(name, source, parameters, resources) for name in _MODULES if name != method)
+        plan = replace(plan, alternatives=others)
+    return with_seconds(plan)
+
+
+def fit_kernel(
+    source: Source,
+    parameters: KernelParameters,
+    plan: KernelPlan | None = None,
+    *,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> KernelFit:
+    """Carry out `plan` and return the model."""
+    client = active_client(source)
+    plan = plan or plan_kernel(source, parameters, client=client)
+    method = method_of(plan.solver)
+    return method.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+
+
+def _chosen(parameters: KernelParameters, n: int) -> tuple[str, str]:
+    """Return the method, and why."""
+    if parameters.method != "auto":
+        return parameters.method, "asked for by name"
+    if parameters.given is None and n <= parameters.n_landmarks:
+        return "exact", f"chosen because there are no more rows than the {parameters.n_landmarks:,} landmarks asked for"
+    return "nystrom", f"chosen because there are more rows than the {parameters.n_wanted(n):,} landmarks"
+
+
+def _what_fits(method: str, source: Source, parameters: KernelParameters, resources: Resources) -> str:
+    """Return the other way that would fit, with fewer landmarks where need be; nothing where none would."""
+    most = parameters.n_wanted(source.shape[0])
+    for m in dict.fromkeys((most, *(count for count in (2000, 1000, 500, 200, 100, 50) if count < most))):
+        if method == "nystrom" and (m == most or parameters.given is not None):
+            continue
+        if not isinstance(parameters.n_components, int) or m >= parameters.n_components:
+            wanted = replace(parameters, method="nystrom", n_landmarks=m)
+            try:
+                other = method_of("nystrom").plan(source, wanted, resources)
+            except StreamPCAError:
+                continue
+            gib = other.projected_bytes / 2**30
+            return f"; method='nystrom' with n_landmarks={m} would fit, with {gib:.2f} GiB projected"
+    return ""
+
+
+def _figures(name: str, source: Source, parameters: KernelParameters, resources: Resources) -> dict[str, Any]:
+    try:
+        return {"solver": name, **figures_of(method_of(name).plan(source, parameters, resources))}
+    except StreamPCAError as error:
+        return {"solver": name, "fits": False, "why": str(error)}
+
+
+def _spread(plan: KernelPlan, n_threads: int) -> KernelPlan:
+    """Return `plan` for a cluster of `n_threads`; this process holds no more states than its own ceiling allows."""
+    state = plan.memory["states"] // (1 + min(plan.window, plan.n_leaves))
+    room = plan.allowed_bytes - plan.memory["process"] - plan.memory["landmarks"] - plan.memory["solve"] - plan.memory["model"]
+    window = max(1, min(2 * n_threads, room // max(1, state) - 1))
+    return replace(plan, threads=n_threads, leaves_in_flight=min(window, n_threads), window=window, threads_per_leaf=1)

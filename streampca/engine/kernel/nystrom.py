@@ -1,0 +1,306 @@
+"""Nyström kernel PCA from the stream: landmarks in a first reading, the exact PCA of their features over all rows in a second."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.joint import Joint
+from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
+from streampca.accumulators.landmarks import LandmarksState
+from streampca.accumulators.rows import Rows
+from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.engine.kernel.landmarks import Landmarks, chances, choose_landmarks, held_out_draws, landmark_cost
+from streampca.engine.kernel.parameters import KernelFit, KernelParameters
+from streampca.engine.kernel.plan import KernelPlan, feature_plan
+from streampca.engine.kernel.solving import DenseMatrix, intervals, inverse_roots, shares, signs_of
+from streampca.engine.plan import Resources
+from streampca.errors import DataError
+from streampca.models.kernel import KernelModel, way_back_of
+from streampca.selection import Selection
+from streampca.solve import solve
+from streampca.sources.base import Source
+
+if TYPE_CHECKING:
+    from streampca.kernels import Kernel
+
+FloatArray = NDArray[np.float64]
+
+CUTOFF = 1e-10
+"""Share of the largest eigenvalue of the landmarks' kernel matrix below which its directions are left out."""
+_LATE_FROM = {"float32": 1e-5, "float64": 0.0}
+"""Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are."""
+SIGNED_CUTOFF = 1e-2
+"""The same for kernels that are not positive semi-definite."""
+_PRECISION = {"float32": 2e-6, "float64": 1e-12}
+
+
+def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+    """Return the plan of a fit; raise `PlanError` if it does not fit."""
+    cost = landmark_cost(source, parameters)
+    return feature_plan(
+        source,
+        parameters,
+        resources,
+        solver="nystrom",
+        sampling=cost.sampling,
+        landmark_passes=cost.passes,
+        landmark_bytes=cost.bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """The directions that the landmarks span: φ(x) = Aᵀ k(x) with κ̂(x, y) = φ(x)·S φ(y)."""
+
+    matrix: FloatArray
+    """A, ``(m, r)``."""
+    signs: FloatArray | None
+    """Signs on the diagonal of S, ``(r,)``; None where all are positive."""
+    dual: FloatArray
+    """A′ with AᵀA′ = 1, ``(m, r)``."""
+    condition: float
+    """Smallest of the kept eigenvalues over the largest."""
+
+    @classmethod
+    def of(cls, kernel: Kernel, landmarks: NDArray[Any], cutoff: float) -> Whitening:
+        """Return A = D^(−1/2) U w^(−1/2) for D^(−1/2) K_mm D^(−1/2) = U diag(w) Uᵀ, D the diagonal of K_mm, as far as w > `cutoff` · w₁.
+
+        Landmarks brought to the same length span the same space, and rounding that is relative to the length of each is
+        then not taken for a direction: with float32 rows and a polynomial kernel of degree 5, whose lengths differ by
+        1e4, all directions stand above 1e-5, against a third without. For kernels that are not positive semi-definite
+        K_mm is taken as it is, and directions of |w| > 1e-2 · |w|₁ are kept.
+        """
+        points = landmarks.astype(np.float64)
+        own = kernel(points, points)
+        own = (own + own.T) / 2
+        if kernel.definite is not False:
+            lengths = np.sqrt(np.maximum(own.diagonal(), 0.0))
+            units = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+            values, vectors = np.linalg.eigh(own * units * units[:, None])
+            if kernel.definite or values[0] >= -1e-8 * abs(values[-1]):
+                kept = values > cutoff * values[-1]
+                return cls._of(values[kept], vectors[:, kept], units, lengths)
+        values, vectors = np.linalg.eigh(own)
+        kept = np.abs(values) > SIGNED_CUTOFF * np.abs(values).max()
+        ones = np.ones(len(own))
+        return cls._of(values[kept], vectors[:, kept], ones, ones)
+
+    @classmethod
+    def _of(cls, values: FloatArray, vectors: FloatArray, units: FloatArray, lengths: FloatArray) -> Whitening:
+        sizes = np.abs(values)
+        if not len(values):
+            raise DataError("the kernel is zero between all landmarks: expected rows that differ from 0, or another kernel")
+        signs = None if (values > 0).all() else np.sign(values)
+        roots = np.sqrt(sizes)
+        condition = float(sizes.min() / sizes.max())
+        return cls(units[:, None] * vectors / roots, signs, lengths[:, None] * vectors * roots, condition)
+
+    @property
+    def rank(self) -> int:
+        """Return r."""
+        return int(self.matrix.shape[1])
+
+
+def run(
+    source: Source,
+    parameters: KernelParameters,
+    plan: KernelPlan,
+    *,
+    client: Any = None,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> KernelFit:
+    """Read `source` for landmarks and once more for features, and return its kernel principal components."""
+    kernel = parameters.kernel.bound(source.shape[1])
+    began = time.perf_counter()
+    with one_blas_thread():
+        landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
+        work = np.dtype(plan.work_dtype)
+        points = np.ascontiguousarray(landmarks.rows, dtype=work)
+        whitening = Whitening.of(kernel, points, CUTOFF)
+        features = features_of(kernel, points, whitening, plan.threads_per_leaf)
+        kept = Rows(source.shape[0], keep_rows, str(source.dtype))
+        draws = held_out_draws(parameters, source)
+        joint = Joint((features, kept, *draws))
+        (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
+        streamed = time.perf_counter()
+        sums = projected(features, whitening, features.finalize(state))
+        selection = parameters.selection(whitening.rank, "directions that the landmarks span")
+        model = solve_features(source, parameters, landmarks, points, whitening, sums, held, selection)
+        if parameters.inverse:
+            scores = model.transform(points.astype(np.float64))
+            model = replace(model, way_back=way_back_of(kernel, points, scores, parameters.alpha))
+    solved = time.perf_counter()
+    return KernelFit(
+        model, plan, samples if keep_rows else None, count + read, streamed - began, solved - streamed
+    )
+
+
+def features_of(kernel: Kernel, points: NDArray[Any], whitening: Whitening, n_threads: int) -> KernelFeatures:
+    """Return what the rows are folded into: kernel values, or features where rounding would be magnified at the end."""
+    work = points.dtype
+    wide = points.astype(np.float64)
+    origin = kernel(wide, wide).mean(axis=0).astype(work)
+    matrix = whitening.matrix.astype(work) if whitening.condition < _LATE_FROM[work.name] else None
+    return KernelFeatures(kernel.prepare(points, work), kernel, origin, matrix, n_threads)
+
+
+def projected(features: KernelFeatures, whitening: Whitening, sums: KernelSums) -> KernelSums:
+    """Return the sums of φ(x) = Aᵀ k(x), whichever features were accumulated."""
+    a = whitening.matrix
+    if features.matrix is None:
+        return replace(sums, mean=a.T @ sums.mean, scatter=a.T @ sums.scatter @ a)
+    return replace(sums, mean=sums.mean + a.T @ features.origin.astype(np.float64))
+
+
+def solve_features(
+    source: Source,
+    parameters: KernelParameters,
+    landmarks: Landmarks,
+    points: NDArray[Any],
+    whitening: Whitening,
+    sums: KernelSums,
+    held: list[LandmarksState],
+    selection: Selection,
+) -> KernelModel:
+    """Return the model of accumulated kernel values.
+
+    With F the n × r matrix of the features φ(x) = Aᵀ k(x), centred, K̂ = F S Fᵀ for the signs S. For S = 1 the eigenpairs
+    (λ, q) of G = FᵀF are those of K̂, and the scores are φ(x)·q. Else they come from M = G^½ S G^½ = QΛQᵀ, with scores
+    φ(x)ᵀ S G^½ q / √λ.
+    """
+    kernel, n = parameters.kernel.bound(source.shape[1]), sums.n_samples
+    mean, gram = sums.mean, sums.scatter
+    signs = np.ones(whitening.rank) if whitening.signs is None else whitening.signs
+    middle = n * float(mean @ (signs * mean))
+    approximated = float(signs @ gram.diagonal()) + middle
+    if not parameters.center:
+        gram = gram + n * np.outer(mean, mean)
+    gram = (gram + gram.T) / 2
+    total = max(0.0, sums.trace - middle) if parameters.center else sums.trace
+    precision = _PRECISION[points.dtype.name]
+    values, directions = _eigenpairs(gram, whitening.signs, selection, precision, total, parameters.seed)
+    coefficients = whitening.matrix @ directions
+    # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
+    centre = whitening.dual @ mean if parameters.center else np.zeros(len(points))
+    own = kernel(points.astype(np.float64), points.astype(np.float64)) - centre
+    coefficients *= signs_of(own @ coefficients)
+    certificate = _certificate(
+        kernel, points, whitening, held, n, max(0.0, sums.trace - approximated), values, total, precision
+    )
+    return KernelModel(
+        kernel=kernel,
+        landmarks=points,
+        coefficients=coefficients,
+        centre=centre,
+        eigenvalues=values,
+        total=total,
+        n_samples=n,
+        method="nystrom",
+        center=parameters.center,
+        landmark_indices=landmarks.index,
+        sampling=landmarks.sampling,
+        certificate=certificate | {"trace_of_kernel": sums.trace},
+        source=source.describe(),
+    )
+
+
+def _eigenpairs(
+    gram: FloatArray, signs: FloatArray | None, selection: Selection, precision: float, total: float, seed: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues of K̂ and the directions d, ``(r, k)``, with scores f(x)·d."""
+    if signs is None:
+        spectrum = solve(DenseMatrix(gram), selection, precision=precision, total=total, seed=seed)
+        return spectrum.values, spectrum.vectors.T.copy()
+    values, vectors = np.linalg.eigh(gram)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    spectrum = solve(DenseMatrix((root * signs) @ root), selection, precision=precision, total=total, seed=seed)
+    scaled = signs[:, None] * (root @ spectrum.vectors.T) * inverse_roots(spectrum.values, precision)
+    return spectrum.values, scaled
+
+
+def _certificate(
+    kernel: Kernel,
+    points: NDArray[Any],
+    whitening: Whitening,
+    held: list[LandmarksState],
+    n: int,
+    residual: float,
+    values: FloatArray,
+    total: float,
+    precision: float,
+) -> dict[str, Any]:
+    """Return what the passes tell of the error.
+
+    Where K is positive semi-definite, E = K − K̂ is, too, and λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + ‖E‖₂ for the centred matrices. tr E = Σ κ(x, x)
+    − Σ ‖φ(x)‖² bounds ‖E‖₂ for certain; on some hundred rows that were drawn beside the landmarks it is estimated.
+    """
+    said: dict[str, Any] = {
+        "definite": kernel.definite,
+        "landmark_rank": whitening.rank,
+        "landmark_condition": whitening.condition,
+        "trace": (
+            "Σ κ(x, x) is exact; what centring takes off it is the squared mean of the landmarks' features, which is at most "
+            "the exact one, so that shares of variance are at most the exact ones"
+        ),
+    }
+    if whitening.signs is not None:
+        return said | {
+            "kind": "none",
+            "statement": "no certificate: the kernel is not positive semi-definite, so the error of its approximation has no sign",
+            "residual_trace": None,
+            "sigma": None,
+            "eigenvalue_intervals": None,
+            **shares(values, total, 0.0),
+        }
+    sigma = min(_estimate(kernel, points, whitening, state, n, residual) for state in held)
+    bound = min(residual, sigma)
+    rounding = precision * float(values[0])
+    unknown = "; it is not known whether the kernel is positive semi-definite, and if it is not this does not hold"
+    return said | {
+        "kind": "statistical",
+        "statement": (
+            f"every eigenvalue of the centred kernel matrix lies above the one found by at most {bound:.3g}, estimated from "
+            f"{sum(len(state.index) for state in held)} rows; for certain by at most the residual trace {residual:.3g}"
+            + (unknown if kernel.definite is None else "")
+        ),
+        "residual_trace": residual,
+        "sigma": sigma,
+        "held_out_rows": sum(len(state.index) for state in held),
+        "eigenvalue_intervals": intervals(values, bound, rounding),
+        "proven_intervals": intervals(values, residual, rounding),
+        **shares(values, total, residual),
+    }
+
+
+def _estimate(
+    kernel: Kernel, points: NDArray[Any], whitening: Whitening, held: LandmarksState, n: int, residual: float
+) -> float:
+    """Return an estimate of ‖E‖₂ from above by the residual kernel matrix E_hh of h drawn rows.
+
+    λ₁(D E_hh D), with D = π^(−1/2) for the chances π of being drawn, exceeds ‖E‖₂ on average where the rows see all of E.
+    Whether they do is told by Σ Eᵢᵢ/πᵢ, whose mean is tr E: what of the known `residual` trace lies more than two
+    standard errors above it is added, as if it were one eigenvalue of rows that were not seen.
+    The row with the largest key is left out, which makes the `chances` of the others exact.
+    """
+    if len(held.keys) < n:
+        kept = np.arange(len(held.keys)) != int(np.argmax(held.keys))
+        drawn = chances(held)[kept]
+    else:
+        kept, drawn = np.ones(n, bool), np.ones(n)
+    if len(drawn) < 2:
+        return np.inf
+    rows = held.rows[kept].astype(np.float64)
+    features = kernel(rows, points.astype(np.float64)) @ whitening.matrix
+    gap = kernel(rows, rows) - features @ features.T
+    scales = 1.0 / np.sqrt(drawn)
+    gap = (gap + gap.T) / 2 * scales * scales[:, None]
+    seen = gap.diagonal()
+    error = float(seen.std(ddof=1)) * np.sqrt(len(seen)) * float(np.sqrt(1.0 - drawn.min()))
+    unseen = max(0.0, residual - float(seen.sum()) - 2 * error)
+    return float(max(0.0, float(np.linalg.eigvalsh(gap)[-1])) + unseen)

@@ -1,0 +1,102 @@
+"""What goes into a fit of kernel PCA beside the data, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.engine.kernel.plan import KernelPlan
+from streampca.errors import ParameterError
+from streampca.models.kernel import KernelModel
+from streampca.selection import Count, Selection, as_selection
+from streampca.sources.base import ReadCount
+
+if TYPE_CHECKING:
+    from streampca.accumulators import RowsState
+    from streampca.kernels import Kernel
+
+METHODS = ("auto", "exact", "nystrom", "nystrom_extension", "empirical_map")
+"""What `method` may be."""
+SAMPLINGS = ("auto", "uniform", "diagonal", "column_norm", "rpcholesky")
+"""What `sampling` may be, beside row indices and landmarks."""
+
+
+@dataclass(frozen=True)
+class KernelParameters:
+    """What of a fit is decided by the user, beside the data."""
+
+    kernel: Kernel
+    """The kernel, which may still leave gamma to the number of features."""
+    n_components: Any = None
+    """Count, share, `Threshold` or None."""
+    method: str = "auto"
+    """One of `METHODS`."""
+    n_landmarks: int = 1000
+    """Landmarks that are drawn."""
+    sampling: str = "auto"
+    """One of `SAMPLINGS`, where landmarks are not given."""
+    given: NDArray[Any] | None = None
+    """Row indices ``(m,)`` or landmarks ``(m, n_features)`` in place of a drawing."""
+    sketch: str = "gaussian"
+    """The transform of the empirical kernel map: ``"auto"``, ``"gaussian"``, ``"count_sketch"``, ``"sparse_sign"`` or ``"grouping"``."""
+    sketch_size: int | str = "auto"
+    """Its columns, or ``"auto"``."""
+    n_hashes: int = 4
+    """Hash functions of a count sketch."""
+    recovery: str = "nystrom"
+    """``"nystrom"`` or ``"conversion"``."""
+    center: bool = True
+    """Centre in kernel space."""
+    inverse: bool = False
+    """Learn the way back to feature space."""
+    alpha: float = 1.0
+    """Ridge of the way back."""
+    seed: int = 0
+    """Seed of everything that is drawn."""
+    memory: int | str | None = None
+    """Ceiling for the process."""
+    threads: int | None = None
+    """Threads to share; None = all cores this process may use."""
+
+    def n_wanted(self, n_samples: int) -> int:
+        """Return how many landmarks there will be of `n_samples` rows."""
+        return len(self.given) if self.given is not None else min(self.n_landmarks, n_samples)
+
+    def selection(self, limit: int, of: str) -> Selection:
+        """Return the rule for how many components; raise `ParameterError` for more than `limit`, the number `of` something."""
+        k = self.n_components
+        if isinstance(k, int | np.integer) and not isinstance(k, bool) and not 1 <= k <= limit:
+            raise ParameterError(f"n_components={k!r}: expected between 1 and {limit}, the number of {of}")
+        return as_selection(k, limit)
+
+    def count(self, limit: int) -> int | None:
+        """Return the number of components where it is known beforehand, at most `limit`; None where the data decides."""
+        if self.n_components is None:
+            return limit
+        selection = as_selection(self.n_components, max(limit, 2**62))
+        return min(limit, selection.n_components or limit) if isinstance(selection, Count) else None
+
+
+@dataclass(frozen=True)
+class KernelFit:
+    """What a fit leaves behind."""
+
+    model: KernelModel
+    """The model."""
+    plan: KernelPlan
+    """What was planned."""
+    samples: RowsState | None
+    """Rows copied out of the stream, where asked for."""
+    count: ReadCount
+    """What reading cost."""
+    stream_seconds: float
+    """Time of the readings."""
+    solve_seconds: float
+    """Time of the eigenproblems."""
+    eigenvectors: NDArray[np.float64] | None = None
+    """Eigenvectors of the kernel matrix of all rows where the method has them in memory, ``(n_samples, k)``."""
+    n_passes: int | None = None
+    """Readings of the whole source that it took; None = as planned."""

@@ -1,0 +1,73 @@
+"""From eigenpairs to a model: signs, coefficients, and what can be said of the error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+ROUNDING = {"float32": 2e-7, "float64": 1e-12}
+"""Share of the first eigenvalue below which one is rounding, as scikit-learn has it."""
+
+
+@dataclass(frozen=True)
+class DenseMatrix:
+    """A symmetric matrix in memory."""
+
+    values: FloatArray
+    """The matrix, ``(side, side)``."""
+
+    @property
+    def side(self) -> int:
+        """Return the side of the matrix."""
+        return len(self.values)
+
+    @property
+    def rank_limit(self) -> int:
+        """Return the largest possible number of eigenpairs."""
+        return len(self.values)
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return the diagonal, ``(side,)``."""
+        return self.values.diagonal().copy()
+
+    def multiply(self, vectors: FloatArray) -> FloatArray:
+        """Return the matrix times `vectors`, ``(side, n_vectors)``."""
+        product: FloatArray = self.values @ vectors
+        return product
+
+    def dense(self) -> FloatArray:
+        """Return the matrix as a new array."""
+        return self.values.copy()
+
+
+def signs_of(columns: FloatArray) -> FloatArray:
+    """Return 1 or −1 for each column, so that its entry of largest modulus (the first of several) becomes positive, ``(k,)``."""
+    largest = np.abs(columns).argmax(axis=0)
+    return np.where(columns[largest, np.arange(columns.shape[1])] < 0, -1.0, 1.0)
+
+
+def inverse_roots(values: FloatArray, precision: float) -> FloatArray:
+    """Return 1/√λ, and 0 for eigenvalues that are rounding beside the first, ``(k,)``."""
+    kept = values > precision * max(float(values[0]), 0.0) if len(values) else values > 0
+    return np.divide(1.0, np.sqrt(values, where=kept, out=np.ones_like(values)), where=kept, out=np.zeros_like(values))
+
+
+def intervals(values: FloatArray, bound: float, rounding: float) -> list[list[float]]:
+    """Return [lower, upper] for each eigenvalue of the centred kernel matrix: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + `bound`, up to `rounding`."""
+    return [[max(0.0, value - rounding), value + bound + rounding] for value in values.tolist()]
+
+
+def shares(values: FloatArray, total: float, residual: float) -> dict[str, Any]:
+    """Return how much of the trace the components carry, and the interval of what they leave."""
+    captured = min(1.0, float(values.sum()) / total) if total > 0 else 0.0
+    return {
+        "captured_variance": captured,
+        "relative_residual": 1.0 - captured,
+        "relative_residual_interval": [max(0.0, 1.0 - captured - residual / total) if total > 0 else 0.0, 1.0 - captured],
+    }

@@ -1,0 +1,174 @@
+"""A fitted kernel principal component model: the rows it compares with, and what their kernel values are multiplied by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import work_dtype
+from streampca.errors import ParameterError
+from streampca.workspace import borrow
+
+if TYPE_CHECKING:
+    from streampca.kernels import Kernel
+
+FloatArray = NDArray[np.float64]
+
+_PANEL_BYTES = 16 * 2**20
+_PANEL_ROWS = (64, 8192)
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """Kernel ridge regression from scores to rows (Bakır, Weston & Schölkopf 2004; scikit-learn's `KernelPCA`)."""
+
+    scores: FloatArray
+    """Scores of the landmarks, ``(m, k)``."""
+    dual: FloatArray
+    """(κ(scores, scores) + α 1)⁻¹ landmarks, ``(m, n_features)``."""
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """Kernel principal components of one data set: scores are (k(x) − k̄)ᵀ B with the kernel values k(x) of the landmarks."""
+
+    kernel: Kernel
+    """The kernel, with every parameter settled."""
+    landmarks: NDArray[Any]
+    """The rows that new rows are compared with, in the type of the products, ``(m, n_features)``."""
+    coefficients: FloatArray
+    """B, which turns centred kernel values into scores, ``(m, k)``."""
+    centre: FloatArray
+    """k̄: the mean kernel values of the training rows; zeros if they were not centred; ``(m,)``."""
+    eigenvalues: FloatArray
+    """Eigenvalues of the (centred) kernel matrix of the training rows, largest first, ``(k,)``."""
+    total: float
+    """Trace of the (centred) kernel matrix: see ``certificate["trace"]`` for what of it is exact."""
+    n_samples: int
+    """Rows the model was fitted on."""
+    method: str
+    """``"exact"``, ``"nystrom"``, ``"nystrom_extension"`` or ``"empirical_map"``."""
+    center: bool
+    """Whether the kernel matrix was centred."""
+    landmark_indices: NDArray[np.int64] | None = None
+    """Row numbers of the landmarks within the training rows, ``(m,)``; None where landmarks were given as rows."""
+    way_back: WayBack | None = None
+    """What `inverse_transform` needs; None where it was not asked for."""
+    sampling: str = "given"
+    """How the landmarks were chosen."""
+    certificate: dict[str, Any] = field(default_factory=dict)
+    """How far the numbers can be trusted, in numbers and words."""
+    source: dict[str, Any] = field(default_factory=dict)
+    """Where the data came from."""
+
+    missing: ClassVar[str] = "error"
+    """NaN is an error."""
+
+    @property
+    def score_attributes(self) -> dict[str, list[float]]:
+        """Return what is stored beside scores."""
+        return {"eigenvalues": self.eigenvalues.tolist()}
+
+    @property
+    def n_components(self) -> int:
+        """Return the number of components."""
+        return len(self.eigenvalues)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features of a row."""
+        return int(self.landmarks.shape[1])
+
+    @property
+    def explained_variance_ratio(self) -> FloatArray:
+        """Return the share of the trace along each component, ``(k,)``."""
+        return self.eigenvalues / self.total if self.total > 0 else np.zeros_like(self.eigenvalues)
+
+    def score_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
+        return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
+
+    def kernel_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of kernel values for rows of `dtype`: float32 where both landmarks and rows are no wider."""
+        return np.promote_types(self.landmarks.dtype, work_dtype(dtype))
+
+    def transform(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 m (d + k) flops and m kernel values a row.
+
+        `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean kernel values are
+        subtracted before the product. Takes a panel of rows at a time, so memory does not grow with the rows.
+        """
+        dtype = self.kernel_dtype(rows.dtype)
+        n_rows, m = int(rows.shape[0]), len(self.landmarks)
+        out = np.empty((n_rows, self.n_components), self.score_dtype(rows.dtype)) if out is None else out
+        prepared = self.kernel.prepare(self.landmarks, dtype)
+        coefficients, centre = self.coefficients.astype(dtype), self.centre.astype(dtype)
+        # What rounding the centre to `dtype` left of it, projected.
+        remainder = ((self.centre - centre) @ self.coefficients).astype(dtype)
+        step = panel_rows(m, dtype)
+        for start in range(0, n_rows, step):
+            part = rows[start : start + step]
+            values = prepared(part, out=borrow("kernel values", (int(part.shape[0]), m), dtype))
+            if self.center:
+                values -= centre
+            np.subtract(values @ coefficients, remainder, out=out[start : start + step], casting="same_kind")
+        return out
+
+    def inverse_transform(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """Return rows in the original space, ``(n_rows, n_features)``, for `scores`, ``(n_rows, k)``: κ(scores, ·) times the dual.
+
+        Raises
+        ------
+        ParameterError
+            If the way back was not learned.
+        """
+        if self.way_back is None:
+            raise ParameterError(
+                "the way back was not learned: fit with fit_inverse_transform=True to have inverse_transform"
+            )
+        scores = np.asarray(scores)
+        out = np.empty((len(scores), self.n_features), self.score_dtype(scores.dtype))
+        prepared = self.kernel.prepare(self.way_back.scores, np.float64)
+        step = panel_rows(len(self.way_back.scores), np.dtype(np.float64))
+        for start in range(0, len(scores), step):
+            part = np.ascontiguousarray(scores[start : start + step], dtype=np.float64)
+            out[start : start + step] = prepared(part) @ self.way_back.dual
+        return out
+
+    def components_for(self, share: float) -> int | None:
+        """Return how many components carry `share` of the trace, None if more than there are."""
+        reached = np.flatnonzero(np.cumsum(self.eigenvalues) >= share * self.total)
+        return int(reached[0]) + 1 if len(reached) else None
+
+
+def panel_rows(n_landmarks: int, dtype: np.dtype[Any]) -> int:
+    """Return how many rows are compared with `n_landmarks` rows at once: 16 MiB of kernel values, 64 to 8,192 rows."""
+    low, high = _PANEL_ROWS
+    return max(low, min(high, _PANEL_BYTES // max(1, n_landmarks * dtype.itemsize)))
+
+
+def way_back_of(kernel: Kernel, landmarks: NDArray[Any], scores: FloatArray, alpha: float) -> WayBack:
+    """Return the kernel ridge regression of `landmarks` on their `scores`, in m³/3 flops.
+
+    The dual coefficients solve (κ(scores, scores) + α 1) A = landmarks, as scikit-learn defines the pre-image of kernel
+    PCA; all training rows are landmarks there.
+
+    Raises
+    ------
+    ParameterError
+        If the system is singular: α is too small for a kernel that is not positive definite.
+    """
+    from scipy.linalg import LinAlgError, solve
+
+    matrix = np.asarray(kernel(scores, scores), dtype=np.float64)
+    matrix.flat[:: len(matrix) + 1] += alpha
+    try:
+        dual = solve(
+            matrix, landmarks.astype(np.float64), assume_a="pos" if kernel.definite else "sym", overwrite_a=True
+        )
+    except LinAlgError as error:
+        raise ParameterError(f"fit_inverse_transform with alpha={alpha}: {error}; expected a larger alpha") from error
+    return WayBack(scores, np.asarray(dual))

@@ -1,0 +1,200 @@
+"""Run directories made by hand, and what holds for every page that is drawn of one."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from streampca.models.pca import PCAModel
+from streampca.models.store import save_model
+from streampca.report import write_report
+
+MIB = 2**20
+
+
+def make_run(
+    directory: Path,
+    n: int = 300,
+    d: int = 12,
+    k: int = 5,
+    *,
+    feature_shape: list[int] | None = None,
+    feature_names: list[str] | None = None,
+    scale: bool = False,
+    whiten: bool = False,
+    samples: bool = True,
+    dtype: str = "float64",
+    rows: np.ndarray[Any, Any] | None = None,
+) -> Path:
+    """Write a run directory whose model is the oracle's: three lines of numpy."""
+    rng = np.random.default_rng(7)
+    if rows is None:
+        rows = rng.normal(size=(n, d)) * np.linspace(3, 0.5, d) + 5
+        rows = np.clip(20 * rows, 0, 255).astype(dtype) if dtype == "uint8" else rows.astype(dtype)
+    n, d = rows.shape
+    mean = rows.astype(np.float64).mean(axis=0)
+    deviation = rows.std(axis=0, ddof=1, dtype=np.float64) if n > 1 else np.zeros(d)
+    constant = np.flatnonzero(deviation == 0)
+    centred = rows - mean
+    if scale:
+        centred = centred / np.where(deviation > 0, deviation, 1.0)
+    _, singular, axes = np.linalg.svd(centred, full_matrices=k > min(n, d))
+    singular = np.concatenate([singular, np.zeros(d)])[:k]
+    values, total = singular**2 / max(1, n - 1), float((centred**2).sum() / max(1, n - 1))
+    model = PCAModel(
+        components=axes[:k],
+        explained_variance=values,
+        mean=mean,
+        scale=np.where(deviation > 0, deviation, 1.0) if scale else None,
+        total_variance=total,
+        n_samples=n,
+        ddof=1,
+        center=True,
+        whiten=whiten,
+        numerical_rank=int((values > 1e-12 * max(values[0], 1e-300)).sum()),
+        constant_features=constant,
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    save_model(model, directory / "model.zarr")
+    if samples:
+        index = np.unique(np.linspace(0, n - 1, min(n, 2000)).astype(np.int64))
+        group = zarr.open_group(str(directory / "samples.zarr"), mode="w")
+        group.create_array("rows", data=rows[index])
+        group.create_array("index", data=index)
+    ratio = values / total if total > 0 else np.zeros(k)
+    reads = {"blocks": 3, "chunks": 3, "bytes": rows.nbytes, "stored_bytes": rows.nbytes // 2, "seconds": 0.5}
+    plan = {
+        "solver": "covariance",
+        "reason": "d is small",
+        "n_samples": n,
+        "n_features": d,
+        "passes": 1,
+        "n_blocks": 3,
+        "bytes_to_read": rows.nbytes,
+        "flops": 2.0 * n * d * d,
+        "projected_bytes": 300 * MIB,
+        "memory": {"process": 200 * MIB, "other": 5},
+        "notes": ["pinned"],
+    }
+    manifest = {
+        "run_id": "0123456789abcdef",
+        "name": "a run",
+        "finished": "2026-01-02T03:04:05Z",
+        "versions": {"numpy": "2.4"},
+        "source": {
+            "path": "data/x.zarr",
+            "array": None,
+            "shape": [n, d],
+            "dtype": dtype,
+            "chunks": [100, d],
+            "fingerprint": "feed",
+            "feature_shape": feature_shape,
+            "feature_names": feature_names,
+            "missing_chunks_filled": 0,
+        },
+        "passes": 1,
+        "reads": {"fit": reads, "scores": None},
+        "memory": {"allowed_bytes": 384 * MIB, "projected_bytes": 300 * MIB, "peak_bytes": 250 * MIB},
+        "seconds": {"total": 2.0, "fit": 1.0, "solve": 0.2, "scores": None},
+        "certificate": {
+            "kind": "exact",
+            "statement": "exact: every row",
+            "eigen_residual": 1e-16,
+            "relative_residual": 0.1,
+        },
+        "result": {
+            "n_components": k,
+            "total_variance": total,
+            "explained_variance_ratio": ratio.tolist(),
+            "components_for": {"0.9": None},
+        },
+        "warnings": [],
+    }
+    write_json(directory / "plan.json", plan)
+    write_json(directory / "manifest.json", manifest)
+    return directory
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def change(run: Path, **changes: Any) -> Path:
+    """Change entries of the manifest; ``source__path`` is ``manifest["source"]["path"]``."""
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        inner = manifest
+        for step in path:
+            inner = inner[step]
+        inner[last] = value
+    write_json(run / "manifest.json", manifest)
+    return run
+
+
+class _Audit(HTMLParser):
+    """Collects tags, references and text, and insists that what is opened is closed."""
+
+    VOID = frozenset({"meta", "img", "br", "link", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text += data + " "
+
+
+def audit(run: Path) -> tuple[str, _Audit]:
+    """Write the page, check what holds for every page, and return it."""
+    html = write_report(run).read_text(encoding="utf-8")
+    page = _Audit()
+    page.feed(html)
+    assert page.open == []
+    assert {tag for tag, _ in page.tags}.isdisjoint(
+        {"script", "link", "iframe", "object", "embed", "base", "form", "image"}
+    )
+    assert "http:" not in html
+    assert "https:" not in html
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    identities = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    for tag, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("data:image/png;base64,", "#"))
+            assert target is None or not target.startswith("#") or target[1:] in identities
+        if tag == "img":
+            assert attributes["alt"]
+        if tag == "svg":
+            assert attributes["aria-hidden"] == "true"
+    headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(headings))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", html)
+    assert "nan" not in re.sub('base64,[^"]*', "", html).lower().replace("nano", "")
+    return html, page

@@ -1,0 +1,191 @@
+"""The page of an approximate answer: what is bounded is drawn and said, what is not is not made up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pages import audit, change, make_run
+
+from streampca.report import figures_of_intervals, words, write_report
+from streampca.report.approximate import bounds_of
+from streampca.report.run_files import read_run
+
+
+def certificate(k: int, **changes: Any) -> dict[str, Any]:
+    """Return a certificate of `k` components, of which the last two form an unresolved cluster."""
+    values = [float(10 - i) for i in range(k)]
+    said = {
+        "kind": "approximate",
+        "statement": "approximate, from 2 passes: no eigenvalue is below its interval (proven)",
+        "eigen_residual": 1e-3,
+        "orthonormality": 1e-15,
+        "relative_residual": 0.2,
+        "relative_residual_interval": [0.19, 0.2],
+        "captured_variance": 0.8,
+        "component_errors": [0.01 * (i + 1) for i in range(k)],
+        "numerical_rank": k,
+        "trusted_above": 1e-13,
+        "eigen_solver": "nystrom",
+        "n_passes": 2,
+        "largest_relative_width": 0.01 * k,
+        "nuclear_error": 0.15,
+        "sigma": 0.1,
+        "components_for": {"0.9": [2, 3], "0.95": [3, None], "0.99": [4, None]},
+        "eigenvalue_intervals": [[value, value * (1 + 0.01 * (i + 1))] for i, value in enumerate(values)],
+        "proven_upper_bounds": [value + 2 for value in values],
+        "angle_bounds": [0.001 * (i + 1) if i < k - 2 else None for i in range(k)],
+        "subspace_angle_bound": 0.5,
+        "unresolved_clusters": [[k - 2, k - 1, 0.01]] if k > 1 else [[0, 0, None]],
+    }
+    return said | changes
+
+
+SIZES = {"columns": 20, "held_out": 20, "passes": 4, "pilot_rows": 500, "pilot_bytes": 2**20, "tolerance": 0.05}
+
+
+def approximate_run(directory: Path, k: int = 5, sizes: Any = SIZES, **changes: Any) -> Path:
+    run = make_run(directory / "run", k=k)
+    return change(run, certificate=certificate(k, **changes), approximation=sizes, passes=2)
+
+
+def test_what_is_proven_and_what_is_statistical_is_told_apart(tmp_path: Path) -> None:
+    _, page = audit(approximate_run(tmp_path))
+    text = page.text.replace("\u00a0", " ")
+    proven = text[text.index("Proven") : text.index("Statistical")]
+    statistical = text[text.index("Statistical") : text.index("Components that carry so much")]
+    assert "No eigenvalue of the data is smaller than the lower end" in proven
+    assert "sums to 15.0 % of the variance" in proven
+    assert "carry at least 80.0 % of the variance" in proven
+    assert "at least 99 of 100 runs" in statistical
+    assert "at most 81.0 % of the variance" in statistical
+    assert "carry at least 80.0 % of the variance of 300 rows" in text
+    assert "known to within 5.0 %, and 3 of the 5 components are told apart" in text
+    assert "At most 20.0 % of the variance lies outside" in text
+
+
+def test_passes_pilot_counts_and_directions_are_in_the_tables(tmp_path: Path) -> None:
+    _, page = audit(approximate_run(tmp_path))
+    text = " ".join(page.text.replace("\u00a0", " ").split())
+    assert "passes over the data 2 of at most 4" in text
+    assert "rows read beforehand 500 (1.00 MiB)" in text
+    assert "asked for 5.0 %" in text
+    assert "of at most 4;" in text
+    assert "90 % 2 3 95 % 3 more than were found" in text
+    assert "within 0.057°" in text  # the arc sine of 0.001
+    assert text.count("one of 4–5, within 0.57°") == 2
+    assert "span of all components within 30°" in text
+
+
+def test_an_exact_run_has_no_such_section(tmp_path: Path) -> None:
+    _, page = audit(make_run(tmp_path / "run"))
+    assert "How sure this is" not in page.text
+    assert bounds_of(read_run(tmp_path / "run")) is None
+
+
+def test_without_a_certificate_nothing_is_called_proven(tmp_path: Path) -> None:
+    nothing = {
+        "eigenvalue_intervals": None,
+        "proven_upper_bounds": None,
+        "component_errors": [None] * 5,
+        "angle_bounds": [None] * 5,
+        "largest_relative_width": None,
+        "nuclear_error": None,
+        "sigma": None,
+        "subspace_angle_bound": None,
+        "unresolved_clusters": [],
+        "eigen_residual": None,
+        "relative_residual_interval": [0.0, 1.0],
+    }
+    _, page = audit(approximate_run(tmp_path, **nothing))
+    text = page.text.replace("\u00a0", " ")
+    assert "nothing bounds its error" in text
+    assert "carry about 80.0 % of the variance" in text
+    for word in ("Proven", "Statistical", "at least 80", "lies outside", "told apart"):
+        assert word not in text
+
+
+def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> None:
+    _, page = audit(
+        approximate_run(
+            tmp_path, eigen_solver="conversion", angle_bounds=[None] * 5, unresolved_clusters=[[0, 4, None]]
+        )
+    )
+    assert "whose directions have no bound" in page.text
+    assert "told apart" not in page.text
+    assert "possible" not in page.text
+
+
+@pytest.mark.parametrize("k", [1, 2, 12])
+@pytest.mark.parametrize("sizes", [SIZES, None, {}, {"tolerance": None, "pilot_rows": 0, "passes": 1}])
+def test_every_number_of_components_has_a_page(tmp_path: Path, k: int, sizes: Any) -> None:
+    run = approximate_run(tmp_path, k, sizes)
+    html, page = audit(run)
+    assert "How sure this is" in page.text
+    assert write_report(run).read_text(encoding="utf-8") == html
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        3,
+        -1,
+        1e400,
+        True,
+        [],
+        ["x", None],
+        {"0.9": "x"},
+        10**400,
+        [[1, 2, 3]],
+        [[None, 1]],
+        [[2, 1, None]],
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_entries_of_any_type_never_end_in_a_traceback(tmp_path: Path, value: Any) -> None:
+    said = certificate(5)
+    run = approximate_run(tmp_path)
+    for name in ("eigenvalue_intervals", "unresolved_clusters", "angle_bounds", "components_for", "component_errors"):
+        audit(change(run, certificate={**said, name: value}))
+    audit(change(run, certificate=dict.fromkeys(said, value) | {"kind": "approximate"}, approximation=value))
+
+
+def test_charts_show_intervals_and_hatch_what_is_not_told_apart() -> None:
+    values = np.array([5.0, 4.0, 3.0])
+    plain = figures_of_intervals.intervals(values, values, values * 1.5, [])
+    hatched = figures_of_intervals.intervals(values, values, values * 1.5, [(1, 2)])
+    assert "<pattern" not in plain
+    assert "<pattern" in hatched
+    assert "var(--accent)" in plain
+    # Eigenvalues beyond a factor of 100 have a logarithmic scale, an interval that begins at 0 is cut off at its edge.
+    steep = np.array([1e4, 10.0, 0.1])
+    assert "10²" in figures_of_intervals.intervals(steep, np.array([1e4, 10.0, 0.0]), steep * 2, [])
+    many = np.linspace(5, 1, 100)
+    assert figures_of_intervals.intervals(many, many, many + 1, [(50, 99)])
+    nothing = np.full(3, np.nan)
+    assert figures_of_intervals.intervals(np.zeros(3), nothing, nothing, [])
+    drawn = figures_of_intervals.errors(np.array([1e-3, 0.0, np.nan]), nothing, [(2, 2)], 0.01)
+    assert "off by at most" in drawn
+    assert "1 %" in drawn
+
+
+@pytest.mark.parametrize(("sine", "text"), [(0.5, "30°"), (1.0, "90°"), (0.0, "0°"), (2.0, "90°")])
+def test_angles_for_people(sine: float, text: str) -> None:
+    assert words.angle(sine) == text
+
+
+def test_names_in_a_certificate_are_escaped(tmp_path: Path) -> None:
+    html, _ = audit(approximate_run(tmp_path, statement="<script>x</script>", eigen_solver="<script>"))
+    assert "<script" not in html
+
+
+def test_the_sums_are_drawn_with_what_may_be_missing(tmp_path: Path) -> None:
+    run = approximate_run(tmp_path)
+    assert "possible" in audit(run)[1].text
+    exact = change(run, certificate=json.loads(json.dumps(certificate(5, nuclear_error=1e-9))))
+    assert "possible" not in audit(exact)[1].text
