@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from streampca import tall
 from streampca.bounds import (
-    STATISTICAL_FACTOR,
     Angles,
     Intervals,
     alignment,
@@ -20,6 +19,7 @@ from streampca.bounds import (
     plain_intervals,
     schatten4,
     sines,
+    statistical_factor,
 )
 from streampca.models.pca import relative_precision
 from streampca.nystrom import LowRank, Precision
@@ -63,12 +63,20 @@ class Certified:
 
     @property
     def errors(self) -> FloatArray:
-        """Return a bound of the relative error of every eigenvalue, ``(k,)``; NaN where there is none."""
+        """Return a bound of |λ̂ − λ| / λ of every eigenvalue, ``(k,)``; NaN where there is none, or infinity.
+
+        The values of the conversion may lie beyond their intervals, on either side.
+        """
         if self.bounds is None:
             return np.full(len(self.values), np.nan)
         lower, upper = self.bounds.lower, self.bounds.upper
-        away = np.maximum(self.values - lower, upper - self.values) if self.converted else upper - lower
-        return np.divide(away, upper, out=np.zeros_like(away), where=upper > 0)
+        below = np.divide(upper - lower, upper, out=np.zeros_like(upper), where=upper > 0)
+        if not self.converted:
+            return below
+        below = np.divide(upper - self.values, upper, out=np.zeros_like(upper), where=upper > 0)
+        unlimited = np.where(self.values > lower, np.inf, 0.0)
+        above = np.divide(self.values - lower, lower, out=unlimited, where=lower > 0)
+        return np.maximum(np.maximum(below, above), 0.0)
 
     @property
     def largest_relative_width(self) -> float:
@@ -138,7 +146,7 @@ class Certified:
             words.append("upper bounds and angles follow from that trace alone (proven, and wide)")
         else:
             words.append(
-                f"upper bounds and angles rest on an estimate of the largest eigenvalue left out, times {STATISTICAL_FACTOR} "
+                "upper bounds and angles rest on an estimate of the largest eigenvalue left out, enlarged by its scatter "
                 "(statistical: intervals cover the truth in at least 99 of 100 runs)"
             )
         if self.incremental:
@@ -174,7 +182,7 @@ def certified(
     """Return what can be said of the first components of an approximation Ĉ ⪯ C.
 
     Proven, up to rounding: the lower end of every interval, the trace of what is left out, and with it `proven_upper`.
-    Statistical: what rests on the Schatten-4 estimate of the spectral error times 1.25 (see `bounds.schatten4`).
+    Statistical: what rests on the Schatten-4 estimate of the spectral error and its factor (see `bounds.schatten4`).
 
     Parameters
     ----------
@@ -198,7 +206,8 @@ def certified(
         Factor of the estimated error, at least 1. Where features were scaled after the fact by 1/D and G was drawn for
         scales 1/D̂, this is max D̂/D.
     discarded : float, optional
-        A proven bound of ‖C − Ĉ‖₂, as an incremental pass has it.
+        A bound of ‖C − Ĉ‖₂ from an incremental pass: proven where every update was an exact decomposition, an estimate
+        where one was an iteration, so it counts as statistical.
     reported : LowRank, optional
         Pairs that are reported in place of those of `approx`: the literature's conversion.
     definite : bool
@@ -216,15 +225,16 @@ def certified(
     tau = max(0.0, total - approx.trace)
     sigma = None
     if held_out is not None and held_out_products is not None and held_out.shape[1] > 1 and definite:
-        estimate = schatten4(held_out, held_out_products, approx, n_threads)
-        sigma = STATISTICAL_FACTOR * max(1.0, stretch) * estimate
+        factor = statistical_factor(held_out.shape[1]) * max(1.0, stretch)
+        sigma = factor * schatten4(held_out, held_out_products, approx, n_threads)
         if again is not None:
-            estimate = schatten4(*again, approx, n_threads)
-            sigma = min(sigma, float(np.sqrt(STATISTICAL_FACTOR * max(1.0, stretch) * estimate)))
+            sigma = min(sigma, float(np.sqrt(factor * schatten4(*again, approx, n_threads))))
         sigma = max(sigma, floor) + approx.shift
+    if discarded is not None and definite:
+        sigma = min(np.inf if sigma is None else sigma, discarded + floor)
     # What is exact on Ω is the matrix with the shift on its diagonal, so what that leaves out counts.
     shifted = tau + approx.shift * (len(axes) - len(approx.values))
-    proven = min(shifted, np.inf if discarded is None else discarded) + floor
+    proven = shifted + floor
     bounds, turned, residual, left = None, None, None, 0.0
     if definite:
         cosines = None if aligned is None else aligned.cosines

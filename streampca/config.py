@@ -183,8 +183,12 @@ class KernelPCAConfig(Section):
     """Side of the sketch."""
     n_hashes: Count = 4
     """Number of hash functions of a count sketch."""
+    recovery: Literal["nystrom", "conversion"] = "nystrom"
+    """How eigenvectors come back from the empirical kernel map."""
     fit_inverse_transform: Flag = False
     """Learn the way back to feature space."""
+    alpha: Positive = 1.0
+    """Ridge of the way back."""
 
 
 class ResourcesConfig(Section):

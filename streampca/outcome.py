@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streampca.engine.kernel.parameters import KernelFit
     from streampca.engine.parameters import Fit
     from streampca.sources.base import Source
 
@@ -14,8 +15,29 @@ WIDE = 0.1
 _MOST_SPANS = 8
 
 
-def warnings_of(fitted: Fit, source: Source) -> list[str]:
+def result_of(fitted: Fit | KernelFit) -> dict[str, Any]:
+    """Return what the manifest says of the result."""
+    from streampca.runs_kernel import KernelFit, kernel_result
+
+    if isinstance(fitted, KernelFit):
+        return kernel_result(fitted)
+    model = fitted.model
+    return {
+        "n_components": len(model.components),
+        "total_variance": model.total_variance,
+        "explained_variance": model.explained_variance.tolist(),
+        "explained_variance_ratio": model.explained_variance_ratio.tolist(),
+        "constant_features": model.constant_features.tolist(),
+        "components_for": {str(share): model.components_for(share) for share in (0.9, 0.95, 0.99)},
+    }
+
+
+def warnings_of(fitted: Fit | KernelFit, source: Source) -> list[str]:
     """Return what a user should know of a result before using it."""
+    from streampca.runs_kernel import KernelFit, kernel_warnings
+
+    if isinstance(fitted, KernelFit):
+        return kernel_warnings(fitted, source)
     model, found = fitted.model, list(fitted.plan.notes)
     n_constant = len(model.constant_features)
     if n_constant and model.scale is not None:

@@ -17,10 +17,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from streampca import runs_kernel
 from streampca.config import RunConfig, load_config
 from streampca.config_values import Threshold as ConfigThreshold
 from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
+from streampca.engine.kernel.parameters import KernelFit, KernelParameters
+from streampca.engine.kernel.plan import KernelPlan
 from streampca.engine.kinds import as_weights
 from streampca.engine.memory import peak_bytes
 from streampca.engine.output import Aside, require_apart, require_replaceable, require_room
@@ -29,14 +32,17 @@ from streampca.engine.scratch import shares_disk
 from streampca.engine.write import write_known_scores, write_scores
 from streampca.errors import ClusterError, ConfigError, ModelError, NotAvailableError, NotFiniteError
 from streampca.models.store import write_array, write_model
-from streampca.outcome import warnings_of
+from streampca.outcome import result_of, warnings_of
 from streampca.selection import Threshold
 from streampca.sources import ReadCount, Source, open_source
 from streampca.sources.vector import read_vector
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
-    from streampca.estimators import PCA
+    from streampca.estimators import PCA, KernelPCA
+
+AnyParameters = Parameters | KernelParameters
+AnyFit = Fit | KernelFit
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Run:
     """What was done: versions, fingerprints, reads, memory, time, certificate, result."""
 
     @property
-    def model(self) -> PCA:
+    def model(self) -> PCA | KernelPCA:
         """Return the fitted estimator, read from the directory."""
         from streampca.estimators import load
 
@@ -103,11 +109,11 @@ def run(
         _write_json(part / "plan.json", plan.to_dict())
         report_rows = kept_rows(source) if config.output.report else 0
         try:
-            fitted = fit(source, parameters, plan, keep_rows=report_rows, progress=progress)
+            fitted = _fit(source, parameters, plan, report_rows, progress)
         except NotFiniteError as error:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
         (part / "model.zarr").mkdir()
-        write_model(fitted.model, part / "model.zarr")
+        _write_model(fitted, part / "model.zarr")
         if config.output.state:
             _write_state(fitted, parameters, part / "model.zarr")
         if fitted.samples is not None:
@@ -123,8 +129,25 @@ def run(
     return Run(directory, manifest)
 
 
+def _fit(
+    source: Source, parameters: AnyParameters, plan: Plan, keep_rows: int, progress: ProgressCallback | None
+) -> AnyFit:
+    if isinstance(parameters, KernelParameters):
+        return runs_kernel.fit_kernel_run(source, parameters, plan, keep_rows=keep_rows, progress=progress)
+    return fit(source, parameters, plan, keep_rows=keep_rows, progress=progress)
+
+
+def _write_model(fitted: AnyFit, path: Path) -> None:
+    if isinstance(fitted, KernelFit):
+        runs_kernel.write_model_of(fitted, path)
+    else:
+        write_model(fitted.model, path)
+
+
 def _bytes_to_write(config: RunConfig, plan: Plan) -> int:
     """Return the size of model and scores; where a share of variance decides their number, that of one component."""
+    if isinstance(plan, KernelPlan):
+        return runs_kernel.bytes_to_write(config, plan)
     rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
     k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
     itemsize = 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
@@ -149,22 +172,24 @@ def _require_state(config: RunConfig, plan: Plan) -> None:
         )
 
 
-def _write_state(fitted: Fit, parameters: Parameters, path: Path) -> None:
+def _write_state(fitted: AnyFit, parameters: AnyParameters, path: Path) -> None:
     from streampca.engine.kept import kept_of
     from streampca.models.state_store import write_state
 
+    if not isinstance(fitted, Fit) or not isinstance(parameters, Parameters):
+        return
     kept = kept_of(fitted, parameters)
     if kept is not None:
         write_state(kept, path)
 
 
 def _write_scores(
-    config: RunConfig, source: Source, fitted: Fit, path: Path, progress: ProgressCallback | None
+    config: RunConfig, source: Source, fitted: AnyFit, path: Path, progress: ProgressCallback | None
 ) -> ReadCount | None:
     """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
     if not config.output.scores:
         return None
-    if fitted.scores is not None:
+    if isinstance(fitted, Fit) and fitted.scores is not None:
         write_known_scores(source, fitted.model, fitted.scores, path)
         return None
     plan = replace(fitted.plan, shuffle_seed=None)
@@ -185,13 +210,13 @@ def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
         write_report(part)
 
 
-def parameters_of(config: RunConfig) -> Parameters:
+def parameters_of(config: RunConfig) -> AnyParameters:
     """Return the parameters of the fit that `config` asks for; raise `NotAvailableError` for what is not carried out yet."""
     from streampca.estimators import PCA
 
     model = config.model
     if model.kind != "pca":
-        raise NotAvailableError("model.kind: kernel_pca is not available in this version of streampca: use kind: pca")
+        return runs_kernel.kernel_parameters_of(config)
     n_components = model.n_components
     estimator = PCA(
         Threshold(n_components.threshold) if isinstance(n_components, ConfigThreshold) else n_components,
@@ -239,9 +264,11 @@ def source_of(config: RunConfig) -> Source:
     )
 
 
-def plan_of(config: RunConfig, source: Source, parameters: Parameters, *, probe: bool = False) -> Plan:
+def plan_of(config: RunConfig, source: Source, parameters: AnyParameters, *, probe: bool = False) -> Plan:
     """Return the plan of `config` with its alternatives; `probe` reads a few blocks to tell how long it takes."""
     output, client = config.output, active_client(source)
+    if isinstance(parameters, KernelParameters):
+        return runs_kernel.plan_kernel_run(config, source, parameters, client)
     wanted = {"scores": output.scores, "report": output.report, "alternatives": True, "probe": probe}
     return plan_fit(source, parameters, client=client, **wanted)
 
@@ -281,7 +308,7 @@ def cluster_of(config: RunConfig) -> Iterator[None]:
         yield
 
 
-def _manifest(config: RunConfig, source: Source, fitted: Fit, scores: ReadCount | None) -> dict[str, Any]:
+def _manifest(config: RunConfig, source: Source, fitted: AnyFit, scores: ReadCount | None) -> dict[str, Any]:
     model, plan = fitted.model, fitted.plan
     return {
         "format": "streampca-run",
@@ -302,14 +329,7 @@ def _manifest(config: RunConfig, source: Source, fitted: Fit, scores: ReadCount 
         },
         "seconds": {"fit": fitted.stream_seconds, "solve": fitted.solve_seconds},
         "certificate": model.certificate,
-        "result": {
-            "n_components": len(model.components),
-            "total_variance": model.total_variance,
-            "explained_variance": model.explained_variance.tolist(),
-            "explained_variance_ratio": model.explained_variance_ratio.tolist(),
-            "constant_features": model.constant_features.tolist(),
-            "components_for": {str(share): model.components_for(share) for share in (0.9, 0.95, 0.99)},
-        },
+        "result": result_of(fitted),
         "warnings": [*_unused_keys(config), *warnings_of(fitted, source)],
     }
 

@@ -181,6 +181,7 @@ def solve(
     seed: int = 0,
     total: float | None = None,
     tolerance: float = 1e-11,
+    settle: float = 0.0,
 ) -> Spectrum:
     """Return the leading eigenpairs that `selection` asks for.
 
@@ -202,6 +203,8 @@ def solve(
         Total variance, where it is not the trace.
     tolerance : float
         Residual, relative to the first eigenvalue, at which the iteration stops; products in float32 need more than 1e-11.
+    settle : float
+        Residual that will do where rounding of the products keeps the iteration from getting there.
 
     Raises
     ------
@@ -214,7 +217,9 @@ def solve(
     while True:
         k = limit if wanted is None else min(wanted, limit)
         if uses_krylov(d, k):
-            values, vectors = leading_eigenpairs(reduced.multiply, d, k, seed=seed, tolerance=tolerance)
+            values, vectors = leading_eigenpairs(
+                reduced.multiply, d, k, seed=seed, tolerance=tolerance, settle=settle
+            )
             method = "block krylov"
         else:
             k = k if isinstance(selection, Count) else limit

@@ -75,7 +75,10 @@ def grouping(quick: bool, pictures: Path | None) -> Report:
         for factor in factors:
             size = int(np.prod(shape)) // factor**2
             lines = [[label, *_cells(figures[label][factor])] for label in figures]
-            title = f"{name}, sides divided by {factor} (q = {size}): the first 10 eigenvectors and eigenvalues, similarity / relative difference"
+            title = (
+                f"{name}, sides divided by {factor} (q = {size}): similarity / relative difference of the first 10 "
+                "eigenvectors and eigenvalues"
+            )
             head = ["features", "error of dot products", "conversion", "Nyström"]
             report.table(title, head, lines)
     return report

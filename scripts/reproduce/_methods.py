@@ -52,7 +52,7 @@ class Fitting:
     """Parameters of the estimator."""
 
     def fit(self, rows: NDArray[Any], k: int, size: int, seed: int, **more: Any) -> sp.PCA:
-        """Return the estimator fitted to `rows` with k components from `size` columns; `more` are further parameters."""
+        """Return the estimator fitted to `rows`, k components from `size` columns; `more` are further parameters."""
         options = dict(self.options) | more
         return sp.PCA(k, sketch_size=size, random_state=seed, **options).fit(rows)
 

@@ -1,4 +1,4 @@
-"""Eigenvectors and eigenvalues of pictures from sketches: both recoveries, pilots, incremental updates, further passes."""
+"""Eigenvectors and eigenvalues of pictures from sketches: both recoveries, pilots, incremental updates, more passes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _seeds(size: int, quick: bool) -> range:
 
 
 def both_recoveries(rows: NDArray[Any], test: FloatArray, k: int) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return the first k eigenvalues and eigenvectors, in rows, of both recoveries from the products with one test matrix.
+    """Return the first k eigenvalues and eigenvectors, in rows, by both recoveries from the products with Ω = `test`.
 
     The directions of the conversion are those of the literature, which are not orthogonal; `streampca.PCA` reports them
     after Gram–Schmidt.
@@ -138,7 +138,7 @@ def _draw_recoveries(path: Path, name: str, runs: dict[str, dict[int, list[dict[
     from matplotlib.ticker import NullLocator
 
     sizes = sorted({size for found in runs.values() for size in found})
-    with drawing(path, 2, width=11) as panels:
+    with drawing(path, 2, width=13) as panels:
         for panel, figure in zip(panels, ("similarity", "difference"), strict=True):
             for index, method in enumerate(METHODS):
                 for recovered, marker in (("conversion", "o"), ("Nyström", "s")):
@@ -155,7 +155,7 @@ def _draw_recoveries(path: Path, name: str, runs: dict[str, dict[int, list[dict[
             panel.xaxis.set_minor_locator(NullLocator())
             panel.grid(alpha=0.3)
         panels[1].set_yscale("log")
-        panels[1].legend(fontsize=7)
+        panels[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
 
 
 def passes(quick: bool, pictures: Path | None) -> Report:

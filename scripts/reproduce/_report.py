@@ -51,15 +51,18 @@ def brief(value: float) -> str:
 
 
 @contextmanager
-def drawing(path: Path, n_panels: int = 1, *, width: float = 6.4, height: float = 4.4) -> Iterator[list[Any]]:
-    """Give the axes of `n_panels` panels side by side; write the picture to `path` afterwards."""
+def drawing(
+    path: Path, n_panels: int = 1, *, n_rows: int = 1, width: float = 6.4, height: float = 4.4
+) -> Iterator[list[Any]]:
+    """Give the axes of `n_panels` panels, row by row; write the picture to `path` afterwards."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, n_panels, figsize=(width, height), layout="constrained", squeeze=False)
-    yield list(panels[0])
+    size = {"figsize": (width, height), "layout": "constrained"}
+    figure, panels = pyplot.subplots(n_rows, -(-n_panels // n_rows), squeeze=False, **size)
+    yield list(panels.ravel())
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
@@ -93,7 +96,7 @@ def require_marks(page: Path, names: Iterable[str]) -> None:
 
 
 def write_tables(page: Path, tables: Mapping[str, str]) -> None:
-    """Replace what stands in `page` between the lines ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->`` of each table."""
+    """Replace what stands in `page` between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->`` for every name."""
     text = page.read_text()
     for name, table in tables.items():
         before, after = _marks(name)

@@ -1,4 +1,4 @@
-"""The synthetic matrices of Tropp, Yurtsever, Udell & Cevher (2019), and their three-sketch algorithm to compare with."""
+"""The synthetic matrices of Tropp, Yurtsever, Udell & Cevher (2019), and their three-sketch algorithm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def singular_values(name: str, n: int, effective_rank: int, seed: int) -> FloatA
 
 
 def three_sketch(matrix: FloatArray, k: int, s: int, seed: int) -> FloatArray:
-    """Return the rank-10 approximation by the three-sketch algorithm, Algorithms 4.1 to 4.4 of the paper, sizes k and s.
+    """Return the rank-10 approximation by the three-sketch algorithm of the paper, section 4, with sizes k and s.
 
     X = ΥA, Y = AΩ, Z = ΦAΨ; Q and P orthonormal bases of Y and Xᵀ; A ≈ Q (ΦQ)⁺ Z ((ΨᵀP)⁺)ᵀ Pᵀ, cut at rank 10.
     """
@@ -58,7 +58,7 @@ def three_sketch(matrix: FloatArray, k: int, s: int, seed: int) -> FloatArray:
 
 
 def best_three_sketch(matrix: FloatArray, storage: int, seed: int) -> float:
-    """Return the smallest error ‖A − Â‖_F over sizes k and s that take up to `storage` numbers for each row and column."""
+    """Return the smallest ‖A − Â‖_F over sizes k and s that take up to `storage` numbers for each row and column."""
     n = len(matrix)
     most = [k for k in range(RANK + 2, storage) if np.sqrt(2 * n * (storage - k)) >= k + 1]
     tried = sorted({int(k) for k in np.geomspace(most[0], most[-1], 8)})
@@ -69,8 +69,8 @@ def best_three_sketch(matrix: FloatArray, storage: int, seed: int) -> float:
 def errors(tail: str, n: int, effective_rank: int, storage: int, seed: int) -> dict[str, float]:
     """Return ‖A − Â‖_F over the best possible, less 1, of every way to spend 2n · `storage` numbers.
 
-    A sketch of q columns keeps nq of them, so q is twice the storage; the columns of the certificate come on top, as the
-    error sketch does in the paper. Â is AVVᵀ with ten axes V.
+    A sketch of q columns keeps nq of them, so q is twice the storage; the columns of the certificate come on top, as
+    the error sketch does in the paper. Â is AVVᵀ with ten axes V.
     """
     values = singular_values(tail, n, effective_rank, seed)
     matrix, _axes = with_singular_values(values, seed)
@@ -102,8 +102,8 @@ def tropp(quick: bool, pictures: Path | None) -> Report:
             lines += [_line(name, storage, middles[storage]) for storage in (48,)]
             note(f"R = {effective_rank}, {name}: done")
         title = (
-            f"R = {effective_rank}, {n:,} x {n:,}, T / (m + n) = 48 (q = 96): ‖A − Â‖_F over the best of rank {RANK}, less 1, "
-            f"medians of {len(seeds)} seeds"
+            f"R = {effective_rank}, {n:,} x {n:,}, T / (m + n) = 48 (q = 96): ‖A − Â‖_F over the best of rank {RANK}, "
+            f"less 1, medians of {len(seeds)} seeds"
         )
         report.table(title, ["tail", *NAMES], lines)
     if pictures is not None:
@@ -118,7 +118,7 @@ def _line(name: str, storage: int, middles: dict[str, float]) -> list[str]:
 
 def _draw(path: Path, figures: dict[str, Any], storages: tuple[int, ...], names: tuple[str, ...]) -> None:
     """Draw the error against storage, a panel for each class of decay with R = 10."""
-    with drawing(path, len(names), width=2.6 * len(names) + 2, height=3.6) as panels:
+    with drawing(path, len(names), n_rows=-(-len(names) // 3), width=10, height=9 if len(names) > 3 else 3.6) as panels:
         for panel, name in zip(panels, names, strict=True):
             runs = figures[f"R = {RANK}, {name}"]
             for index, way in enumerate(NAMES):
@@ -128,5 +128,6 @@ def _draw(path: Path, figures: dict[str, Any], storages: tuple[int, ...], names:
             panel.set_xticks(storages, [str(storage) for storage in storages], minor=False)
             panel.minorticks_off()
             panel.grid(alpha=0.3)
-        panels[0].set_ylabel("relative error")
-        panels[0].legend(fontsize=6, loc="lower left")
+        for panel in panels[::3]:
+            panel.set_ylabel("relative error")
+        panels[-1].legend(fontsize=7, loc="center right")

@@ -13,24 +13,21 @@ The width of a certificate is the largest over the components of (upper − lowe
 |λ̂ − λ| / λ, in those trials in which that is more than the rounding that the certificate claims.
 
     .venv/bin/python scripts/reproduce/coverage.py --quick
-    .venv/bin/python scripts/reproduce/coverage.py --json data/coverage.json
+    .venv/bin/python scripts/reproduce/coverage.py --json data/coverage.json --update docs/accuracy.md
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _report import Part, Report, main, note
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from streampca.engine.fit import Parameters, fit, plan_fit
 from streampca.models.pca import PCAModel
@@ -207,12 +204,6 @@ def trials_of(case: Case, seed: int) -> list[Trial]:
     return trials
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
 def summary(trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
     """Return for each method the share of covered trials, what failed, and medians."""
     figures = {}
@@ -232,8 +223,14 @@ def summary(trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
     return figures
 
 
-def report(trials: Sequence[Trial]) -> str:
-    """Return the tables: over all trials, and the widths of each kind of rows."""
+def add_tables(report: Report, trials: Sequence[Trial]) -> None:
+    """Add the table over all trials, and the widths of each kind of rows."""
+    lines = []
+    for name, own in summary(trials).items():
+        failed = ", ".join(f"{bound}: {count}" for bound, count in own["failed"].items()) or "nothing"
+        cells = [f"{own['error']:.1e}", f"{own['width']:.1e}", _ratio(own), str(own["above_rounding"])]
+        lines.append([name, str(own["trials"]), f"{own['covered']:.1%}", failed, *cells, f"{own['resolved']:.0%}"])
+    shape = f"{N_ROWS:,} x {N_FEATURES}, {N_COMPONENTS} components, {N_COLUMNS} columns"
     head = [
         "method",
         "trials",
@@ -245,20 +242,15 @@ def report(trials: Sequence[Trial]) -> str:
         "of trials",
         "axes bounded",
     ]
-    lines = []
-    for name, own in summary(trials).items():
-        failed = ", ".join(f"{bound}: {count}" for bound, count in own["failed"].items()) or "nothing"
-        cells = [f"{own['error']:.1e}", f"{own['width']:.1e}", _ratio(own), str(own["above_rounding"])]
-        lines.append([name, str(own["trials"]), f"{own['covered']:.1%}", failed, *cells, f"{own['resolved']:.0%}"])
-    whole = table(head, lines)
+    report.table(f"certificates of {shape}: medians over all kinds of rows", head, lines)
     lines = []
     for case in CASES:
         own = summary([trial for trial in trials if trial.case == case])
         cells = [f"{own[name]['error']:.0e} → {own[name]['width']:.0e} ({_ratio(own[name])})" for name in METHODS]
         kind = [case.spectrum, "drifting" if case.drifting else "iid", "z-scores" if case.scaled else "as they are"]
         lines.append([*kind, *cells])
-    head = ["spectrum", "rows", "features", *(f"{name}: error → width (ratio)" for name in METHODS)]
-    return f"{whole}\n\n{table(head, lines)}"
+    title = "medians of error → width (width / error) by kind of rows"
+    report.table(title, ["spectrum", "rows", "features", *METHODS], lines)
 
 
 def _ratio(figures: dict[str, Any]) -> str:
@@ -266,26 +258,19 @@ def _ratio(figures: dict[str, Any]) -> str:
     return "rounding" if ratio is None else f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
-def main() -> None:
-    """Run the trials and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="2 trials of each kind of rows in place of 21")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first trials (default: 0)")
-    parser.add_argument("--json", type=Path, help="file for all trials")
-    options = parser.parse_args()
-    n_each = 2 if options.quick else 21
+def certificates(quick: bool, pictures: Path | None) -> Report:
+    """Run 2 or 21 trials of each kind of rows."""
     trials = []
-    with threadpool_limits(limits=1):
-        for case in CASES:
-            for seed in range(options.first_seed, options.first_seed + n_each):
-                trials += trials_of(case, seed)
-            print(f"{case}: done", file=sys.stderr, flush=True)
-    print(report(trials))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        whole = {"summary": summary(trials), "trials": [asdict(trial) for trial in trials]}
-        options.json.write_text(json.dumps(whole, indent=1) + "\n")
+    for case in CASES:
+        for seed in range(2 if quick else 21):
+            trials += trials_of(case, seed)
+        note(f"{case}: done")
+    report = Report({"summary": summary(trials), "trials": [asdict(trial) for trial in trials]})
+    add_tables(report, trials)
+    return report
 
+
+PARTS: dict[str, Part] = {"certificates": certificates}
 
 if __name__ == "__main__":
-    main()
+    main(PARTS, __doc__)

@@ -31,10 +31,10 @@ from _methods import (
     ADAPTIVE_2,
     ADAPTIVE_3,
     CONVERSION,
-    GAUSSIAN,
     NYSTROM,
     NYSTROM_2,
     NYSTROM_3,
+    PILOT,
     PILOT_2,
     Fitting,
     FloatArray,
@@ -113,8 +113,8 @@ def orders(quick: bool, pictures: Path | None) -> Report:
                 certified[1] = f"{sum(run['covered'] for run in every)} of {len(every)}"
             lines.append([way, *(cell(found[drift]) for drift in drifts), *certified])
         title = (
-            f"eigenvalues {name}, {n:,} x {d}, q = {size}: similarity / relative difference of the first {K}, medians of "
-            f"{len(seeds)} seeds"
+            f"eigenvalues {name}, {n:,} x {d}, q = {size}: similarity / relative difference of the first {K}, medians "
+            f"of {len(seeds)} seeds"
         )
         orders = ["any order" if drift == 1 else f"{drift} segments" for drift in drifts]
         report.table(title, ["fit", *orders, "certified relative widths", "intervals hold"], lines)
@@ -215,14 +215,13 @@ def shares(quick: bool, pictures: Path | None) -> Report:
         source = sp.sources.open_source(f"builtin:{name}")
         rows = source.read(0, source.shape[0])[0]
         counts = [sp.PCA(share, solver="covariance", scale=True).fit(rows).n_components_ for share in wanted]
-        options = {**GAUSSIAN, "scale": True, "sketch_size": size}
-        certificate = sp.PCA(1, **options).fit(rows).error_["components_for"]
+        certificate = PILOT.fit(rows, 1, size, 0, scale=True).error_["components_for"]
         ranges = [certificate[str(share)] for share in wanted]
         report.figures[name] = {"exact": counts, "certified": ranges, "columns": size}
         spans = [f"{low} to {high}" if high else f"at least {low}" for low, high in ranges]
         found = [f"{count} ({span})" for count, span in zip(counts, spans, strict=True)]
         lines.append([name, f"{rows.shape[0]:,} x {rows.shape[1]}", *found, str(size)])
-    title = "components for a share of the variance of z-scores: exact (certified from one Gaussian sketch)"
+    title = "components for a share of the variance of z-scores: exact (certified from one sketch with a pilot)"
     report.table(title, ["table", "shape", "90 %", "95 %", "99 %", "q"], lines)
     return report
 

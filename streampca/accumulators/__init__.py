@@ -5,6 +5,7 @@ from streampca.accumulators.base import Accumulator
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.accumulators.integer import Integers, IntegerState
 from streampca.accumulators.joint import Joint
+from streampca.accumulators.kernel_features import KernelFeatures, KernelFeaturesState, KernelSums
 from streampca.accumulators.landmarks import (
     ColumnNormLandmarks,
     Landmarks,
@@ -36,6 +37,9 @@ __all__ = [
     "IntegerState",
     "Integers",
     "Joint",
+    "KernelFeatures",
+    "KernelFeaturesState",
+    "KernelSums",
     "Landmarks",
     "LandmarksState",
     "Moments",

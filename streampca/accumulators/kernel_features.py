@@ -109,7 +109,7 @@ class KernelFeatures:
             If rows hold NaN or infinity, or their kernel values overflow.
         """
         block = as_block(block)
-        n_panels = -(-len(block) // panel_rows(self.n_columns, self.dtype))
+        n_panels = -(-len(block) // feature_rows(self.n_columns, self.dtype))
         for i in range(n_panels):
             part = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
             if len(part):
@@ -143,7 +143,11 @@ class KernelFeatures:
         self.covariance.add_scatter(values.scatter, rows, apart, values.weight * share, mean, float(n_rows))
         return KernelFeaturesState(
             replace(
-                values, n_samples=values.n_samples + n_rows, weight=n, weight_squares=n, offset=values.offset + apart * share
+                values,
+                n_samples=values.n_samples + n_rows,
+                weight=n,
+                weight_squares=n,
+                offset=values.offset + apart * share,
             ),
             state.trace + trace,
         )
@@ -183,10 +187,15 @@ class KernelFeatures:
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates in one thread: kernel values twice, rows as the kernel takes them."""
-        rows = min(n_rows, panel_rows(self.n_columns, self.dtype))
+        rows = min(n_rows, feature_rows(self.n_columns, self.dtype))
         slab = _SLAB_ROWS * (len(self.origin) + n_features)
         own = (rows * self.n_columns + slab) * self.dtype.itemsize
         return own + self.n_threads * 8 * self.covariance.grid(self.n_columns).longest_side ** 2
+
+
+def feature_rows(n_columns: int, dtype: np.dtype[Any]) -> int:
+    """Return how many rows of features are multiplied at once: half as many as of data, which come from nowhere else."""
+    return max(512, panel_rows(n_columns, dtype) // 2)
 
 
 def in_panel(part: Block, dtype: np.dtype[Any]) -> NDArray[Any]:

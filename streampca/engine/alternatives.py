@@ -50,7 +50,9 @@ def with_alternatives(
     """Return `plan` with its expected time, and with the figures of every other solver, or why it does not do."""
     others = tuple(_figures(name, source, parameters, resources, probed) for name in SOLVERS if name != plan.solver)
     plan = with_time(plan, source, parameters, probed=probed)
-    return replace(plan, alternatives=others, reason=f"{plan.reason}; {_why(plan, parameters)}")
+    told = {f"solver {other['solver']}: {other['why']}" for other in others}  # why `auto` passed it over
+    notes = tuple(note for note in plan.notes if note not in told)
+    return replace(plan, alternatives=others, notes=notes, reason=f"{plan.reason}; {_why(plan, parameters)}")
 
 
 def _why(plan: Plan, parameters: Parameters) -> str:

@@ -88,7 +88,8 @@ def fit(
     client = active_client(source)
     plan = plan or plan_fit(source, parameters, client=client)
     line = line_of(plan.solver)
-    return line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    found = line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    return replace(found, model=replace(found.model, source=found.model.source | {"solver": plan.solver}))
 
 
 def _spread(plan: Plan, n_threads: int) -> Plan:

@@ -34,6 +34,7 @@ _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
 _LEAF_BYTES = 256 * 2**20
 _BLOCKS_TO_SHUFFLE = 64
 _BLOCKS_PER_UPDATE, _UPDATES_PER_LEAF, _MOST_LEAVES, _UPDATE_BYTES = 8, 4, 8, 32 * 2**20
+_RETAINED_BYTES = 64 * 2**20  # what glibc keeps of the memory that a thread has freed: twice its largest mmap threshold
 _FINISH_COPIES = 4  # arrays of features x columns beside test matrix and products when all is solved
 
 
@@ -187,7 +188,7 @@ def _plan(
             tile=0,
             bytes_to_read=passes * reading + pilot.bytes,
             flops=shared * (3.5 if solver == "adaptive" and passes == 1 else 1.0) + 6.0 * d * (passes * columns) ** 2,
-            projected_bytes=_peak(memory),
+            projected_bytes=_peak(memory, window),
             allowed_bytes=resources.allowed_bytes,
             memory=memory,
             notes=_notes(source, sizes, reading),
@@ -284,11 +285,12 @@ def _memory(
     }
 
 
-def _peak(memory: dict[str, int]) -> int:
+def _peak(memory: dict[str, int], leaves: int) -> int:
     always = memory["process"] + memory["rows kept"]
+    retained = min(memory["blocks"] + memory["scratch"], leaves * _RETAINED_BYTES)
     reading = memory["test matrix"] + memory["states"] + memory["blocks"] + memory["scratch"]
-    solving = memory["kept products"] + memory["solve"] + memory["model"]
-    after = memory["model"] + max(memory["scores"], memory["report"])
+    solving = memory["kept products"] + memory["solve"] + memory["model"] + retained
+    after = memory["model"] + max(memory["scores"], memory["report"] + retained)
     return always + max(memory["pilot"], memory["kept products"] + max(reading, 0), solving, after)
 
 

@@ -20,6 +20,7 @@ from streampca.seeding import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.tall import orthonormal
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
+from streampca.workspace import release
 
 _FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
 _NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
@@ -63,6 +64,7 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
         if plan.solver == "sketch" and _informed(parameters):
             basis = _directions(rows, sizes.columns - _hedge(sizes.columns), plan.threads)
         del rows
+        release()  # this thread decodes nothing more
     held = np.asarray(generator(parameters.seed, "held-out columns").standard_normal((d, sizes.held_out)))
     if plan.solver == "adaptive":
         basis = np.empty((d, 0))

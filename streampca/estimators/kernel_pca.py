@@ -398,7 +398,9 @@ def _require_whole(name: str, value: Any, least: int | None) -> None:
         return
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or (least is not None and value < least):
-        raise ParameterError(f"{name}={value!r}: expected an integer" + ("" if least is None else f" of at least {least}"))
+        raise ParameterError(
+            f"{name}={value!r}: expected an integer" + ("" if least is None else f" of at least {least}")
+        )
 
 
 def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

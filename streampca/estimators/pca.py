@@ -40,17 +40,20 @@ _MISSING = ("error", "drop_rows", "mean", "pairwise")
 
 
 class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Principal component analysis of data of any size, read once, within a memory ceiling.
+    """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters
     ----------
     n_components : int, float in (0, 1), Threshold or None
         How many components: a count; the smallest number that carries this share of the total variance; all with
         λᵢ ≥ eps·λ₁; or min(n_samples, n_features).
-    solver : {"auto", "covariance", "gram", "qr"}
-        All are exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
+    solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
+        Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
         are at most half as many samples as features; a d × d triangular factor, two to four times slower, for singular
-        values below 1e-7 of the first. ("sketch" and "adaptive" are names of later versions.)
+        values below 1e-7 of the first. Approximate, with a certificate in ``error_``: products of the covariance with
+        `sketch_size` vectors; a basis of that rank which follows the rows in shuffled order, the better answer of one
+        pass. ``"auto"`` takes these for a count of components where nothing exact fits, or where a `tolerance` is given
+        and they are expected to be faster.
     center, scale : bool
         Subtract the mean; divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that
         the eigenvalues sum to the number of features that vary). Features that never vary get weight 0.
@@ -82,8 +85,24 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         `inverse_transform` divides by it and gives the mean for features of weight 0.
     checkpoint
         Parameter of later versions: anything but the default raises `NotAvailableError`.
-    sketch, sketch_size, n_hashes, recovery, pilot, max_passes, tolerance
-        Parameters of solvers of later versions; the exact solver does not read them.
+    sketch : {"auto", "gaussian", "count_sketch", "sparse_sign", "grouping"}
+        What makes the vectors of ``solver="sketch"``; ``"auto"`` is ``"gaussian"``, the only one that a pilot informs.
+    sketch_size : int or "auto"
+        How many vectors, or the rank of the basis; at least `n_components`. ``"auto"``: the larger of 2 k and k + 32
+        (4 k and k + 64 without a pilot), fewer where memory is short.
+    n_hashes : int
+        Hash functions of a count sketch.
+    recovery : {"nystrom", "conversion"}
+        How components come back from a sketch: by the Nyström approximation of the covariance, or, for comparison, by
+        the approximate PCA of the literature (Marukatat 2023), which is far less accurate and has no bounds of angles.
+    pilot : int or "auto"
+        Rows from all over the data that are read before the first pass to inform the sketch; 0 for none. ``"auto"``: ten
+        for each vector and at least 500, unless more than a tenth of the data would be decoded for them.
+    max_passes : int
+        Most readings by an approximate solver.
+    tolerance : float or None
+        Read again until every eigenvalue is certified to this relative error, or `max_passes` are over; 0 reads
+        `max_passes` times; None reads once. The exact solvers read none of these parameters.
 
     Attributes
     ----------
@@ -108,7 +127,14 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Indices of features that never vary.
     solver_ : str
     error_ : dict
-        What can be said of the error of this answer; for the exact solver, ``kind: exact`` and its rounding.
+        The certificate: what can be said of the error of this answer. Always: ``kind`` (``"exact"`` or ``"approximate"``),
+        ``statement`` (the same in words), ``captured_variance``, ``relative_residual``, ``component_errors``,
+        ``numerical_rank``, ``trusted_above``. Approximate solvers add ``eigenvalue_intervals`` (pairs; the lower ends are
+        proven, the upper ends statistical), ``proven_upper_bounds``, ``largest_relative_width`` (what `tolerance` is held
+        against), ``angle_bounds`` (sines; None where there is none), ``subspace_angle_bound``, ``unresolved_clusters``
+        (first and last component, from 0, and the bound of their span), ``components_for`` (between which numbers of
+        components 90, 95 and 99 % of the variance are reached), ``nuclear_error``, ``sigma`` and ``n_passes``. Without a
+        certificate (``missing="pairwise"``) intervals and widths are None.
     """
 
     def __init__(
@@ -165,7 +191,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return plan_fit(self._open(X), self._parameters(), alternatives=True, probe=probe)
 
     def fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Find the components of `X`, which is read once.
+        """Find the components of `X`, which is read once, or as often as `plan` says.
 
         Parameters
         ----------
@@ -410,7 +436,7 @@ def load(path: str | Path) -> PCA | KernelPCA:
         estimator.set_params(**made_with, random_state=kept.parameters.seed)
         estimator._kept = kept
     estimator._set_model(model)
-    estimator.solver_ = "covariance" if kept is None else kept.solver
+    estimator.solver_ = model.source.get("solver", "covariance") if kept is None else kept.solver
     names = model.source.get("feature_names")
     if isinstance(names, list):
         estimator.feature_names_in_ = np.array(names, dtype=object)

@@ -81,9 +81,9 @@ class Sum(Kernel):
 
     @property
     def definite(self) -> bool | None:
-        """True if all terms are positive semi-definite, False if one is known not to be, else None."""
-        found = [term.definite for term in self.terms]
-        return True if all(found) else False if False in found else None
+        """True if all terms are positive semi-definite, False if all are known not to be, else None: it depends on the weights."""
+        found = {term.definite for term in self.terms}
+        return found.pop() if len(found) == 1 else None
 
     def bound(self, n_features: int) -> Kernel:
         """Return the kernel with gamma=None settled in every term."""

@@ -135,9 +135,7 @@ def load_kernel_model(path: str | Path) -> KernelModel:
             digests[name] == digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
         )
     for name, kind in _TYPES.items():
-        exact = isinstance(attributes.get(name), kind) and (
-            kind is bool or not isinstance(attributes.get(name), bool)
-        )
+        exact = isinstance(attributes.get(name), kind) and (kind is bool or not isinstance(attributes.get(name), bool))
         _require(exact, path, f"attribute {name} is {attributes.get(name)!r}")
     _check(arrays, attributes, path)
     try:

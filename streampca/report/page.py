@@ -31,7 +31,7 @@ def write_report(directory: Path) -> Path:
         The page cannot be written; NoSpaceError when there is no room for it.
     """
     directory = Path(directory)
-    html = _render(_compose(read_run(directory)))
+    html = _render(_page_of(directory))
     target = directory / NAME
     part = directory / f"{NAME}.part-{os.getpid()}-{secrets.token_hex(4)}"
     try:
@@ -45,6 +45,16 @@ def write_report(directory: Path) -> Path:
         kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else OutputError
         raise kind(f"{target} cannot be written: {error.strerror}") from error
     return target
+
+
+def _page_of(directory: Path) -> Page:
+    from streampca.models.kernel_store import is_kernel_model  # here, because it imports zarr
+
+    if is_kernel_model(directory / "model.zarr"):
+        from streampca.report import kernel
+
+        return kernel.compose(directory)
+    return _compose(read_run(directory))
 
 
 def _compose(run: RunFiles) -> Page:

@@ -215,3 +215,7 @@ class Page:
     """The first eigenvalues in digits."""
     facts: tuple[Facts, ...]
     """Source, plan, versions."""
+    kicker: str = "Principal component analysis"
+    """What was done, above the name."""
+    components_title: str = "The components"
+    """Heading of what `components` shows."""

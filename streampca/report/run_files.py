@@ -121,15 +121,19 @@ def read_run(directory: Path) -> RunFiles:
     DataError
         A file is missing, or is not what a run writes; ModelError when it is the model.
     """
-    plan = _read_json(directory / "plan.json")
-    manifest = _read_json(directory / "manifest.json")
-    rows, index = _samples(directory / "samples.zarr")
+    plan, manifest = read_documents(directory)
+    rows, index = read_samples(directory / "samples.zarr")
     model = _model(directory / "model.zarr")
     if rows is not None and rows.shape[1] != model["components"].shape[1]:
         rows = index = None
     return RunFiles(
         name=directory.resolve().name, plan=plan, manifest=manifest, samples=rows, sample_index=index, **model
     )
+
+
+def read_documents(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the plan and the manifest of the run in `directory`; DataError when they cannot be read."""
+    return _read_json(directory / "plan.json"), _read_json(directory / "manifest.json")
 
 
 def _model(path: Path) -> dict[str, Any]:
@@ -174,7 +178,7 @@ def _model(path: Path) -> dict[str, Any]:
     }
 
 
-def _samples(path: Path) -> tuple[Rows | None, NDArray[np.int64] | None]:
+def read_samples(path: Path) -> tuple[Rows | None, NDArray[np.int64] | None]:
     """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
     found, _ = _open_group(path, ("rows", "index"))
     rows, index = found.get("rows"), found.get("index")

@@ -96,14 +96,16 @@ def certificate(run: RunFiles) -> tuple[str, ...]:
     if given.get("statement"):
         statement = words.clean(given["statement"], 1200).strip()
         said.append(statement[:1].upper() + statement[1:] + ("" if statement.endswith((".", "!", "?", "…")) else "."))
-    bounded = given.get("kind") == "approximate"
+    bounded = given.get("kind") in ("approximate", "statistical")
     missed = words.number(given.get("relative_residual"))
     if missed is not None and not (bounded and given.get("eigenvalue_intervals") is None):
         most = "At most " if bounded else ""
         said.append(f"{most}{words.share(max(0.0, missed))} of the variance lies outside the components kept.")
     residual, orthonormality = words.number(given.get("eigen_residual")), words.number(given.get("orthonormality"))
     if residual is not None:
-        said.append(f"The worst eigenpair misses Cv = λv by {'at most ' if bounded else ''}{words.figure(residual, 2)} of the largest eigenvalue.")
+        said.append(
+            f"The worst eigenpair misses Cv = λv by {'at most ' if bounded else ''}{words.figure(residual, 2)} of the largest eigenvalue."
+        )
     if orthonormality is not None:
         said.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
     rank, trusted = words.whole(given.get("numerical_rank")), words.number(given.get("trusted_above"))

@@ -20,10 +20,14 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     if job["do"] == "run":
         manifest = json.loads((sp.run(job["config"]).directory / "manifest.json").read_text())
         return dict(manifest["memory"])
+    if job["do"] == "kernel":
+        kernel = sp.KernelPCA(job["k"], memory=job["memory"], **job["parameters"]).fit(job["path"])
+        return figures(kernel.plan_, peak_bytes())
     data: Any = job.get("path")
     if data is None:
         data = np.random.default_rng(0).standard_normal(job["shape"], dtype=np.dtype(job["dtype"]).type)
-    pca = sp.PCA(job.get("k"), solver="covariance", memory=job["memory"], **job.get("parameters", {})).fit(data)
+    parameters = {"solver": "covariance", **job.get("parameters", {})}
+    pca = sp.PCA(job.get("k"), memory=job["memory"], **parameters).fit(data)
     fitted = figures(pca.plan_, peak_bytes())
     if job["do"] == "fit":
         return fitted

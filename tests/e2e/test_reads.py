@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from stores import config_text
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
+import streampca as sp
 from streampca import PCA
 from streampca.engine.fit import Parameters, fit
 from streampca.engine.lines import covariance
@@ -171,3 +174,106 @@ def test_a_matrix_on_disk_reads_every_chunk_once_for_each_group_of_tiles(opened:
     assert dict(opened) == dict.fromkeys(files, plan.passes)
     assert found.count.chunks == plan.passes * len(files)
     assert found.count.bytes == plan.bytes_to_read == plan.passes * rows.nbytes
+
+
+APPROXIMATE: dict[str, dict[str, Any]] = {
+    "sketch": {"solver": "sketch", "pilot": 0},
+    "pilot": {"solver": "sketch", "pilot": 60},
+    "adaptive": {"solver": "adaptive"},
+    "adaptive z-scores": {"solver": "adaptive", "scale": True, "pilot": 60},
+}
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3])
+@pytest.mark.parametrize("way", APPROXIMATE)
+@pytest.mark.parametrize("grid", ["rows", "uneven, both axes"])
+def test_approximate_solvers_read_each_chunk_once_in_each_pass(
+    opened: Counter[str], grid: str, way: str, passes: int, tmp_path: Path
+) -> None:
+    """And the chunks of the pilot once more, which the plan announces with the bytes of everything."""
+    path = tmp_path / "x.zarr"
+    zarr.create_array(str(path), shape=ROWS.shape, dtype=ROWS.dtype, **GRIDS[grid])[...] = ROWS
+    files = {str(file) for file in path.rglob("*") if file.is_file() and not file.name.endswith(".json")}
+    tolerance = None if passes == 1 else 0
+    pca = PCA(5, sketch_size=20, max_passes=passes, tolerance=tolerance, **APPROXIMATE[way])
+    planned = pca.plan(path)
+    assert opened == {}
+    pca.fit(path)
+    bands, chunk_rows = planned.sketch["pilot_bands"], GRIDS[grid]["chunks"][0]
+    assert (bands > 0) == ("pilot" in APPROXIMATE[way] and APPROXIMATE[way]["pilot"] > 0)
+    again = [Path(file) for file, count in opened.items() if count == passes + 1]
+    assert Counter(opened.values()) == Counter(
+        {passes: len(files) - len(again)} | ({passes + 1: len(again)} if again else {})
+    )
+    assert set(opened) == files
+    assert len({file.parent.name for file in again}) == bands
+    assert len(again) == bands * -(-37 // GRIDS[grid]["chunks"][1])
+    decoded = sum(min(chunk_rows, 2003 - chunk_rows * int(name)) for name in {file.parent.name for file in again})
+    assert pca.n_passes_ == pca.error_["n_passes"] == planned.passes == passes
+    assert pca.bytes_read_ == passes * ROWS.nbytes + decoded * 37 * 4
+    # The last band may be shorter than the others, which the plan takes all to be whole.
+    assert pca.bytes_read_ <= planned.bytes_to_read == passes * ROWS.nbytes + bands * chunk_rows * 37 * 4
+    assert any("before the first pass 60 rows" in note for note in planned.notes) == (bands > 0)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("orientation", ["samples_first", "features_first"])
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_two_passes_over_a_counting_store(store: CountingStore, grid: str, orientation: str, solver: str) -> None:
+    """Through zarr, which decodes shards and stores that are no files."""
+    stored = ROWS if orientation == "samples_first" else np.ascontiguousarray(ROWS.T)
+    options = dict(GRIDS[grid])
+    for name in ("chunks", "shards"):
+        if name in options and orientation == "features_first":
+            options[name] = options[name][::-1]
+    array = zarr.create_array(
+        store, shape=stored.shape, dtype=stored.dtype, config={"write_empty_chunks": True}, **options
+    )
+    array[...] = stored
+    source = open_source(array, orientation=orientation)
+    for passes in (1, 2):
+        store.gets.clear()
+        pca = PCA(5, solver=solver, pilot=0, sketch_size=15, max_passes=passes, tolerance=0)
+        planned = pca.plan(source)
+        assert store.gets == {}
+        pca.fit(source)
+        assert {key for key, _ in store.gets} == stored_keys(store._store)
+        assert set(store.gets.values()) == {passes}
+        assert pca.bytes_read_ == planned.bytes_to_read == passes * ROWS.nbytes
+
+
+def test_single_rows_of_a_pilot_are_announced(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    pca = PCA(5, solver="sketch", sketch_size=20, pilot=60)
+    planned = pca.plan(tmp_path / "x.npy")
+    assert planned.sketch["pilot_bands"] == 0
+    assert planned.bytes_to_read == ROWS.nbytes + 60 * 37 * 4
+    assert pca.fit(tmp_path / "x.npy").bytes_read_ == planned.bytes_to_read
+
+
+def test_a_tolerance_that_is_met_ends_the_reading(opened: Counter[str], tmp_path: Path) -> None:
+    path, rows = tmp_path / "x.zarr", ROWS * 0.5 ** np.arange(37, dtype=np.float32)
+    zarr.create_array(str(path), shape=rows.shape, dtype=rows.dtype, chunks=(100, 37))[...] = rows
+    for solver, passes in (("sketch", 1), ("adaptive", 2)):
+        pca = PCA(3, solver=solver, sketch_size=10, pilot=0, max_passes=7, tolerance=1e-3)
+        assert pca.plan(path).passes == 7
+        opened.clear()
+        pca.fit(path)
+        assert pca.error_["largest_relative_width"] <= 1e-3
+        assert pca.n_passes_ <= passes
+        assert set(opened.values()) == {pca.n_passes_}
+        assert pca.bytes_read_ == pca.n_passes_ * rows.nbytes
+
+
+def test_a_manifest_tells_the_readings_of_an_approximate_run(opened: Counter[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    zarr.create_array(str(path), shape=ROWS.shape, dtype=ROWS.dtype, chunks=(100, 37))[...] = ROWS
+    model = "{n_components: 4, solver: sketch, sketch_size: 20, pilot: 60, max_passes: 2, tolerance: 0}"
+    text = config_text(path, tmp_path / "run", f"model: {model}", output="report: false, scores: false")
+    (tmp_path / "c.yaml").write_text(text)
+    opened.clear()
+    manifest = json.loads((sp.run(tmp_path / "c.yaml").directory / "manifest.json").read_text())
+    reads = manifest["reads"]["fit"]
+    assert manifest["passes"] == manifest["certificate"]["n_passes"] == 2
+    assert reads["chunks"] == sum(opened.values()) == 2 * 21 + manifest["approximation"]["pilot_bands"]
+    assert 2 * ROWS.nbytes < reads["bytes"] <= 2 * ROWS.nbytes + manifest["approximation"]["pilot_bytes"]

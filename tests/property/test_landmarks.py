@@ -246,7 +246,7 @@ def test_refusals() -> None:
         with pytest.raises(ParameterError, match="n_landmarks=0: expected at least 1"):
             make()
     with pytest.raises(ParameterError, match="positive semi-definite"):
-        RPCholeskyLandmarks(5, RBF() + Sigmoid())
+        RPCholeskyLandmarks(5, Sigmoid())
     with pytest.raises(DataError, match="all 10 rows have weight 0"):
         drawn(WeightedLandmarks(5, Linear()), Block(np.zeros((10, 2))))
     assert len(drawn(UniformLandmarks(5), Block(np.zeros((0, 2)))).index) == 0

@@ -12,6 +12,7 @@ import tolerances
 from draws import draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_sums import kernel_sums
 from kinds import kinds_of_rows
 from numpy.typing import NDArray
 from strategies import Chunked, chunked
@@ -245,6 +246,7 @@ LAWS = [
         right_adaptive,
     ),
     *draws(Law),
+    *kernel_sums(Law),
     MOMENTS,
     ROWS,
     Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("same"), each_part("right")),

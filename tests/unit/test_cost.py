@@ -96,7 +96,9 @@ def test_plan_tells_time_and_alternatives(store):
     assert "chosen because there are at most half as many samples as features" in str(plan)
     others = {other["solver"]: other for other in plan.to_dict()["alternatives"]}
     assert others["covariance"]["fits"]
-    assert set(others) == {"covariance", "qr"}
+    assert set(others) == {"covariance", "qr", "adaptive", "sketch"}
+    assert [name for name, other in others.items() if other["sketch"]] == ["adaptive", "sketch"]
+    assert "sketch (approximate): 1 pass, " in str(plan)
     assert others["covariance"]["passes"] == 1
     assert others["covariance"]["flops"] > plan.flops
     assert {"projected_bytes", "bytes_to_read", "expected_seconds", "expected_by"} <= set(others["covariance"])

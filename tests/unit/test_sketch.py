@@ -36,7 +36,7 @@ def sketched(sketch: Sketch, rows: NDArray[Any], start: int = 0) -> Any:
     return sketch.update(sketch.init(rows.shape[1]), Block(rows, start))
 
 
-ORDERS = [list(np.random.default_rng(seed).permutation(8)) for seed in range(3)] + [list(range(8))[::-1]]
+ORDERS = [np.random.default_rng(seed).permutation(8).tolist() for seed in range(3)] + [list(range(8))[::-1]]
 
 
 @pytest.mark.parametrize("center", [True, False])

@@ -441,3 +441,9 @@ def test_a_damaged_test_matrix_is_found(tmp_path: Path) -> None:
     test[3, 2] = test[3, 2] + 1
     with pytest.raises(ModelError, match="test matrix"):
         sp.load(tmp_path / "model.zarr")
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "sketch", "adaptive"])
+def test_a_loaded_model_knows_its_solver(solver: str, tmp_path: Path) -> None:
+    sp.PCA(2, solver=solver).fit(ROWS).save(tmp_path / "model.zarr")
+    assert sp.load(tmp_path / "model.zarr").solver_ == solver

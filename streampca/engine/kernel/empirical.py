@@ -164,7 +164,11 @@ def _model(
     coefficients = vectors * signs_of(vectors) * inverse_roots(values, _ROUNDING)
     if parameters.center:
         coefficients -= coefficients.mean(axis=0)
-    said: dict[str, Any] = {"kind": "none", "statement": "no certificate for this recovery or transform", "eigenvalue_intervals": None}
+    said: dict[str, Any] = {
+        "kind": "none",
+        "statement": "no certificate for this recovery or transform",
+        "eigenvalue_intervals": None,
+    }
     if error is not None:
         upper = np.sqrt(values**2 + error)
         rounding = _ROUNDING * float(values[0])
@@ -175,7 +179,8 @@ def _model(
                 "column of the transform"
             ),
             "eigenvalue_intervals": [
-                [max(0.0, value - rounding), above + rounding] for value, above in zip(values.tolist(), upper.tolist(), strict=True)
+                [max(0.0, value - rounding), above + rounding]
+                for value, above in zip(values.tolist(), upper.tolist(), strict=True)
             ],
         }
     return KernelModel(

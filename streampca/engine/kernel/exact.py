@@ -21,7 +21,8 @@ from streampca.selection import Count
 from streampca.solve import Spectrum, solve, uses_krylov
 from streampca.sources.base import Source
 
-_TOLERANCE = {"float32": 3e-8, "float64": 1e-12}
+_TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
+_SETTLE = {"float32": 1e-5, "float64": 1e-9}
 _PRECISION = {"float32": 1e-7, "float64": 1e-14}
 
 
@@ -60,6 +61,7 @@ def run(
             seed=parameters.seed,
             total=total,
             tolerance=_TOLERANCE[dtype.name],
+            settle=_SETTLE[dtype.name],
         )
         if isinstance(selection, Count) and selection.n_components is None:
             spectrum = _without_zeros(spectrum, dtype.name)

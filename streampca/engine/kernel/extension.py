@@ -64,9 +64,7 @@ def run(
     return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, n_passes=passes)
 
 
-def _model(
-    source: Source, parameters: KernelParameters, landmarks: Landmarks, work: np.dtype[Any]
-) -> KernelModel:
+def _model(source: Source, parameters: KernelParameters, landmarks: Landmarks, work: np.dtype[Any]) -> KernelModel:
     """Return the model of the eigenpairs of W^½ K_c W^½, where landmark i stands for Wᵢ rows and K_c is centred with these weights.
 
     λ̂ = λ and u(x) = λ⁻¹ k_c(x)ᵀ W^½ v. With W = n/m for uniform landmarks these are λ̂ = (n/m) λ_m and
@@ -77,7 +75,7 @@ def _model(
     points = np.ascontiguousarray(landmarks.rows, dtype=work)
     own = kernel(points.astype(np.float64), points.astype(np.float64))
     own = (own + own.T) / 2
-    chance = landmarks.multiplicity / n
+    chance = landmarks.multiplicity / landmarks.multiplicity.sum()
     centre = own @ chance if parameters.center else np.zeros(len(own))
     centred = own - centre - centre[:, None] + float(chance @ centre)
     roots = np.sqrt(landmarks.multiplicity)

@@ -148,6 +148,12 @@ def _figures(name: str, source: Source, parameters: KernelParameters, resources:
 def _spread(plan: KernelPlan, n_threads: int) -> KernelPlan:
     """Return `plan` for a cluster of `n_threads`; this process holds no more states than its own ceiling allows."""
     state = plan.memory["states"] // (1 + min(plan.window, plan.n_leaves))
-    room = plan.allowed_bytes - plan.memory["process"] - plan.memory["landmarks"] - plan.memory["solve"] - plan.memory["model"]
+    room = (
+        plan.allowed_bytes
+        - plan.memory["process"]
+        - plan.memory["landmarks"]
+        - plan.memory["solve"]
+        - plan.memory["model"]
+    )
     window = max(1, min(2 * n_threads, room // max(1, state) - 1))
     return replace(plan, threads=n_threads, leaves_in_flight=min(window, n_threads), window=window, threads_per_leaf=1)

@@ -41,7 +41,7 @@ class Landmarks:
     index: NDArray[np.int64] | None
     """Their row numbers, ``(m,)``; None where they were given as rows."""
     multiplicity: NDArray[np.float64]
-    """How many rows each stands for, ``(m,)``; they sum to n."""
+    """How many rows each stands for, ``(m,)``: the inverse of its chance of being drawn; their sum is n on average."""
     sampling: str
     """How they were chosen."""
 
@@ -159,9 +159,8 @@ def _multiplicity(sampling: str, state: Any, m: int, n: int) -> NDArray[np.float
     """Return how many rows each landmark stands for: as many as any other, or in inverse proportion to its chance."""
     if sampling not in ("diagonal", "column_norm"):
         return np.full(m, n / m)
-    stands = 1.0 / chances(state)[np.argsort(state.index)]
-    scaled: NDArray[np.float64] = stands * (n / stands.sum())
-    return scaled
+    stands: NDArray[np.float64] = 1.0 / chances(state)[np.argsort(state.index)]
+    return stands
 
 
 def _require_given(source: Source, given: NDArray[Any]) -> None:

@@ -18,10 +18,11 @@ from streampca.engine.kernel.landmarks import Landmarks, chances, choose_landmar
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, feature_plan
 from streampca.engine.kernel.solving import DenseMatrix, intervals, inverse_roots, shares, signs_of
+from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Resources
 from streampca.errors import DataError
 from streampca.models.kernel import KernelModel, way_back_of
-from streampca.selection import Selection
+from streampca.selection import Count, Selection
 from streampca.solve import solve
 from streampca.sources.base import Source
 
@@ -61,44 +62,64 @@ class Whitening:
     """A, ``(m, r)``."""
     signs: FloatArray | None
     """Signs on the diagonal of S, ``(r,)``; None where all are positive."""
-    dual: FloatArray
-    """A′ with AᵀA′ = 1, ``(m, r)``."""
+    sizes: FloatArray
+    """|w|, ``(r,)``."""
+    lengths: FloatArray
+    """Lengths that landmarks were divided by, the root of D, ``(m,)``; ones where they were not."""
     condition: float
     """Smallest of the kept eigenvalues over the largest."""
+    definite: bool
+    """Whether κ̂ stays below κ, because K_mm has no negative eigenvalues."""
 
     @classmethod
-    def of(cls, kernel: Kernel, landmarks: NDArray[Any], cutoff: float) -> Whitening:
+    def of(cls, kernel: Kernel, landmarks: NDArray[Any], cutoff: float, *, center: bool) -> Whitening:
         """Return A = D^(−1/2) U w^(−1/2) for D^(−1/2) K_mm D^(−1/2) = U diag(w) Uᵀ, D the diagonal of K_mm, as far as w > `cutoff` · w₁.
 
         Landmarks brought to the same length span the same space, and rounding that is relative to the length of each is
         then not taken for a direction: with float32 rows and a polynomial kernel of degree 5, whose lengths differ by
-        1e4, all directions stand above 1e-5, against a third without. For kernels that are not positive semi-definite
-        K_mm is taken as it is, and directions of |w| > 1e-2 · |w|₁ are kept.
+        1e4, all directions stand above 1e-5, against a third without.
+
+        For kernels that are not positive semi-definite K_mm = U diag(w) Uᵀ is taken as it is, A = U |w|^(−1/2), and
+        directions of |w| > 1e-2 · |w|₁ are kept; those of H K_mm H with H = 1 − 11ᵀ/m where the result is centred, which
+        it is then about the landmarks' mean as well: a constant, such as that of tanh, would be all that is kept.
         """
         points = landmarks.astype(np.float64)
         own = kernel(points, points)
         own = (own + own.T) / 2
-        if kernel.definite is not False:
+        if kernel.definite is not False and own.diagonal().min() >= 0:
             lengths = np.sqrt(np.maximum(own.diagonal(), 0.0))
             units = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
             values, vectors = np.linalg.eigh(own * units * units[:, None])
             if kernel.definite or values[0] >= -1e-8 * abs(values[-1]):
                 kept = values > cutoff * values[-1]
-                return cls._of(values[kept], vectors[:, kept], units, lengths)
+                return cls._of(values[kept], vectors[:, kept], units, lengths, definite=True)
+        if center:
+            middle = own.mean(axis=0)
+            own = own - middle - middle[:, None] + middle.mean()
         values, vectors = np.linalg.eigh(own)
         kept = np.abs(values) > SIGNED_CUTOFF * np.abs(values).max()
         ones = np.ones(len(own))
-        return cls._of(values[kept], vectors[:, kept], ones, ones)
+        return cls._of(values[kept], vectors[:, kept], ones, ones, definite=False)
 
     @classmethod
-    def _of(cls, values: FloatArray, vectors: FloatArray, units: FloatArray, lengths: FloatArray) -> Whitening:
+    def _of(
+        cls, values: FloatArray, vectors: FloatArray, units: FloatArray, lengths: FloatArray, *, definite: bool
+    ) -> Whitening:
         sizes = np.abs(values)
         if not len(values):
-            raise DataError("the kernel is zero between all landmarks: expected rows that differ from 0, or another kernel")
+            raise DataError(
+                "the kernel is zero between all landmarks: expected rows that differ from 0, or another kernel"
+            )
         signs = None if (values > 0).all() else np.sign(values)
         roots = np.sqrt(sizes)
         condition = float(sizes.min() / sizes.max())
-        return cls(units[:, None] * vectors / roots, signs, lengths[:, None] * vectors * roots, condition)
+        return cls(units[:, None] * vectors / roots, signs, sizes, lengths, condition, definite)
+
+    @property
+    def dual(self) -> FloatArray:
+        """Return A′ with AᵀA′ = 1, ``(m, r)``: D^½ U |w|^½, made when it is asked for."""
+        whole: FloatArray = (self.lengths**2)[:, None] * self.matrix * self.sizes
+        return whole
 
     @property
     def rank(self) -> int:
@@ -122,9 +143,10 @@ def run(
         landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
         work = np.dtype(plan.work_dtype)
         points = np.ascontiguousarray(landmarks.rows, dtype=work)
-        whitening = Whitening.of(kernel, points, CUTOFF)
+        whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center)
         features = features_of(kernel, points, whitening, plan.threads_per_leaf)
         kept = Rows(source.shape[0], keep_rows, str(source.dtype))
+        give_back_freed_memory()
         draws = held_out_draws(parameters, source)
         joint = Joint((features, kept, *draws))
         (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
@@ -136,9 +158,7 @@ def run(
             scores = model.transform(points.astype(np.float64))
             model = replace(model, way_back=way_back_of(kernel, points, scores, parameters.alpha))
     solved = time.perf_counter()
-    return KernelFit(
-        model, plan, samples if keep_rows else None, count + read, streamed - began, solved - streamed
-    )
+    return KernelFit(model, plan, samples if keep_rows else None, count + read, streamed - began, solved - streamed)
 
 
 def features_of(kernel: Kernel, points: NDArray[Any], whitening: Whitening, n_threads: int) -> KernelFeatures:
@@ -185,6 +205,9 @@ def solve_features(
     total = max(0.0, sums.trace - middle) if parameters.center else sums.trace
     precision = _PRECISION[points.dtype.name]
     values, directions = _eigenpairs(gram, whitening.signs, selection, precision, total, parameters.seed)
+    if isinstance(selection, Count) and selection.n_components is None:
+        kept = max(1, int(np.count_nonzero(values > precision * values[0])))
+        values, directions = values[:kept], directions[:, :kept]
     coefficients = whitening.matrix @ directions
     # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
     centre = whitening.dual @ mean if parameters.center else np.zeros(len(points))
@@ -249,7 +272,7 @@ def _certificate(
             "the exact one, so that shares of variance are at most the exact ones"
         ),
     }
-    if whitening.signs is not None:
+    if not whitening.definite:
         return said | {
             "kind": "none",
             "statement": "no certificate: the kernel is not positive semi-definite, so the error of its approximation has no sign",

@@ -74,9 +74,12 @@ class KernelParameters:
 
     def count(self, limit: int) -> int | None:
         """Return the number of components where it is known beforehand, at most `limit`; None where the data decides."""
-        if self.n_components is None:
+        k = self.n_components
+        if k is None:
             return limit
-        selection = as_selection(self.n_components, max(limit, 2**62))
+        if isinstance(k, int | np.integer) and not isinstance(k, bool) and k < 1:
+            raise ParameterError(f"n_components={k!r}: expected at least 1")
+        selection = as_selection(k, max(limit, 2**62))
         return min(limit, selection.n_components or limit) if isinstance(selection, Count) else None
 
 

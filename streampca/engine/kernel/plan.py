@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from streampca.accumulators.centring import work_dtype
-from streampca.accumulators.covariance import Covariance, panel_rows
+from streampca.accumulators.covariance import Covariance
+from streampca.accumulators.kernel_features import feature_rows
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
-from streampca.engine.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose, count_leaves
+from streampca.engine.plan import BLOCK_BYTES, Plan, Resources, block_rows_to_try, bytes_to_read, choose, count_leaves
 from streampca.errors import PlanError
 from streampca.krylov import basis_size
 from streampca.models.kernel import panel_rows as value_rows
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 HELD_OUT = 300
 """Rows on which the kernel matrix and its approximation are compared, for the certificate."""
-_SMALL_STATE_BYTES = 16 * 2**20
+_SMALL_STATE_BYTES = 4 * 2**20
+_BLOCK_ROWS = 2**12, 2**16  # rows cost m kernel values each, so that few of them are enough work for a leaf
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def feature_plan(
 
     def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         n_blocks = -(-n // rows)
-        n_leaves = count_leaves(n, n_blocks, source.row_bytes + m * dtype.itemsize)
+        n_leaves = count_leaves(n * max(1, m // 128), n_blocks, source.row_bytes + m * dtype.itemsize)
         small = leaves > 1 and Covariance().state_bytes(m) <= _SMALL_STATE_BYTES
         window = leaves * (2 if small else 1)
         memory = _feature_memory(
@@ -104,7 +106,9 @@ def feature_plan(
             sampling=sampling,
         )
 
-    sizes = block_rows_to_try(source, dtype)
+    most_rows = min(max(n // 16, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
+    most = most_rows * source.shape[1] * max(source.dtype.itemsize, dtype.itemsize)
+    sizes = block_rows_to_try(source, dtype, min(BLOCK_BYTES, most))
     chosen, fits = choose(sizes, build, max(m, 1), resources.threads, grid.n_tiles)
     plan = cast(KernelPlan, chosen)
     if not fits:
@@ -130,7 +134,7 @@ def _feature_memory(
     k = parameters.count(m) or m
     covariance = Covariance(n_threads=threads_per_leaf)
     kernel = parameters.kernel.bound(d)
-    scratch = (min(rows, panel_rows(m, dtype)) * m + 1024 * (m + d)) * dtype.itemsize
+    scratch = (min(rows, feature_rows(m, dtype)) * m + 1024 * (m + d)) * dtype.itemsize
     scratch += threads_per_leaf * 8 * covariance.grid(m).longest_side ** 2 + kernel.scratch_bytes(m, d)
     scratch += HELD_OUT * (2 * d * 8 + 160) + 80 * min(rows, 2**15)
     buffers = (2 * rows * source.row_bytes if source.buffered else 0) + source.overhead_bytes(rows)
@@ -138,13 +142,13 @@ def _feature_memory(
     state, chosen = landmark_bytes
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "landmarks": m * d * (8 + dtype.itemsize) + kernel.prepared_bytes(m, d) + m * m * dtype.itemsize + held,
+        "landmarks": m * d * (8 + dtype.itemsize) + kernel.prepared_bytes(m, d) + m * m * (16 + dtype.itemsize) + held,
         "choosing": (1 + window) * state + leaves * chosen,
         "states": (covariance.state_bytes(m) + held) * (1 + window),
         "blocks": leaves * buffers,
         "scratch": leaves * scratch,
         "rows kept": 3 * resources.kept_rows * source.row_bytes,
-        "solve": 8 * m * (5 * m + 4 * k) + (8 * m * (2 * m + d) if parameters.inverse else 0),
+        "solve": 8 * m * (6 * m + 4 * k) + (8 * m * (2 * m + d) if parameters.inverse else 0),
         "model": 8 * m * (2 * k + d),
         "scores": leaves * (buffers + scores_bytes(parameters, m, k, rows, source)) if resources.scores else 0,
         "report": REPORT_BYTES if resources.report else 0,
@@ -207,7 +211,11 @@ def pairs_plan(
     exact, dtype = solver == "exact", work_dtype(source.dtype)
     rows = block_rows_to_try(source, dtype)[0]
     memory = _pairs_memory(source, parameters, resources, k, rows)
-    memory |= _exact_memory(source, parameters, resources, k) if exact else _map_memory(source, parameters, resources, columns)
+    memory |= (
+        _exact_memory(source, parameters, resources, k)
+        if exact
+        else _map_memory(source, parameters, resources, columns)
+    )
     plan = KernelPlan(
         solver=solver,
         reason=_pairs_reason(exact, n, columns, memory),
@@ -265,7 +273,8 @@ def _exact_memory(source: Source, parameters: KernelParameters, resources: Resou
     solve = 8 * n * basis if iterated else 8 * n * (3 * n + 3 * k)
     return {
         "kernel matrix": itemsize * n * n,
-        "scratch": resources.threads * (16 * PAIR_SIDE**2 + kernel.scratch_bytes(PAIR_SIDE, d) + kernel.prepared_bytes(PAIR_SIDE, d)),
+        "scratch": resources.threads
+        * (16 * PAIR_SIDE**2 + kernel.scratch_bytes(PAIR_SIDE, d) + kernel.prepared_bytes(PAIR_SIDE, d)),
         "solve": solve + (16 * n * n if parameters.inverse else 0),
     }
 
@@ -335,8 +344,17 @@ def with_seconds(plan: KernelPlan) -> KernelPlan:
 def figures_of(plan: KernelPlan) -> dict[str, Any]:
     """Return the figures of a method that was not chosen."""
     timed = with_seconds(plan)
-    names = ("solver", "passes", "projected_bytes", "bytes_to_read", "flops", "work_dtype", "expected_seconds", "expected_by")
-    return {"fits": True, "why": plan.reason, **{name: getattr(timed, name) for name in names}}
+    names = (
+        "solver",
+        "passes",
+        "projected_bytes",
+        "bytes_to_read",
+        "flops",
+        "work_dtype",
+        "expected_seconds",
+        "expected_by",
+    )
+    return {"fits": True, "why": plan.reason, "sketch": {}, **{name: getattr(timed, name) for name in names}}
 
 
 def columns_of(parameters: KernelParameters, n: int) -> int:
@@ -345,4 +363,3 @@ def columns_of(parameters: KernelParameters, n: int) -> int:
         return min(n, int(parameters.sketch_size))
     k = parameters.count(n)
     return min(n, 256 if k is None or k == n else max(4 * k, k + 64))
-

@@ -69,5 +69,8 @@ def shares(values: FloatArray, total: float, residual: float) -> dict[str, Any]:
     return {
         "captured_variance": captured,
         "relative_residual": 1.0 - captured,
-        "relative_residual_interval": [max(0.0, 1.0 - captured - residual / total) if total > 0 else 0.0, 1.0 - captured],
+        "relative_residual_interval": [
+            max(0.0, 1.0 - captured - residual / total) if total > 0 else 0.0,
+            1.0 - captured,
+        ],
     }

@@ -1,0 +1,175 @@
+"""Kernel PCA by every method on digits and on patches of photographs, against the exact method.
+
+``kernels``: similarity of eigenvectors and relative difference of eigenvalues of the first ten eigenpairs, for the kernels
+of Marukatat (2023), tanh(a x·y) with a = 1e-4, a Gaussian with γ = 1e-4, a polynomial of degree 5, and their sum, and for
+a Gaussian with γ = 1 / d; by the empirical kernel map (with both recoveries), by the classical extension and by features of
+landmarks (with every way of drawing them), each with q columns or landmarks. Hashing appears with entries ± 1/√l, as here.
+
+``textbook``: kernel PCA of two variables with a linear kernel beside PCA: n − 1 and n as divisors, and K centred.
+
+Data: z-scores of 1,797 digits (64 features) and of 1,500 patches (3,072 features; 600 with ``--quick``).
+
+    .venv/bin/python scripts/reproduce/kernel_pca.py --quick
+    .venv/bin/python scripts/reproduce/kernel_pca.py --json data/kernel.json --pictures docs/pictures/accuracy --update docs/accuracy.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _data import FloatArray, digits, patches, z_scores
+from _report import Part, Report, brief, drawing, main, note
+
+import streampca as sp
+from streampca.kernels import RBF, Kernel, Polynomial, Sigmoid
+
+N_PAIRS = 10
+METHODS: dict[str, dict[str, Any]] = {
+    "map, Gaussian, conversion": {"method": "empirical_map", "recovery": "conversion"},
+    "map, hashing, conversion": {"method": "empirical_map", "recovery": "conversion", "sketch": "count_sketch"},
+    "map, Gaussian, Nyström on K²": {"method": "empirical_map"},
+    "map, hashing, Nyström on K²": {"method": "empirical_map", "sketch": "count_sketch"},
+    "extension, uniform": {"method": "nystrom_extension", "sampling": "uniform"},
+    "extension, diagonal": {"method": "nystrom_extension", "sampling": "diagonal"},
+    "features, uniform": {"method": "nystrom", "sampling": "uniform"},
+    "features, diagonal": {"method": "nystrom", "sampling": "diagonal"},
+    "features, column norm": {"method": "nystrom", "sampling": "column_norm"},
+    "features, RPCholesky": {"method": "nystrom", "sampling": "rpcholesky"},
+}
+MARKS = ("--", "--", "-", "-", ":", ":", "-.", "-.", "-.", "-.")
+
+
+def kernels_of(d: int) -> dict[str, Kernel]:
+    """Return the kernels for rows of `d` features."""
+    tanh, radial, quintic = Sigmoid(1e-4, 0.0), RBF(1e-4), Polynomial(5, 1 / d, 0.0)
+    return {
+        "tanh 1e-4": tanh,
+        "RBF 1e-4": radial,
+        "polynomial 5": quintic,
+        "sum": tanh + radial + quintic,
+        "RBF 1/d": RBF(1 / d),
+    }
+
+
+def compared(found: Any, truth: Any, rows: FloatArray) -> dict[str, float]:
+    """Return mean similarity and mean relative difference of the first ten pairs; pairs that are missing count as 0 and 1."""
+    k = min(N_PAIRS, len(found.eigenvalues_))
+    similarity = np.zeros(N_PAIRS)
+    difference = np.ones(N_PAIRS)
+    mine = found.transform(rows)
+    for i in range(k):
+        if found.eigenvalues_[i] <= 0:  # directions that the signed form could not fill
+            break
+        similarity[i] = abs(np.corrcoef(mine[:, i], truth.eigenvectors_[:, i])[0, 1])
+        difference[i] = abs(found.eigenvalues_[i] / truth.eigenvalues_[i] - 1)
+    return {"similarity": float(similarity.mean()), "difference": float(difference.mean())}
+
+
+def kernels(quick: bool, pictures: Path | None) -> Report:
+    """Measure every method with every kernel."""
+    sizes, seeds = ((50, 100), range(2)) if quick else ((50, 100, 200, 400), range(10))
+    data = {"digits": z_scores(digits(1797)), "patches": z_scores(patches(600 if quick else 1500))}
+    report = Report()
+    for name, rows in data.items():
+        report.figures[name] = {}
+        for label, kernel in kernels_of(rows.shape[1]).items():
+            truth = sp.KernelPCA(N_PAIRS, kernel=kernel, method="exact").fit(rows)
+            found = {way: _runs(rows, kernel, options, truth, sizes, seeds) for way, options in METHODS.items()}
+            report.figures[name][label] = found
+            lines = [[way, *(_cell(runs[size]) for size in sizes)] for way, runs in found.items() if runs]
+            shape = f"{rows.shape[0]} x {rows.shape[1]}"
+            title = f"{name} ({shape}), {label}: similarity / relative difference, {len(seeds)} repetitions"
+            report.table(title, ["method", *(f"q = {size}" for size in sizes)], lines)
+            note(f"{name}, {label}: done")
+        if pictures is not None:
+            _draw(pictures / f"kernels-{name}.png", report.figures[name], sizes)
+    return report
+
+
+def _runs(
+    rows: FloatArray, kernel: Kernel, options: dict[str, Any], truth: Any, sizes: tuple[int, ...], seeds: range
+) -> dict[int, list[dict[str, float]]]:
+    """Return what a method gives for every size and seed; nothing for RPCholesky with a kernel that is not definite."""
+    if options.get("sampling") == "rpcholesky" and not kernel.definite:
+        return {}
+    results: dict[int, list[dict[str, float]]] = {}
+    for size in sizes:
+        results[size] = []
+        for seed in seeds:
+            for k in (N_PAIRS, None):  # all there are, where the signed form keeps fewer than ten directions
+                estimator = sp.KernelPCA(
+                    k, kernel=kernel, n_landmarks=size, sketch_size=size, n_hashes=5, random_state=seed, **options
+                )
+                try:
+                    results[size].append(compared(estimator.fit(rows), truth, rows))
+                    break
+                except sp.errors.ParameterError:
+                    if k is None:
+                        raise
+    return results
+
+
+def _cell(runs: list[dict[str, float]]) -> str:
+    similarity, difference = (float(np.mean([run[key] for run in runs])) for key in ("similarity", "difference"))
+    return f"{similarity:.4f} / {brief(difference)}"
+
+
+def _draw(path: Path, found: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    """Draw 1 − similarity against q, one panel for each kernel."""
+    with drawing(path, len(found), n_rows=1, width=3.4 * len(found), height=4.2) as panels:
+        for axes, (label, methods) in zip(panels, found.items(), strict=True):
+            for mark, (way, runs) in zip(MARKS, methods.items(), strict=True):
+                if runs:
+                    missed = [1 - np.mean([run["similarity"] for run in runs[size]]) for size in sizes]
+                    axes.plot(sizes, np.maximum(missed, 1e-12), mark, marker="o", markersize=3, label=way)
+            axes.set(xscale="log", yscale="log", xlabel="q", title=label)
+            axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("1 − similarity")
+        panels[-1].legend(fontsize=6)
+
+
+def textbook(quick: bool, pictures: Path | None) -> Report:
+    """Show on two variables that a linear kernel gives PCA."""
+    rows = np.array(
+        [
+            [2.5, 2.4],
+            [0.5, 0.7],
+            [2.2, 2.9],
+            [1.9, 2.2],
+            [3.1, 3.0],
+            [2.3, 2.7],
+            [2.0, 1.6],
+            [1.0, 1.1],
+            [1.5, 1.6],
+            [1.1, 0.9],
+        ]
+    )
+    n = len(rows)
+    kernel = sp.KernelPCA(2, kernel="linear", method="exact").fit(rows)
+    linear, over_n = sp.PCA(2).fit(rows), sp.PCA(2, ddof=0).fit(rows)
+    middle = np.eye(n) - 1 / n
+    direct = np.linalg.eigvalsh(middle @ rows @ rows.T @ middle)[::-1][:2]
+    values: dict[str, Callable[[int], float]] = {
+        "eigenvalues of the centred K": lambda i: float(kernel.eigenvalues_[i]),
+        "the same, H K Hᵀ by hand": lambda i: float(direct[i]),
+        "PCA over n − 1, times n − 1": lambda i: float(linear.explained_variance_[i] * (n - 1)),
+        "PCA over n, times n": lambda i: float(over_n.explained_variance_[i] * n),
+    }
+    report = Report()
+    report.figures = {name: [value(0), value(1)] for name, value in values.items()}
+    scores = np.abs(kernel.transform(rows)) - np.abs(linear.transform(rows))
+    report.figures["largest difference of scores"] = float(np.abs(scores).max())
+    lines = [[name, *(f"{value(i):.6f}" for i in range(2))] for name, value in values.items()]
+    report.table("two variables, ten rows: a linear kernel is PCA", ["what", "first", "second"], lines)
+    return report
+
+
+PARTS: dict[str, Part] = {"kernels": kernels, "textbook": textbook}
+
+if __name__ == "__main__":
+    main(PARTS, __doc__)
