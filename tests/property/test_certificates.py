@@ -44,7 +44,7 @@ def trials(coverage: ModuleType) -> Any:
 
 
 def test_every_bound_holds_in_every_trial(trials: Any) -> None:
-    """None of 2,016 failed in the full form, so fewer than 1 in 670 do; two of 96 then fail with a probability below 0.01."""
+    """No method failed in any of the 504 trials of the full form; with other seeds, one of 96 certificates may."""
     failed = [trial for trial in trials if trial.failed]
     assert len(trials) == 96
     assert len(failed) <= 1, failed
