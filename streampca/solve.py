@@ -217,9 +217,7 @@ def solve(
     while True:
         k = limit if wanted is None else min(wanted, limit)
         if uses_krylov(d, k):
-            values, vectors = leading_eigenpairs(
-                reduced.multiply, d, k, seed=seed, tolerance=tolerance, settle=settle
-            )
+            values, vectors = leading_eigenpairs(reduced.multiply, d, k, seed=seed, tolerance=tolerance, settle=settle)
             method = "block krylov"
         else:
             k = k if isinstance(selection, Count) else limit

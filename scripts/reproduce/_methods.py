@@ -102,8 +102,9 @@ def judged(exact: sp.PCA, found: sp.PCA, k: int) -> dict[str, Any]:
     figures = compared(exact, found.explained_variance_[:k], found.components_[:k])
     lower, upper = np.array(found.error_["eigenvalue_intervals"][:k]).T
     room = 1e-12 * values[0]
+    width = found.error_["largest_relative_width"]
     return figures | {
-        "width": found.error_["largest_relative_width"],
+        "width": np.inf if width is None else width,
         "covered": bool((lower <= values + room).all() and (values <= upper + room).all()),
         "readings": found.n_passes_,
     }

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.engine.kernel.fit import fit_kernel, plan_kernel
-from streampca.engine.kernel.parameters import METHODS, SAMPLINGS, KernelFit, KernelParameters
+from streampca.engine.kernel.parameters import METHODS, SAMPLINGS, KernelFit, KernelParameters, given_landmarks
 from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
@@ -292,7 +292,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             raise NotAvailableError(
                 f"checkpoint={self.checkpoint!r} is not available in this version of streampca: only None is"
             )
-        given = None if isinstance(self.sampling, str) else _given(self.sampling)
+        given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
         if given is None:
             _require_choice("sampling", self.sampling, SAMPLINGS)
         return KernelParameters(
@@ -376,21 +376,6 @@ def loaded_kernel_pca(model: KernelModel) -> KernelPCA:
     if isinstance(names, list):
         estimator.feature_names_in_ = np.array(names, dtype=object)
     return estimator
-
-
-def _given(sampling: Any) -> NDArray[Any]:
-    """Return row indices, ``(m,)``, or landmarks, ``(m, n_features)``; raise `ParameterError` if it is neither."""
-    given = np.asarray(sampling)
-    indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0
-    points = given.ndim == 2 and given.dtype.kind in "iuf" and given.size and bool(np.isfinite(given).all())
-    if not (indices or points):
-        raise ParameterError(
-            f"sampling of shape {given.shape} and type {given.dtype}: expected one of {', '.join(SAMPLINGS)}, row indices of "
-            "at least 0, or finite landmarks of shape (m, n_features)"
-        )
-    if indices and len(np.unique(given)) < len(given):
-        raise ParameterError("sampling names a row twice: expected each row index once")
-    return given
 
 
 def _require_whole(name: str, value: Any, least: int | None) -> None:

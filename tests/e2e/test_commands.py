@@ -133,5 +133,5 @@ def test_the_configurations_that_come_with_it_run_as_they_stand(tmp_path, name):
     called = call_apart("run", str(REPOSITORY / "configs" / name), "--quiet", directory=tmp_path)
     assert (called.status, called.err) == (0, "")
     (directory,) = (tmp_path / "runs").iterdir()
-    assert sp.load(directory).components_.ndim == 2
+    assert sp.load(directory).n_components_ >= 1
     assert (directory / "report.html").stat().st_size > 10_000

@@ -103,3 +103,18 @@ class KernelFit:
     """Eigenvectors of the kernel matrix of all rows where the method has them in memory, ``(n_samples, k)``."""
     n_passes: int | None = None
     """Readings of the whole source that it took; None = as planned."""
+
+
+def given_landmarks(sampling: Any) -> NDArray[Any]:
+    """Return row indices, ``(m,)``, or landmarks, ``(m, n_features)``; raise `ParameterError` if it is neither."""
+    given = np.asarray(sampling)
+    indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0
+    points = given.ndim == 2 and given.dtype.kind in "iuf" and given.size and bool(np.isfinite(given).all())
+    if not (indices or points):
+        raise ParameterError(
+            f"sampling of shape {given.shape} and type {given.dtype}: expected one of {', '.join(SAMPLINGS)}, row indices of "
+            "at least 0, or finite landmarks of shape (m, n_features)"
+        )
+    if indices and len(np.unique(given)) < len(given):
+        raise ParameterError("sampling names a row twice: expected each row index once")
+    return given
