@@ -1,4 +1,4 @@
-"""Certificates hold: in the trials of scripts/reproduce/coverage.py, and for any rows where they claim a proof."""
+"""Certificates hold: in the trials of scripts/reproduce/certificates.py, and for any rows where they claim a proof."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streampca.certificate import certified
 from streampca.errors import DataError
 from streampca.nystrom import nystrom
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce" / "coverage.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce" / "certificates.py"
 
 
 @pytest.fixture(scope="module")

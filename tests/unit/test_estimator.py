@@ -22,7 +22,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streampca as sp
 from streampca import PCA
-from streampca.errors import DataError, ModelError, NotAvailableError, OutputError, ParameterError
+from streampca.engine.lines import APPROXIMATE, SOLVERS
+from streampca.errors import DataError, ModelError, OutputError, ParameterError
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
 
@@ -226,10 +227,11 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     assert (tmp_path / "thesis" / "chapter1.txt").exists()
 
 
-@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
-def test_names_that_are_not_carried_out_yet(solver: str) -> None:
-    with pytest.raises(NotAvailableError, match="not available in this version"):
-        PCA(2, solver=solver).fit(ROWS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_fits_under_its_name(solver: str) -> None:
+    pca = PCA(2, solver=solver).fit(ROWS)
+    assert pca.solver_ == solver
+    assert pca.error_["kind"] == ("approximate" if solver in APPROXIMATE else "exact")
 
 
 @pytest.mark.parametrize(

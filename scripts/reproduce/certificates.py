@@ -12,8 +12,8 @@ range of how many components carry 90, 95 and 99 % of the variance.
 The width of a certificate is the largest over the components of (upper − lower) / upper; it is compared with the largest
 |λ̂ − λ| / λ, in those trials in which that is more than the rounding that the certificate claims.
 
-    .venv/bin/python scripts/reproduce/coverage.py --quick
-    .venv/bin/python scripts/reproduce/coverage.py --json data/coverage.json --update docs/accuracy.md
+    .venv/bin/python scripts/reproduce/certificates.py --quick
+    .venv/bin/python scripts/reproduce/certificates.py --json data/certificates.json --update docs/accuracy.md
 """
 
 from __future__ import annotations
