@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca import tall
-from streampca.errors import ParameterError, StreamPCAError
+from streampca.errors import ParameterError
 
 FloatArray = NDArray[np.float64]
 Precision = Literal["float32", "float64"]
@@ -22,7 +22,7 @@ _SHIFT_FLOAT32 = 1.2e-9  # 0.01 of the rounding unit: products in float32, sums 
 _TRUNCATION = {"float32": 1e-8, "float64": 1e-13}
 _MAX_SHIFTS = 8
 _ROUNDING = 64 * _EPS  # squares of singular values below this share of the first are rounding
-_MAX_ROUNDS = 4
+_INDEPENDENT = 0.05  # smallest eigenvalue of the Gram matrix of unit columns that is factored
 
 
 @dataclass(frozen=True)
@@ -272,25 +272,27 @@ def _norm(products: FloatArray, inner: FloatArray, n_threads: int) -> float:
 
 
 def _left_singular(work: FloatArray, shift: float, n_threads: int) -> tuple[FloatArray, FloatArray]:
-    """Return squared singular values above rounding and left singular vectors of `work`, which is overwritten."""
+    """Return squared singular values above rounding and left singular vectors of `work`, which is overwritten.
+
+    Columns are turned until they are independent enough for a Cholesky factor; every round after the second leaves out
+    ten times larger squares, because those below are what keeps the columns from being so.
+    """
     values, rotation = np.linalg.eigh(tall.gram(work, work, n_threads))
-    for _ in range(_MAX_ROUNDS):
+    cut, turn = _ROUNDING, 0
+    while True:
         values, rotation = values[::-1], rotation[:, ::-1]
-        kept = values > max(2 * shift, _ROUNDING * values[0])
+        kept = values > max(2 * shift, cut * values[0])
         if not kept.any():
             return values[:0], work[:, :0]
         work = tall.times(work, rotation[:, kept], n_threads, out=work[:, : int(kept.sum())])
         matrix = tall.gram(work, work, n_threads)
         lengths = np.sqrt(np.diagonal(matrix))
         unit = matrix / lengths[:, None] / lengths
-        if np.linalg.norm(unit - np.eye(len(unit))) < 0.1:
+        if np.linalg.eigvalsh(unit)[0] > _INDEPENDENT:
             break
         values, rotation = np.linalg.eigh(matrix)
-    else:
-        raise StreamPCAError(
-            f"{work.shape[1]} singular vectors of {len(work)} entries are not orthogonal after {_MAX_ROUNDS} rounds: "
-            "expected at most 2; report the data that did this"
-        )
+        turn += 1
+        cut *= 10.0 if turn > 1 else 1.0
     factor = np.asarray(np.linalg.cholesky(unit), dtype=np.float64)
     # work = Q (factorᵀ diag(lengths)) with Q orthonormal: the small matrix has the singular values of the tall one.
     left, singular, _right = np.linalg.svd(factor.T * lengths)

@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import streampca as sp
 from streampca.engine.kernel.landmarks import chances
+from streampca.engine.memory import process_bytes
 from streampca.errors import ParameterError, PlanError
 from streampca.kernels import RBF, Sigmoid
 
@@ -213,7 +214,7 @@ def test_auto_is_exact_for_few_rows(digits: NDArray[np.float64]) -> None:
 def test_too_little_memory_is_refused_with_what_would_do(tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), shape=(200_000, 16), chunks=(50_000, 16), dtype="f4")
     with pytest.raises(PlanError, match=r"20,000 landmarks .* fewer landmarks .*n_landmarks=2000 would fit"):
-        sp.KernelPCA(5, n_landmarks=20_000, memory="1GiB").fit(tmp_path / "x.zarr")
+        sp.KernelPCA(5, n_landmarks=20_000, memory=process_bytes() + 800 * 2**20).fit(tmp_path / "x.zarr")
 
 
 def test_nearly_dependent_landmarks_keep_their_digits_in_float32() -> None:
