@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -14,14 +16,16 @@ import numpy as np
 import xxhash
 
 from streampca.engine.checkpoint import CheckpointDirectory
-from streampca.engine.ledger import Ledger, Terms
+from streampca.engine.ledger import Ledger, Terms, ledger_in_use
+from streampca.engine.lock import Lock
 from streampca.engine.output import read_record, tidy_after
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.yaml_loader import load_strict
 
 if TYPE_CHECKING:
     from streampca.config import RunConfig
-    from streampca.engine.lock import Lock
+    from streampca.engine.execute import ProgressCallback
+    from streampca.engine.parameters import Fit, Parameters
     from streampca.engine.plan import Plan
     from streampca.sources.base import Source
 
@@ -53,6 +57,7 @@ _SHAPE_OF_THE_WORK = (
 
 def checkpoint_of(output: Path) -> Path:
     """Return the place of the checkpoint of a run with that output."""
+    output = output if output.name else output.absolute()
     return output.with_name(f"{output.name}.checkpoint")
 
 
@@ -183,7 +188,9 @@ def require_same(before: dict[str, str], now: dict[str, str], what: str) -> None
         return
     told = "; ".join(_difference(name, before.get(name), now.get(name)) for name in names[:5])
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    raise OutputError(f"{what}: {told}{more}: put it back as it was, or start over with --fresh")
+    raise OutputError(
+        f"{what}: {told}{more}: put it back as it was, or start over with --fresh (from Python: fresh=True, or remove the directory)"
+    )
 
 
 def _difference(name: str, before: str | None, now: str | None) -> str:
@@ -216,6 +223,13 @@ def plan_to_obey(ledger: Ledger, plan: AnyPlan) -> AnyPlan:
     return replace(before, allowed_bytes=plan.allowed_bytes)
 
 
+def run_of(place: CheckpointDirectory) -> str | None:
+    """Return the identifier of the run whose checkpoint is at `place`, None if there is none."""
+    place.require_ours()
+    run_id = (read_record(place.path) or {}).get("run_id")
+    return run_id if isinstance(run_id, str) and run_id.isalnum() else None
+
+
 def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
     """Return the identifier of the finished run at `output`, None if there is none; a checkpoint it left goes."""
     record = read_record(output)
@@ -229,10 +243,9 @@ def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
 
 
 def tidy_after_the_dead(output: Path, lock: Lock, goes_on: str | None) -> None:
-    """Remove what runs that died while they held `lock` left beside `output`, but for the one that is gone on with."""
-    for run_id in lock.dead:
-        if run_id != goes_on and run_id.isalnum():
-            tidy_after(output, run_id)
+    """Set right and remove what runs that died while they held `lock` left beside `output`; of one that goes on, its part stays."""
+    for run_id in filter(str.isalnum, lock.dead):
+        tidy_after(output, run_id, keep_part=run_id == goes_on)
 
 
 @contextmanager
@@ -247,6 +260,30 @@ def concluding(ledger: Ledger) -> Iterator[None]:
             ledger.remove()
         raise
     ledger.remove()
+
+
+def fit_with_checkpoint(
+    directory: Path, source: Source, parameters: Parameters, progress: ProgressCallback | None
+) -> Fit:
+    """Fit `source`, from where an earlier fit stopped whose checkpoint is `directory`; it is removed when the fit is done.
+
+    Raises
+    ------
+    OutputError
+        If something else stands there, or the checkpoint of another fit, or another process is at work on it.
+    """
+    from streampca.engine.execute import active_client
+    from streampca.engine.fit import fit, plan_fit
+
+    identity = identity_of_fit(source, parameters)
+    with Lock(directory, secrets.token_hex(8)) as lock:
+        terms, place = Terms(lock.run_id, identity), CheckpointDirectory(directory)
+        told = logging.getLogger("streampca").info
+        ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
+        with concluding(ledger), ledger_in_use(ledger):
+            plan = plan_to_obey(ledger, plan_fit(source, parameters, client=active_client(source)))
+            ledger.plan = plan.to_dict()
+            return fit(source, parameters, plan, progress=progress)
 
 
 def parts_kept(ledger: Ledger) -> tuple[str, ...]:

@@ -25,9 +25,9 @@ from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
 from streampca.engine.kinds import as_weights
 from streampca.engine.ledger import Ledger, Terms, ledger_in_use
-from streampca.engine.lock import Lock
+from streampca.engine.lock import Lock, lock_of
 from streampca.engine.memory import peak_bytes
-from streampca.engine.output import Aside, require_apart, require_replaceable, require_room
+from streampca.engine.output import Aside, require_apart, require_replaceable, require_room, tidy_after
 from streampca.engine.plan import Plan
 from streampca.engine.scratch import shares_disk
 from streampca.engine.write import write_known_scores, write_scores
@@ -43,6 +43,7 @@ from streampca.resuming import (
     parts_kept,
     plan_to_obey,
     require_same,
+    run_of,
     tidy_after_the_dead,
 )
 from streampca.selection import Threshold
@@ -110,21 +111,25 @@ def run(
         raise ConfigError("resume and fresh contradict each other: give one of them")
     config = load_config(config, overrides) if not isinstance(config, RunConfig) else config
     directory = config.output.directory
-    require_replaceable(directory, "run", overwrite=config.output.overwrite or resume)
+    waits = resume or (directory.name != "" and lock_of(directory).exists())  # what a dead run left may be tidied first
+    require_replaceable(directory, "run", overwrite=config.output.overwrite or waits)
     parameters = parameters_of(config)
     source = source_of(config)
     require_apart(directory, source.description)
     with Lock(directory, secrets.token_hex(8)) as lock:
         place = CheckpointDirectory(checkpoint_of(directory))
+        finished, before = finished_run(directory, place), run_of(place)
+        tidy_after_the_dead(directory, lock, before)
         identity = identity_of_run(config, source, parameters)
-        if finished_run(directory, place) and resume and not place.path.exists():
+        if finished and resume and before is None:
             return _same_run(directory, identity)
         require_replaceable(directory, "run", overwrite=config.output.overwrite)
         every, about = config.checkpoint.every_seconds, {"config.yaml": config.to_yaml()}
         terms = Terms(lock.run_id, identity, every, about)
         told = notice or (lambda _: None)
         ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=told, require_held=lock.require_held)
-        tidy_after_the_dead(directory, lock, ledger.terms.run_id)
+        if before is not None and before != ledger.terms.run_id:
+            tidy_after(directory, before)
         if ledger.terms.run_id != lock.run_id:
             lock.name(ledger.terms.run_id)
         with concluding(ledger), ledger_in_use(ledger):

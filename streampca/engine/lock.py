@@ -25,6 +25,12 @@ BEAT = 15.0
 _TRIES = 40
 
 
+def lock_of(path: Path) -> Path:
+    """Return the place of the lock of `path`."""
+    path = path if path.name else path.absolute()
+    return path.with_name(f"{path.name}.lock")
+
+
 class Lock:
     """The right to write at `path`, held as the file ``<path>.lock`` for as long as a ``with`` block lasts.
 
@@ -39,7 +45,7 @@ class Lock:
     """
 
     def __init__(self, path: Path, run_id: str):
-        self.path, self.run_id = path.with_name(f"{path.name}.lock"), run_id
+        self.path, self.run_id = lock_of(path), run_id
         self.dead: list[str] = []
         """Identifiers of runs that held the lock and died."""
         self._own = _holder(run_id)

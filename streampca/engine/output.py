@@ -228,7 +228,7 @@ def _let_writes_end() -> None:
     sync(others())
 
 
-def tidy_after(path: Path, run_id: str) -> None:
+def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
     """Undo and remove what the run `run_id`, which died, left beside `path`: an earlier output gets its name back."""
     part, old = (path.with_name(f"{path.name}.{kind}-{run_id}") for kind in ("part", "old"))
     try:
@@ -239,5 +239,5 @@ def tidy_after(path: Path, run_id: str) -> None:
                 shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise output_error(error, path, f"the earlier output is whole and stands at {old}") from error
-    if part.is_dir() and not part.is_symlink():
+    if part.is_dir() and not part.is_symlink() and not keep_part:
         shutil.rmtree(part, ignore_errors=True)
