@@ -17,6 +17,7 @@ from stores import Command, config_text, make_values, picture, write_store
 import streampca as sp
 from streampca.engine.checkpoint import CheckpointDirectory
 from streampca.errors import NoSpaceError, OutputError
+from streampca.inspection import inspect_path
 
 _MODELS = {
     "covariance": "{n_components: 3, solver: covariance}",
@@ -144,6 +145,9 @@ def test_damage_costs_a_checkpoint_or_all_of_them_and_never_the_numbers(stopped,
     whole = tmp_path / "whole"
     shutil.copytree(directory, whole)
     place = whole / "out.checkpoint"
+    told = inspect_path(str(place))
+    assert told["kind"] == "checkpoint"
+    assert "fit" in told["readings"]
     found, damaged = CheckpointDirectory(place).newest()
     assert found is not None
     assert damaged == []
@@ -263,6 +267,65 @@ def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="checkpoint=7"):
         sp.PCA(3, checkpoint=7).fit(values[:50])
+
+
+def test_both_readings_of_wide_data_go_on(tmp_path, monkeypatch):
+    from streampca.engine import ledger, plan
+
+    monkeypatch.setattr(plan.block_rows_to_try, "__defaults__", (8 * 2000 * 30,))
+    monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(ledger.Ledger, "_learn", lambda *_: None)
+    monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)
+    write_store(tmp_path / "x.zarr", make_values(30, 200_000), chunks=(30, 2000))
+    expected = sp.PCA(4, solver="gram").fit(tmp_path / "x.zarr")
+    stops, seen = [("fit", 100_000), ("components", 100_000), ("components", 150_000)], []
+
+    def stop_late(step):
+        seen.append((step.phase, step.rows))
+        if stops and step.phase == stops[0][0] and step.rows > stops[0][1]:
+            raise _PowerCutError
+
+    while stops:
+        with pytest.raises(_PowerCutError):
+            sp.PCA(4, solver="gram", checkpoint=tmp_path / "kept", progress=stop_late).fit(tmp_path / "x.zarr")
+        stops.pop(0)
+    kept = [entry["key"] for entry in CheckpointDirectory(tmp_path / "kept").newest()[0]["readings"]]
+    assert kept == ["fit", "components"]
+    seen.clear()
+    again = sp.PCA(4, solver="gram", checkpoint=tmp_path / "kept", progress=stop_late).fit(tmp_path / "x.zarr")
+    assert seen[0] == ("fit", 200_000)
+    assert seen[1][0] == "components"
+    assert seen[1][1] > 50_000
+    assert np.array_equal(again.components_, expected.components_)
+    assert np.array_equal(again.explained_variance_, expected.explained_variance_)
+    assert again.bytes_read_ == expected.bytes_read_
+
+
+def test_a_matrix_on_disk_goes_on_between_and_within_its_groups(tmp_path, monkeypatch):
+    from streampca.engine import ledger
+
+    monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)
+    monkeypatch.setattr(ledger.Ledger, "_learn", lambda *_: None)
+    values = make_values(600, 2100)
+    write_store(tmp_path / "x.zarr", values, chunks=(20, 2100))
+    monkeypatch.setattr("streampca.engine.fit.process_bytes", lambda: 150 * 2**20)
+    made = {"n_components": 3, "solver": "covariance", "memory": 220 * 2**20}
+    plan = sp.PCA(**made).plan(tmp_path / "x.zarr")
+    assert plan.tile_groups >= 2
+    expected = sp.PCA(**made).fit(tmp_path / "x.zarr")
+    rows = plan.n_samples * plan.tile_groups
+
+    def stop_late(step):
+        if step.rows > 0.6 * rows:
+            raise _PowerCutError
+
+    with pytest.raises(_PowerCutError):
+        sp.PCA(**made, checkpoint=tmp_path / "kept", progress=stop_late).fit(tmp_path / "x.zarr")
+    assert (tmp_path / "kept").is_dir()
+    again = sp.PCA(**made, checkpoint=tmp_path / "kept").fit(tmp_path / "x.zarr")
+    assert np.array_equal(again.components_, expected.components_)
+    assert again.bytes_read_ == expected.bytes_read_
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
