@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import click
 
 from streampca import __version__
+from streampca.engine.interrupts import StopSignalError, deliver
 from streampca.errors import ConfigError, NotAvailableError, StreamPCAError
 
 _SET = click.option(
@@ -28,14 +30,6 @@ _SET = click.option(
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _QUIET = click.option("--quiet", is_flag=True, help="No progress.")
-
-
-class StopSignalError(BaseException):
-    """A signal that ends the run."""
-
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number = number
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -51,18 +45,18 @@ def cli() -> None:
 @cli.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @_SET
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped (not available in this version).")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped; an error if there is none.")
 @click.option("--fresh", is_flag=True, help="Start over even if a stopped run could go on.")
 @_QUIET
 @_JSON
 def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, quiet: bool, as_json: bool) -> None:
-    """Carry out the configuration file CONFIG."""
+    """Carry out the configuration file CONFIG, from where it was stopped if it was."""
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
     from streampca.runs import run as carry_out
 
     with _progress(quiet) as progress:
-        finished = carry_out(config, overrides=overrides, resume=resume, progress=progress)
+        finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=_notice)
     if as_json:
         _print_json(finished.manifest)
         return
@@ -265,7 +259,25 @@ def _plain(text: str) -> str:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    raise StopSignalError(number)
+    deliver(StopSignalError(number))
+
+
+def _notice(sentence: str) -> None:
+    click.echo(f"streampca: {_plain(sentence)}", err=True)
+
+
+def _kept(error: BaseException) -> str | None:
+    """Return what an error says of a checkpoint from which the run can go on."""
+    return next((note for note in getattr(error, "__notes__", ()) if note.startswith("progress is kept")), None)
+
+
+def _stopped(stop: StopSignalError, arguments: list[str] | None) -> str:
+    name, kept = signal.Signals(stop.number).name, _kept(stop)
+    if kept is None:
+        return f"stopped by {name}: nothing was changed; start the same command again to run from the beginning"
+    given = [argument for argument in (sys.argv[1:] if arguments is None else arguments) if argument != "--fresh"]
+    command = shlex.join(["streampca", *given, *([] if "--resume" in given else ["--resume"])])
+    return f"stopped by {name}: {kept}; start the same command again to go on: {command}"
 
 
 def _fail(message: str, status: int) -> int:
@@ -284,11 +296,7 @@ def _status(arguments: list[str] | None) -> int:
     try:
         cli.main(arguments, prog_name="streampca", standalone_mode=False)
     except StopSignalError as stop:
-        name = signal.Signals(stop.number).name
-        return _fail(
-            f"stopped by {name}: nothing was changed; start the same command again to run from the beginning",
-            128 + stop.number,
-        )
+        return _fail(_stopped(stop, arguments), 128 + stop.number)
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as error:
@@ -296,7 +304,8 @@ def _status(arguments: list[str] | None) -> int:
     except (click.Abort, BrokenPipeError):
         return 1
     except StreamPCAError as error:
-        return _fail(str(error), error.exit_status)
+        kept = _kept(error)
+        return _fail(f"{error}; {kept}: the same command goes on from there" if kept else str(error), error.exit_status)
     except MemoryError as error:
         return _fail(f"the system gave no more memory ({error}): allow less with resources.memory, or free some", 7)
     except Exception as error:

@@ -31,6 +31,8 @@ def inspect_path(path: str) -> dict[str, Any]:
             "complete": record is not None or read_record(place.parent) is not None,
             **_of_store(f"{path}/scores"),
         }
+    if record is not None and record["format"] == "streampca-checkpoint":
+        return _of_checkpoint(place)
     if place.is_dir() and ".part-" in place.name and (place / "config.yaml").exists():
         return {
             "kind": "unfinished run",
@@ -38,6 +40,22 @@ def inspect_path(path: str) -> dict[str, Any]:
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
     return {"kind": "source", **_of_store(path)}
+
+
+def _of_checkpoint(place: Path) -> dict[str, Any]:
+    from streampca.engine.checkpoint import CheckpointDirectory
+
+    found, damaged = CheckpointDirectory(place).newest()
+    readings = found["readings"] if found else []
+    return {
+        "kind": "checkpoint",
+        "path": str(place),
+        "meaning": "a run that was stopped goes on from here" if found else "nothing whole is left of it",
+        "readings": {entry["key"]: f"{entry['next_leaf']} of {entry['n_leaves']} leaves" for entry in readings},
+        "chunks_read": sum(entry["count"]["chunks"] for entry in readings),
+        "attempts": found["attempts"] if found else 0,
+        "damaged": damaged,
+    }
 
 
 def _format_of(place: Path) -> str | None:

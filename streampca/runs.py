@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,19 +21,34 @@ from numpy.typing import NDArray
 from streampca import runs_kernel
 from streampca.config import RunConfig, load_config
 from streampca.config_values import Threshold as ConfigThreshold
+from streampca.engine.checkpoint import CheckpointDirectory
 from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan
 from streampca.engine.kinds import as_weights
+from streampca.engine.ledger import Ledger, Terms, ledger_in_use
+from streampca.engine.lock import Lock, lock_of
 from streampca.engine.memory import peak_bytes
-from streampca.engine.output import Aside, require_apart, require_replaceable, require_room
+from streampca.engine.output import Aside, require_apart, require_replaceable, require_room, tidy_after
 from streampca.engine.plan import Plan
 from streampca.engine.scratch import shares_disk
 from streampca.engine.write import write_known_scores, write_scores
 from streampca.errors import ClusterError, ConfigError, ModelError, NotAvailableError, NotFiniteError
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
+from streampca.resuming import (
+    checkpoint_of,
+    concluding,
+    finished_run,
+    identity_of_run,
+    open_ledger,
+    parts_kept,
+    plan_to_obey,
+    require_same,
+    run_of,
+    tidy_after_the_dead,
+)
 from streampca.selection import Threshold
 from streampca.sources import ReadCount, Source, open_source
 from streampca.sources.vector import read_vector
@@ -67,11 +83,14 @@ def run(
     *,
     overrides: Sequence[str] = (),
     resume: bool = False,
+    fresh: bool = False,
     progress: ProgressCallback | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Run:
     """Carry out a configuration file and return the finished run.
 
-    The directory is built aside and renamed when it is complete, so a run that fails leaves what was there before.
+    The directory is built aside and renamed when it is complete, so a run that fails leaves what was there before. One that
+    was stopped is gone on with where its checkpoint, the directory ``<output>.checkpoint``, ends, and has the same bits.
 
     Parameters
     ----------
@@ -80,9 +99,13 @@ def run(
     overrides : sequence of "key.sub=value"
         Changes to it, as with ``--set``.
     resume : bool
-        Not available in this version.
+        There must be a checkpoint to go on from, or a finished run, which is returned as it is.
+    fresh : bool
+        Start over: a checkpoint that is there is removed.
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
+    notice : callable, optional
+        Called with a sentence when a stopped run is gone on with, or a checkpoint is found damaged.
 
     Raises
     ------
@@ -90,19 +113,56 @@ def run(
         `ConfigError` for what the file says, `DataError` for what the source holds, `PlanError` if the work does not fit in
         the memory, `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
     """
-    if resume:
-        raise NotAvailableError(
-            "resuming a run is not available in this version of streampca: run without --resume to start over"
-        )
+    if resume and fresh:
+        raise ConfigError("resume and fresh contradict each other: give one of them")
     config = load_config(config, overrides) if not isinstance(config, RunConfig) else config
     directory = config.output.directory
-    require_replaceable(directory, "run", overwrite=config.output.overwrite)
+    waits = resume or (directory.name != "" and lock_of(directory).exists())  # what a dead run left may be tidied first
+    require_replaceable(directory, "run", overwrite=config.output.overwrite or waits)
     parameters = parameters_of(config)
     source = source_of(config)
     require_apart(directory, source.description)
+    with Lock(directory, secrets.token_hex(8)) as lock:
+        place = CheckpointDirectory(checkpoint_of(directory))
+        finished, before = finished_run(directory, place), run_of(place)
+        tidy_after_the_dead(directory, lock, before)
+        identity = identity_of_run(config, source, parameters)
+        if finished and resume and before is None:
+            return _same_run(directory, identity)
+        require_replaceable(directory, "run", overwrite=config.output.overwrite)
+        every, about = config.checkpoint.every_seconds, {"config.yaml": config.to_yaml()}
+        terms = Terms(lock.run_id, identity, every, about)
+        told = notice or (lambda _: None)
+        ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=told, require_held=lock.require_held)
+        if before is not None and before != ledger.terms.run_id:
+            tidy_after(directory, before)
+        if ledger.terms.run_id != lock.run_id:
+            lock.name(ledger.terms.run_id)
+        with concluding(ledger), ledger_in_use(ledger):
+            return _carry_out(config, source, parameters, ledger, progress)
+
+
+def _same_run(directory: Path, identity: dict[str, str]) -> Run:
+    """Return the finished run at `directory` if it is the one that was asked for."""
+    manifest = read_manifest(directory)
+    require_same(manifest.get("identity") or {}, identity, f"{directory} holds a finished run, of another kind")
+    return Run(directory, manifest)
+
+
+def _carry_out(
+    config: RunConfig,
+    source: Source,
+    parameters: Parameters | KernelParameters,
+    ledger: Ledger,
+    progress: ProgressCallback | None,
+) -> Run:
+    """Carry out the run of `ledger`, from where it stopped."""
+    directory, run_id = config.output.directory, ledger.terms.run_id
     started, began = datetime.now(UTC), time.perf_counter()
-    with cluster_of(config), Aside(directory, "run", overwrite=config.output.overwrite) as part:
-        plan = plan_of(config, source, parameters)
+    aside = Aside(directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger))
+    with cluster_of(config), aside as part:
+        plan = plan_to_obey(ledger, plan_of(config, source, parameters))
+        ledger.plan = plan.to_dict()
         _require_state(config, plan)
         require_room(directory, _bytes_to_write(config, plan))
         (part / "config.yaml").write_text(config.to_yaml())
@@ -122,10 +182,12 @@ def run(
         scores = _write_scores(config, source, fitted, part / "scores.zarr", progress)
         scores_seconds = time.perf_counter() - scored
         manifest = _manifest(config, source, fitted, scores)
-        manifest["run_id"], manifest["started"] = part.name.rpartition("-")[2], started.isoformat(timespec="seconds")
+        manifest["run_id"], manifest["started"] = run_id, started.isoformat(timespec="seconds")
+        manifest["identity"], manifest["resumed"] = ledger.terms.identity, ledger.told()
         manifest["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         manifest["seconds"] |= {"total": time.perf_counter() - began, "scores": scores_seconds if scores else None}
         _finish(config, part, manifest)
+        ledger.require_held()
     return Run(directory, manifest)
 
 

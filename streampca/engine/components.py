@@ -15,6 +15,8 @@ from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, panel_features
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
+from streampca.engine.interrupts import uninterrupted
+from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Leaf, Plan
 from streampca.engine.scratch import Scratch
@@ -208,17 +210,38 @@ def find_components(
     task = replace(task, stored=table if isinstance(table, StoredComponents) else None)
     samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
     summary = Summary.empty(k, 0 if task.gram.counted is None else int(np.count_nonzero(~task.gram.counted)))
-    count = ReadCount()
-    results = execute(task, plan, Meter("components", d, progress), client)
+    # What is on disk is multiplied in place afterwards: only components in memory are kept in a ledger.
+    record = next_reading("components", plan, f"{k}") if scratch is None else Reading(None)
+    meter = Meter("components", d, progress)
+    summary, count, turn = record.begin(summary)
+    for start, found, values in record.pieces():
+        samples[:, start : start + found.shape[1]] = found
+        table.write(start, values)
+    meter.skip(plan, turn, count)
+
+    def piece(first: int, last: int) -> Any:
+        start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
+        return start, samples[:, start:stop], table.components[:, start:stop] if isinstance(table, InMemory) else None
+
+    results, whole = execute(task, plan, meter, client, turn), True
     try:
-        for index, result in enumerate(results):
-            edges, part = plan.leaf(index).edges, result.state
-            samples[:, edges[0] : edges[-1]] = part.samples
-            if part.values is not None:
-                table.write(edges[0], part.values)
-            summary.absorb(part.summary)
-            count += result.count
+        for result in results:
+            with uninterrupted():
+                whole = False
+                edges, part = plan.leaf(turn).edges, result.state
+                samples[:, edges[0] : edges[-1]] = part.samples
+                if part.values is not None:
+                    table.write(edges[0], part.values)
+                summary.absorb(part.summary)
+                count, turn, whole = count + result.count, turn + 1, True
             del result, part
+            record.absorbed(turn - 1, summary, count, piece)
+    except BaseException as error:
+        note_stop(error)
+        results.close()
+        if whole:
+            record.stopped(turn, summary, count, piece)
+        raise
     finally:
         results.close()
     give_back_freed_memory()

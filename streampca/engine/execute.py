@@ -20,6 +20,8 @@ from threadpoolctl import threadpool_limits
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
 from streampca.engine.fold import LeafResult, run_leaf
+from streampca.engine.interrupts import uninterrupted
+from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Leaf, Plan
 from streampca.errors import ClusterError
@@ -74,16 +76,18 @@ class FoldTask:
     """What they are folded into."""
     weights: RowWeights | None = None
     """Weights of the rows; None = all 1."""
+    record: Reading | None = None
+    """Where leaves that run in this process leave how far they have come."""
 
     def for_leaf(self, leaf: Leaf) -> FoldTask:
         """Return the task with no more of the source and of the weights than `leaf` needs."""
         start, stop = leaf.edges[0], leaf.edges[-1]
         weights = None if self.weights is None else self.weights.part(start, stop)
-        return replace(self, source=self.source.part(start, stop), weights=weights)
+        return replace(self, source=self.source.part(start, stop), weights=weights, record=None)
 
     def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
         """Fold."""
-        return run_leaf(self.source, self.accumulator, leaf, stop, on_block, self.weights)
+        return run_leaf(self.source, self.accumulator, leaf, stop, on_block, self.weights, self.record)
 
 
 class Meter:
@@ -93,6 +97,17 @@ class Meter:
         self.phase, self.n_samples, self.callback = phase, n_samples, callback
         self._rows, self._bytes = 0, 0
         self._lock, self._began = threading.Lock(), time.perf_counter()
+
+    def skip(self, plan: Plan, first: int, count: ReadCount) -> None:
+        """Count the leaves before `first`, which were read, at the cost of `count`, before the run was stopped."""
+        if first:
+            self.add(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)
+
+    def skip_begun(self, plan: Plan, record: Reading) -> None:
+        """Count the blocks of leaves that were begun before the run was stopped."""
+        for index, begun in record.begun_leaves().items():
+            spans = plan.leaf(index).spans[: begun.blocks]
+            self.add(sum(stop - start for start, stop in spans), begun.count.bytes)
 
     def add(self, n_rows: int, n_bytes: int) -> None:
         """Count `n_rows` rows and `n_bytes` bytes more."""
@@ -134,7 +149,8 @@ def accumulate(
 
     `weights` are those of the rows, ``(n_samples,)``; None = all 1. `phase` is what `progress` is told.
 
-    Leaves run on a thread pool of this process, or on the workers of `client`, a `distributed.Client`.
+    Leaves run on a thread pool of this process, or on the workers of `client`, a `distributed.Client`. Where a ledger is
+    in use, what it holds of this reading is not read again, and what is done is kept in it.
 
     Raises
     ------
@@ -144,32 +160,51 @@ def accumulate(
         If the cluster lost a task for good.
     """
     source.check()
-    total = accumulator.init(source.shape[1])
-    count = ReadCount()
+    record, meter = next_reading(phase, plan, type(accumulator).__name__), Meter(phase, plan.extent, progress)
+    total, count, turn = record.begin(accumulator.init(source.shape[1]))
+    meter.skip(plan, turn, count)
+    if client is None:
+        meter.skip_begun(plan, record)
     of_rows = None if weights is None else RowWeights(weights)
-    results = execute(FoldTask(source, accumulator, of_rows), plan, Meter(phase, plan.extent, progress), client)
+    results = execute(FoldTask(source, accumulator, of_rows, record), plan, meter, client, turn)
+    whole = True
     try:
         for result in results:
-            total = accumulator.absorb(total, result.state)
-            count += result.count
+            with uninterrupted():
+                whole = False
+                total = accumulator.absorb(total, result.state)
+                count += result.count
+                turn, whole = turn + 1, True
             del result
+            record.absorbed(turn - 1, total, count)
+    except BaseException as error:
+        note_stop(error)
+        results.close()
+        if whole:
+            record.stopped(turn, total, count)
+        raise
     finally:
         results.close()
     give_back_freed_memory()
     return total, count
 
 
-def execute(task: Task, plan: Plan, meter: Meter, client: Any = None) -> Generator[LeafResult]:
-    """Yield the results of `task` for all leaves in the plan's order, from threads or from the workers of `client`."""
-    return _on_cluster(client, task, plan, meter) if client is not None else _on_threads(task, plan, meter)
+def execute(task: Task, plan: Plan, meter: Meter, client: Any = None, first: int = 0) -> Generator[LeafResult]:
+    """Yield the results of `task` for all leaves from `first` on in the plan's order, from threads or from the workers of `client`."""
+    return (
+        _on_cluster(client, task, plan, meter, first) if client is not None else _on_threads(task, plan, meter, first)
+    )
 
 
-def _on_threads(task: Task, plan: Plan, meter: Meter) -> Generator[LeafResult]:
+def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
     stop = threading.Event()
     pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
     try:
-        yield from in_order(plan, lambda leaf: pool.submit(task, leaf, stop, meter.add_block))
+        yield from in_order(plan, lambda leaf: pool.submit(task, leaf, stop, meter.add_block), first)
         _release_all(pool, plan.leaves_in_flight)
+    except BaseException as error:
+        note_stop(error)  # before the leaves end, so that they leave what they have
+        raise
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -187,16 +222,16 @@ def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:
         done.result()
 
 
-def in_order(plan: Plan, submit: Callable[[Leaf], _Future]) -> Iterator[LeafResult]:
-    """Keep a window of leaves in flight and yield their results in order, each as soon as all before it are there.
+def in_order(plan: Plan, submit: Callable[[Leaf], _Future], first: int = 0) -> Iterator[LeafResult]:
+    """Keep a window of leaves in flight and yield their results in order from `first` on, each as soon as all before it are there.
 
     An error is raised when its leaf's turn comes, so that the error of a run does not depend on who was faster.
     """
     done: queue.SimpleQueue[int] = queue.SimpleQueue()
     futures: dict[int, _Future] = {}
     arrived: set[int] = set()
-    submitted = 0
-    for turn in range(plan.n_leaves):
+    submitted = first
+    for turn in range(first, plan.n_leaves):
         while submitted < min(plan.n_leaves, turn + plan.window):
             index = submitted
             futures[index] = submit(plan.leaf(index))
@@ -211,7 +246,7 @@ def _arrived(done: queue.SimpleQueue[int], index: int, _: object) -> None:
     done.put(index)
 
 
-def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter) -> Generator[LeafResult]:
+def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
     from distributed import CancelledError
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
@@ -223,7 +258,7 @@ def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter) -> Generator[
         return future
 
     try:
-        for index, result in enumerate(in_order(plan, submit)):
+        for index, result in enumerate(in_order(plan, submit, first), first):
             meter.add(plan.leaf(index).n_rows, result.count.bytes)
             yield result
     except (KilledWorker, CancelledError, FutureCancelledError) as error:

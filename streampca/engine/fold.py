@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -41,6 +41,18 @@ def fold(accumulator: Accumulator[State, Any], blocks: Iterable[Block], n_featur
     return state
 
 
+class Record(Protocol):
+    """Where a leaf finds, and leaves, how far it has come; see `ledger.Reading`."""
+
+    def begun(self, leaf: Leaf) -> tuple[int, Any, ReadCount] | None:
+        """Return how many blocks are folded already, their state and what they cost; None if none are."""
+        ...
+
+    def folded(self, leaf: Leaf, blocks: int, state: Any, count: ReadCount) -> None:
+        """Note that so many blocks are in `state`."""
+        ...
+
+
 def run_leaf(
     source: Source,
     accumulator: Accumulator[State, Any],
@@ -48,26 +60,32 @@ def run_leaf(
     stop: threading.Event | None = None,
     on_block: Callable[[Block, ReadCount], None] | None = None,
     weights: RowWeights | None = None,
+    record: Record | None = None,
 ) -> LeafResult:
-    """Fold the blocks of `leaf`, their rows weighted; the next one is read while this one is multiplied."""
-    counts: list[ReadCount] = []
+    """Fold the blocks of `leaf`, their rows weighted; the next one is read while this one is multiplied.
 
-    def blocks() -> Iterator[Block]:
-        for block, count in read_ahead(source, leaf):
-            yield block if weights is None else weights.on(block)
-            counts.append(count)
-            if on_block is not None:
-                on_block(block, count)
-            if stop is not None and stop.is_set():
-                raise StoppedError
+    With a `record`, from where it stopped the last time.
+    """
+    found = None if record is None else record.begun(leaf)
+    done, state, total = found or (0, accumulator.init(source.shape[1]), ReadCount())
+    for block, count in read_ahead(source, leaf, done):
+        state = accumulator.update(state, block if weights is None else weights.on(block))
+        done, total = done + 1, total + count
+        if on_block is not None:
+            on_block(block, count)
+        stopped = stop is not None and stop.is_set()
+        if record is not None:
+            record.folded(leaf, done, state, total)
+        if stopped:
+            raise StoppedError
+    return LeafResult(state, total)
 
-    state = fold(accumulator, blocks(), source.shape[1])
-    return LeafResult(state, sum(counts, ReadCount()))
 
-
-def read_ahead(source: Source, leaf: Leaf) -> Iterator[tuple[Block, ReadCount]]:
-    """Yield the blocks of `leaf` in order, valid until the next one is asked for, and what each cost to read."""
-    spans = leaf.spans
+def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Block, ReadCount]]:
+    """Yield the blocks of `leaf` in order from number `first`, valid until the next one is asked for, and what each cost to read."""
+    spans = leaf.spans[first:]
+    if not spans:
+        return
     if not source.buffered:
         for start, stop in spans:
             values, count = source.read(start, stop)

@@ -83,7 +83,9 @@ def _require_plain(source: Source, parameters: Parameters) -> None:
     ):
         if found:
             other = " or missing='mean'" if parameters.solver == "gram" and what.startswith("missing") else ""
-            raise NotAvailableError(f"solver={parameters.solver!r} does not take {what}: use solver='covariance'{other}")
+            raise NotAvailableError(
+                f"solver={parameters.solver!r} does not take {what}: use solver='covariance'{other}"
+            )
 
 
 def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> NDArray[np.float64] | None:

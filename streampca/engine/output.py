@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import re
 import secrets
 import shutil
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from streampca.engine.files import flush, flush_one, output_error, write_whole
 from streampca.engine.memory import as_text
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 
@@ -112,11 +113,22 @@ class Aside:
 
     ``with Aside(path, "model") as part:`` fills `part`; the commit record is written last, everything is flushed to the
     disk before the rename. If the block fails, `part` is removed and what stood at `path` is as it was.
+
+    A run that can be gone on with names its `run_id` and says by `keeps` what of `part` is worth keeping if the block fails
+    or has failed before: names of its children; nothing, by default.
     """
 
-    def __init__(self, path: Path, kind: str, *, overwrite: bool = False, run_id: str | None = None):
-        self.path, self.kind, self.overwrite = path, kind, overwrite
-        self.run_id = run_id or secrets.token_hex(8)
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        *,
+        overwrite: bool = False,
+        run_id: str | None = None,
+        keeps: Callable[[], Collection[str]] = tuple,
+    ):
+        self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
+        self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
         self.part = path.with_name(f"{path.name}.part-{self.run_id}")
         self._new_parents: list[Path] = []
 
@@ -125,10 +137,20 @@ class Aside:
         parents = self.part.absolute().parents
         self._new_parents = [parent for parent in parents if not parent.exists()]
         try:
-            self.part.mkdir(parents=True)
+            if self._again:
+                self._clear(self.keeps())
+            self.part.mkdir(parents=True, exist_ok=self._again)
         except OSError as error:
-            raise _output_error(error, self.part) from error
+            raise output_error(error, self.part) from error
         return self.part
+
+    def _clear(self, kept: Collection[str]) -> None:
+        """Remove what is in `part`, whose name is known to this run alone, but for the children named in `kept`."""
+        if self.part.is_symlink():
+            raise OutputError(f"{self.part} is a symbolic link: expected a directory of this run; remove the link")
+        for child in self.part.iterdir() if self.part.is_dir() else ():
+            if child.name not in kept:
+                shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,21 +163,22 @@ class Aside:
         except StreamPCAError:
             raise
         except OSError as failure:
-            raise _output_error(failure, self.path) from failure
+            raise output_error(failure, self.path) from failure
         finally:
             if not committed:
                 _let_writes_end()
             # This name is known to this run alone: whatever still stands there is its own.
-            shutil.rmtree(self.part, ignore_errors=True)
+            if committed or not self.keeps():
+                shutil.rmtree(self.part, ignore_errors=True)
             if not committed:
                 self._remove_new_parents()
         # Errors of a connection carry no number, and those of a source are named already: the rest come from writing.
         if isinstance(error, OSError) and error.errno and not isinstance(error, StreamPCAError | ConnectionError):
-            raise _output_error(error, self.path) from error
+            raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
         record = {"format": f"streampca-{self.kind}", "run_id": self.run_id}
-        (self.part / RECORD).write_text(json.dumps(record) + "\n")
+        write_whole(self.part / RECORD, [json.dumps(record).encode() + b"\n"])
         flush(self.part)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
         old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")
@@ -163,7 +186,7 @@ class Aside:
             if self.path.exists():
                 self.path.rename(old)
             self.part.rename(self.path)
-            _flush_one(self.path.parent)
+            flush_one(self.path.parent)
         except BaseException:  # a signal too must not leave the earlier result under another name
             self._take_back(old)
             raise
@@ -191,22 +214,6 @@ class Aside:
                 return
 
 
-def flush(directory: Path) -> None:
-    """Force every file below `directory`, and the directories themselves, to the disk."""
-    for root, _, files in os.walk(directory):
-        for name in files:
-            _flush_one(Path(root) / name)
-        _flush_one(Path(root))
-
-
-def _flush_one(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _let_writes_end() -> None:
     """Wait a little for writes that a signal left running in zarr's thread: one that ends later would make `part` again."""
     if "zarr" not in sys.modules:
@@ -221,10 +228,16 @@ def _let_writes_end() -> None:
     sync(others())
 
 
-def _output_error(error: OSError, path: Path) -> OSError:
-    found = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpaceError(
-            f"{path}: no room to write ({found}); nothing at this path was changed: make room and start again"
-        )
-    return OutputError(f"{path} cannot be written: {found}; nothing at this path was changed")
+def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
+    """Undo and remove what the run `run_id`, which died, left beside `path`: an earlier output gets its name back."""
+    part, old = (path.with_name(f"{path.name}.{kind}-{run_id}") for kind in ("part", "old"))
+    try:
+        if old.is_dir() and not old.is_symlink():
+            if not path.exists():
+                old.rename(path)
+            elif (read_record(path) or {}).get("run_id") == run_id:
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise output_error(error, path, f"the earlier output is whole and stands at {old}") from error
+    if part.is_dir() and not part.is_symlink() and not keep_part:
+        shutil.rmtree(part, ignore_errors=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +153,12 @@ class Plan:
         data = asdict(self)
         data["notes"], data["alternatives"] = list(self.notes), list(self.alternatives)
         return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Return the plan that `to_dict` has made `data` of, also by way of JSON."""
+        tuples = {name: tuple(data[name]) for name in ("notes", "alternatives", "edges") if data[name] is not None}
+        return cls(**data | tuples)
 
     def __str__(self) -> str:
         components = "as many as the data asks for" if self.n_components is None else str(self.n_components)

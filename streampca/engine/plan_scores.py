@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _SLAB_BYTES = 8 * 2**20
 
 
-def plan_scores(source: Source, model: PCAModel | KernelModel, memory: int | str | None, threads: int | None = None) -> Plan:
+def plan_scores(
+    source: Source, model: PCAModel | KernelModel, memory: int | str | None, threads: int | None = None
+) -> Plan:
     """Return how the scores of `source` are written within the memory that is allowed.
 
     By rows; by features where the components are on disk, which are then read once and not for every block of rows,
@@ -39,7 +41,11 @@ def plan_scores(source: Source, model: PCAModel | KernelModel, memory: int | str
         by_features = plan_by_features(source, model, allowed, process, threads or n_cores())
     if by_features is not None and by_features.projected_bytes > allowed:
         by_features = None
-    if by_features is not None and not isinstance(model, KernelModel) and isinstance(model.components, StoredComponents):
+    if (
+        by_features is not None
+        and not isinstance(model, KernelModel)
+        and isinstance(model.components, StoredComponents)
+    ):
         return by_features
     least: Plan | None = None
     for rows in block_rows_to_try(source, dtype):

@@ -14,6 +14,8 @@ from streampca.accumulators.centring import refuse_not_finite, work_dtype
 from streampca.accumulators.missing import refuse_infinite
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
+from streampca.engine.interrupts import uninterrupted
+from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.memory import ALLOWANCE_BYTES
 from streampca.engine.plan import Leaf, Plan, block_rows_to_try, bytes_to_read, count_leaves
 from streampca.errors import NotAvailableError
@@ -141,11 +143,22 @@ def scores_by_features(
     """Return the scores of all samples without whitening, ``(n_samples, k)``, and what reading by features cost."""
     features = source.by_features()
     features.check()
-    scores, count = np.zeros((source.shape[0], len(model.components))), ReadCount()
+    record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.extent, progress)
+    scores, count, turn = record.begin(np.zeros((source.shape[0], len(model.components))))
+    meter.skip(plan, turn, count)
     task = PartTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
-    results = execute(task, plan, Meter("scores", plan.extent, progress), active_client(source))
-    with one_blas_thread(), closing(results):
-        for result in results:
-            scores += result.state
-            count += result.count
+    results, whole = execute(task, plan, meter, active_client(source), turn), True
+    try:
+        with one_blas_thread(), closing(results):
+            for result in results:
+                with uninterrupted():
+                    whole = False
+                    scores += result.state
+                    count, turn, whole = count + result.count, turn + 1, True
+                record.absorbed(turn - 1, scores, count)
+    except BaseException as error:
+        note_stop(error)
+        if whole:
+            record.stopped(turn, scores, count)
+        raise
     return scores, count

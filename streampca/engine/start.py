@@ -12,6 +12,7 @@ from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.accumulators.tiles import spread
 from streampca.engine.execute import Meter, ProgressCallback
+from streampca.engine.ledger import once
 from streampca.engine.parameters import Parameters
 from streampca.engine.pilot import read_pilot
 from streampca.engine.plan import Plan
@@ -56,7 +57,9 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     origin, count, basis, near = None, ReadCount(), None, False
     if sizes.pilot_rows:
         told = Meter("pilot", sizes.pilot_rows, progress).add
-        chosen, rows, count = read_pilot(sizes.pilot, source, parameters.seed, parameters.missing, told)
+        chosen, rows, count = once(
+            "pilot", lambda: read_pilot(sizes.pilot, source, parameters.seed, parameters.missing, told)
+        )
         if not source.sparse:
             origin = sampled_origin(rows, rows.dtype)
         row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]

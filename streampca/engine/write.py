@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,7 +18,10 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out
 from streampca.accumulators.sparse import refuse_stored
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
+from streampca.engine.files import flush_one, writing
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
+from streampca.engine.interrupts import uninterrupted
+from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.output import require_room
 from streampca.engine.plan import Leaf, Plan
 from streampca.engine.scores_by_features import scores_by_features
@@ -25,9 +29,11 @@ from streampca.errors import NotFiniteError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.zarr_store import strict
 from streampca.workspace import borrow
 
 _CHUNK_BYTES = 8 * 2**20
+_LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 
 
 @dataclass(frozen=True)
@@ -86,18 +92,62 @@ def write_scores(
     source.check()
     if plan.axis == "features" and isinstance(model, PCAModel):
         return _write_by_features(source, model, plan, path, progress)
-    _create(path, model, source, plan.rows_per_block)
-    count = ReadCount()
-    results = execute(
-        ScoreTask(source, model, path), plan, Meter("scores", plan.n_samples, progress), active_client(source)
-    )
-    with (
-        one_blas_thread(),
-        closing(results),
-    ):  # closed, so that no thread writes when the caller cleans up after an error
-        for result in results:
-            count += result.count
+    plan = _in_small_leaves(plan)
+    record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.n_samples, progress)
+    record.before_saving = lambda first, last: _flush_chunks(path, plan, first, last)
+    _, count, turn = record.begin(None)
+    if turn and not _are_whole(path, plan, turn):
+        record.restart()
+        count, turn = ReadCount(), 0
+    if not turn:
+        if record.ledger is not None:  # in the directory of a run: what it had written before it was killed
+            shutil.rmtree(path, ignore_errors=True)
+        _create(path, model, source, plan.rows_per_block)
+    meter.skip(plan, turn, count)
+    results = execute(ScoreTask(source, model, path), plan, meter, active_client(source), turn)
+    try:
+        # Closed, so that no thread writes when the caller cleans up after an error.
+        with one_blas_thread(), closing(results):
+            for result in results:
+                with uninterrupted():
+                    count, turn = count + result.count, turn + 1
+                record.absorbed(turn - 1, None, count)
+    except BaseException as error:
+        note_stop(error)
+        record.stopped(turn, None, count)
+        raise
     return count
+
+
+def _in_small_leaves(plan: Plan) -> Plan:
+    """Return `plan` in more leaves: scores have no state that would be merged, and a stopped run repeats less."""
+    most = max(plan.n_leaves, plan.n_blocks // _LEAF_BLOCKS)
+    return replace(plan, n_leaves=min(most, max(plan.n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight)))
+
+
+def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
+    """Tell whether the scores of the first leaves can all be read; every chunk has a checksum."""
+    try:
+        array = strict(zarr.open_array(path / "scores", mode="r"))
+        for index in range(n_leaves):
+            for start, stop in plan.leaf(index).spans:
+                array[start:stop]
+    except Exception:  # noqa: BLE001 every codec has its own
+        return False
+    return True
+
+
+def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:
+    """Force the chunks of the scores of leaves `first` to before `last` to the disk, before a ledger says that they are there."""
+    array = path / "scores"
+    rows = int(zarr.open_array(array, mode="r").chunks[0])
+    start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
+    with writing(path):
+        for chunk in range(start // rows, -(-stop // rows)):
+            flush_one(array / f"c/{chunk}/0")
+            flush_one(array / f"c/{chunk}")
+        for place in (array / "zarr.json", path / "zarr.json", array / "c", array, path, path.parent):
+            flush_one(place)
 
 
 def _write_by_features(

@@ -19,7 +19,7 @@ from streampca.engine.kinds import as_weights
 from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
-from streampca.errors import ModelError, NotAvailableError, ParameterError
+from streampca.errors import ModelError, ParameterError
 from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.kernel_pca import KernelPCA, loaded_kernel_pca
 from streampca.estimators.likelihood import Likelihood
@@ -83,8 +83,10 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Weights W such as areas (cos latitude), finite and not negative: the matrix that is decomposed is W^½ C W^½, so
         centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
         `inverse_transform` divides by it and gives the mean for features of weight 0.
-    checkpoint
-        Parameter of later versions: anything but the default raises `NotAvailableError`.
+    checkpoint : path, optional
+        A directory in which `fit` keeps what is done, every 30 s or twentieth of the work. A `fit` of the same data with
+        the same parameters that finds it goes on from there, to the same bits; it is removed when a fit is done. Another
+        one that finds it raises `OutputError`.
     sketch : {"auto", "gaussian", "count_sketch", "sparse_sign", "grouping"}
         What makes the vectors of ``solver="sketch"``; ``"auto"`` is ``"gaussian"``, the only one that a pilot informs.
     sketch_size : int or "auto"
@@ -214,7 +216,12 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        result = fit(source, parameters, progress=self.progress)
+        if self.checkpoint is None:
+            result = fit(source, parameters, progress=self.progress)
+        else:
+            from streampca.resuming import fit_with_checkpoint
+
+            result = fit_with_checkpoint(Path(self.checkpoint), source, parameters, self.progress)
         self._take(result, replace(parameters, sample_weight=None))
         if not _is_array_like(X):
             self._remember_features(source)
@@ -297,11 +304,8 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         _require_choice("solver", self.solver, _SOLVERS)
         _require_choice("missing", self.missing, _MISSING)
         self._require_sketch()
-        for name, default in (("checkpoint", None),):
-            if getattr(self, name) is not default and getattr(self, name) != default:
-                raise NotAvailableError(
-                    f"{name}={getattr(self, name)!r} is not available in this version of streampca: only {default!r} is"
-                )
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | Path):
+            raise ParameterError(f"checkpoint={self.checkpoint!r}: expected the path of a directory, or None")
         for name in ("center", "scale", "whiten"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ParameterError(f"{name}={getattr(self, name)!r}: expected True or False")
@@ -340,13 +344,20 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """Raise `ParameterError` for parameters of the approximate solvers that are out of range."""
         _require_choice("sketch", self.sketch, ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping"))
         _require_choice("recovery", self.recovery, ("nystrom", "conversion"))
-        for name, least, automatic in (("sketch_size", 1, True), ("pilot", 0, True), ("n_hashes", 1, False), ("max_passes", 1, False)):
+        for name, least, automatic in (
+            ("sketch_size", 1, True),
+            ("pilot", 0, True),
+            ("n_hashes", 1, False),
+            ("max_passes", 1, False),
+        ):
             value = getattr(self, name)
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
             if not whole and not (automatic and value == "auto"):
                 also = ', or "auto"' if automatic else ""
                 raise ParameterError(f"{name}={value!r}: expected an integer of at least {least}{also}")
-        number = isinstance(self.tolerance, int | float | np.integer | np.floating) and not isinstance(self.tolerance, bool)
+        number = isinstance(self.tolerance, int | float | np.integer | np.floating) and not isinstance(
+            self.tolerance, bool
+        )
         if self.tolerance is not None and not (number and self.tolerance >= 0):
             raise ParameterError(f"tolerance={self.tolerance!r}: expected a number of at least 0, or None for one pass")
 

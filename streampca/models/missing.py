@@ -43,7 +43,9 @@ def with_missing(
         return replace(model, missing=missing, certificate=said)
     said["missing_values"] = n_missing = int(getattr(state, "n_missing", 0))
     if clipped is None and missing == "pairwise":
-        said["statement"] += f"; {n_missing} value(s) are missing, and were taken to be missing at random in each feature"
+        said["statement"] += (
+            f"; {n_missing} value(s) are missing, and were taken to be missing at random in each feature"
+        )
     elif clipped is None:
         said["statement"] += f"; {n_missing} missing value(s) were replaced by the mean of their feature"
     else:

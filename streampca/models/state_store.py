@@ -110,12 +110,18 @@ def _read_state(path: Path, n_features: int) -> Kept:
     _require(solver in CONTINUED, path, f"solver {solver!r} is not known")
     configuration: Any = attributes["configuration"]
     _require(
-        all(type(value) in (bool, int, float, str) for value in configuration.values()), path, "its configuration is damaged"
+        all(type(value) in (bool, int, float, str) for value in configuration.values()),
+        path,
+        "its configuration is damaged",
     )
     _require(configuration.get("tile_size", 1) >= 1, path, "its tile_size is not positive")
     if name == "Sketch":
         test = np.asarray(group["test"])
-        _require(test.ndim == 2 and len(test) == n_features and test.dtype in (np.float32, np.float64), path, "its test matrix does not fit")
+        _require(
+            test.ndim == 2 and len(test) == n_features and test.dtype in (np.float32, np.float64),
+            path,
+            "its test matrix does not fit",
+        )
         key, configuration = configuration["key"], configuration | {"test": test, "key": ""}
     accumulator = getattr(accumulators, str(name))(**configuration)
     _require(name != "Sketch" or accumulator.key == key, path, "its test matrix is not the one that was saved")

@@ -230,7 +230,7 @@ USAGE = [
     (["run", "job.yaml", "--bad"], ["--bad"]),
     (["run", "job.yaml", "--set", "seed"], ["--set seed", "key.sub=value"]),
     (["run", "job.yaml", "--set", "sede=1"], ["did you mean seed?"]),
-    (["run", "job.yaml", "--resume"], ["resum", "not available"]),
+    (["run", "job.yaml", "--resume", "--set", "output.directory=elsewhere"], ["--resume", "elsewhere.checkpoint"]),
     (["run", "job.yaml", "--resume", "--fresh"], ["contradict"]),
     (["check", "good.zarr"], ["good.zarr"]),
     (["merge"], ["MODEL"]),

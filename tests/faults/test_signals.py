@@ -75,7 +75,10 @@ def test_a_signal_stops_the_run_and_leaves_what_was_there(slow_config, tmp_path,
     assert f"stopped by {number.name}" in line
     assert "start the same command again" in line
     assert "Traceback" not in err + out
-    assert picture(tmp_path) == before
+    left = picture(tmp_path)
+    if phase == "scores" and "progress is kept in out.checkpoint" in line:  # where the first reading took long enough
+        left = {name: value for name, value in left.items() if not name.startswith("out.checkpoint")}
+    assert left == before
 
 
 def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way(slow_config, tmp_path, capsys):
@@ -94,9 +97,12 @@ def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way
     assert called.status == 0
     assert "unfinished run" in called.out
     command("transform", part, tmp_path / "x.zarr", tmp_path / "s.zarr", "--quiet").refused(5, str(part))
-    kept = picture(part)
+    assert (tmp_path / "out.lock").exists()
+    other = tmp_path / "out.part-0123456789abcdef"
+    other.mkdir()
     assert call_apart("run", "c.yaml", "--quiet", directory=tmp_path).status == 0
-    assert picture(part) == kept  # another run's, as far as this one knows
+    # The lock told which directory was that of the run that died; the other may be anybody's.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "out", other.name, "x.zarr"]
 
 
 @pytest.mark.distributed

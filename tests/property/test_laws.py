@@ -235,7 +235,12 @@ LAWS = [
     Law("sketch", sketch, same_sketch, right_sketch),
     Law("sketch about zero", lambda rows: sketch(rows, center=False), same_sketch, right_sketch),
     Law("sketch scaled", lambda rows: sketch(rows, scale=True), same_sketch, right_sketch),
-    Law("sketch from one origin", lambda rows: sketch(rows, origin=rows[0].astype(np.float64)), same_sketch, right_sketch),
+    Law(
+        "sketch from one origin",
+        lambda rows: sketch(rows, origin=rows[0].astype(np.float64)),
+        same_sketch,
+        right_sketch,
+    ),
     Law("adaptive", adaptive, same_adaptive, right_adaptive),
     Law("adaptive about zero", lambda rows: adaptive(rows, center=False), same_adaptive, right_adaptive),
     Law("adaptive and shrinking", lambda rows: adaptive(rows, shrink=True), same_adaptive, right_adaptive),

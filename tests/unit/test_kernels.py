@@ -197,7 +197,10 @@ def test_what_is_known_to_be_definite() -> None:
     definite = (Linear(), Polynomial(5), RBF(), Laplacian(), Cosine(), 2 * RBF() + Linear(), Polynomial(0, coef0=-1))
     assert all(kernel.definite is True for kernel in definite)
     assert all(kernel.definite is False for kernel in (Sigmoid(), Sigmoid() + Sigmoid(0.1), Polynomial(3, coef0=-1)))
-    assert all(kernel.definite is None for kernel in (Custom(products), Polynomial(2.5), Custom(products) + RBF(), RBF() + Sigmoid()))
+    assert all(
+        kernel.definite is None
+        for kernel in (Custom(products), Polynomial(2.5), Custom(products) + RBF(), RBF() + Sigmoid())
+    )
     X = rows(60)
     for kernel in (*definite, MIXED):
         found = check_kernel(kernel, X)

@@ -1,0 +1,292 @@
+"""Whether a stopped run can be gone on with: what must be the same, and where its checkpoint is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import xxhash
+
+from streampca.engine.checkpoint import CheckpointDirectory
+from streampca.engine.ledger import Ledger, Terms, ledger_in_use
+from streampca.engine.lock import Lock
+from streampca.engine.output import read_record, tidy_after
+from streampca.errors import ConfigError, OutputError, PlanError
+from streampca.yaml_loader import load_strict
+
+if TYPE_CHECKING:
+    from streampca.config import RunConfig
+    from streampca.engine.execute import ProgressCallback
+    from streampca.engine.parameters import Fit, Parameters
+    from streampca.engine.plan import Plan
+    from streampca.sources.base import Source
+
+Notice = Callable[[str], None]
+AnyPlan = TypeVar("AnyPlan", bound="Plan")
+
+_NOT_IN_THE_BITS = ("name", "source.storage_options", "resources", "cluster", "checkpoint")
+_NOT_IN_THE_BITS_OF_OUTPUT = ("directory", "overwrite", "scores", "state")
+_VERSIONS = ("streampca", "numpy", "scipy", "blas")
+_SHAPE_OF_THE_WORK = (
+    "solver",
+    "n_samples",
+    "n_features",
+    "dtype",
+    "work_dtype",
+    "n_components",
+    "rows_per_block",
+    "n_blocks",
+    "n_leaves",
+    "tile",
+    "edges",
+    "axis",
+    "tile_groups",
+    "components_on_disk",
+    "shuffle_seed",
+    "sketch",
+)
+
+
+def checkpoint_of(output: Path) -> Path:
+    """Return the place of the checkpoint of a run with that output."""
+    output = output if output.name else output.absolute()
+    return output.with_name(f"{output.name}.checkpoint")
+
+
+def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[str, str]:
+    """Return, by name, everything that decides the bits of a run."""
+    tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
+    ignored = (*_NOT_IN_THE_BITS, *(f"output.{key}" for key in _NOT_IN_THE_BITS_OF_OUTPUT))
+    told = {key: value for key, value in tree.items() if not any(f"{key}.".startswith(f"{name}.") for name in ignored)}
+    weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
+    told |= {f"contents of {key}": _digest(value) for key, value in weights.items() if value is not None}
+    return told | _of_surroundings(source)
+
+
+def identity_of_fit(source: Source, parameters: Any) -> dict[str, str]:
+    """Return, by name, everything that decides the bits of a fit."""
+    told = {}
+    for field in fields(parameters):
+        if field.name not in ("memory", "threads"):
+            value = getattr(parameters, field.name)
+            told[field.name] = _digest(value) if isinstance(value, np.ndarray) else repr(value)
+    return told | _of_surroundings(source)
+
+
+def _of_surroundings(source: Source) -> dict[str, str]:
+    from streampca.runs import versions
+
+    found = versions()
+    return {"input": _of_input(source)} | {f"version of {name}": found[name] for name in _VERSIONS}
+
+
+def _of_input(source: Source) -> str:
+    """Return a digest of what is known of the data without reading it: of local files also names, sizes and times.
+
+    Arrays in memory are read: a digest of some of their rows would not notice a change in the others.
+    """
+    digest = xxhash.xxh3_128(source.fingerprint.encode())
+    values = getattr(source, "array", None)
+    if isinstance(values, np.ndarray) and not isinstance(values, np.memmap):
+        digest.update(_digest(values).encode())
+    rows = getattr(source, "rows", None)
+    for name in ("data", "indices", "indptr") if source.sparse else ():
+        if isinstance(getattr(rows, name, None), np.ndarray):
+            digest.update(_digest(getattr(rows, name)).encode())
+    place = Path(source.description.removeprefix("file://"))
+    inner = place / str(getattr(source, "name", None) or "")
+    for name, size, time in _files(inner if inner.exists() else place):
+        digest.update(f"{name}\0{size}\0{time}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _files(place: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield relative name, size and time of change of every file below `place`, sorted; nothing if there is none."""
+    if place.is_file():
+        found = place.stat()
+        yield "", found.st_size, found.st_mtime_ns
+    if not place.is_dir():
+        return
+    for root, directories, names in os.walk(place):
+        directories.sort()
+        for name in sorted(names):
+            path = os.path.join(root, name)
+            found = os.stat(path, follow_symlinks=True) if os.path.exists(path) else os.lstat(path)
+            yield os.path.relpath(path, place), found.st_size, found.st_mtime_ns
+
+
+def _digest(values: Any) -> str:
+    array, digest = np.asarray(values), xxhash.xxh3_128()
+    digest.update(f"{array.shape}{array.dtype}".encode())
+    rows = max(1, 2**24 // max(1, array[:1].nbytes)) if array.ndim else 1
+    for start in range(0, len(array) if array.ndim else 0, rows):
+        part = np.ascontiguousarray(array[start : start + rows])
+        if part.size:
+            digest.update(part.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, json.dumps(tree, default=str)
+
+
+def open_ledger(
+    place: CheckpointDirectory,
+    terms: Terms,
+    *,
+    resume: bool,
+    fresh: bool,
+    notice: Notice,
+    require_held: Callable[[], None] | None = None,
+) -> Ledger:
+    """Return the ledger of the run that was stopped, or a new one.
+
+    Raises
+    ------
+    OutputError
+        If a checkpoint is there whose run differs in something that decides the bits, or something foreign.
+    ConfigError
+        If `resume` is set and there is none.
+    """
+    place.require_ours()
+    found, damaged = (None, []) if fresh else place.newest()
+    for words in damaged:
+        notice(f"checkpoint {place.path}: {words}: passed over")
+    if found is None:
+        if resume and not damaged:
+            raise ConfigError(
+                f"--resume: no checkpoint of a stopped run at {place.path}: run without --resume to start"
+            )
+        if damaged:
+            notice(f"checkpoint {place.path}: nothing whole is left: starting over")
+        place.remove()
+        return Ledger(place, terms, None, require_held)
+    require_same(
+        found["identity"], terms.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
+    )
+    ledger = Ledger(place, replace(terms, run_id=found["run_id"]), found, require_held)
+    notice(f"going on with the run that was stopped: {_progress(ledger)} ({place.path})")
+    return ledger
+
+
+def require_same(before: dict[str, str], now: dict[str, str], what: str) -> None:
+    """Raise `OutputError`, which begins with `what`, naming everything that differs."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if not names:
+        return
+    told = "; ".join(_difference(name, before.get(name), now.get(name)) for name in names[:5])
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    raise OutputError(
+        f"{what}: {told}{more}: put it back as it was, or start over with --fresh (from Python: fresh=True, or remove the directory)"
+    )
+
+
+def _difference(name: str, before: str | None, now: str | None) -> str:
+    if name == "input":
+        return "the input has changed (files, sizes, times or metadata)"
+    return f"{name} was {before or 'not there'} and is {now or 'not there'}"
+
+
+def _progress(ledger: Ledger) -> str:
+    entry = ledger.present
+    if entry is None:
+        return "before the first reading"
+    begun = f" and parts of {len(entry.begun)}" if entry.begun else ""
+    return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
+
+
+def plan_to_obey(ledger: Ledger, plan: AnyPlan) -> AnyPlan:
+    """Return `plan`, or that of the stopped run where blocks or leaves would be others; `PlanError` if it does not fit now."""
+    if ledger.plan is None:
+        return plan
+    before = type(plan).from_dict(ledger.plan)
+    now = json.loads(json.dumps(plan.to_dict()))
+    if all(ledger.plan.get(name) == now.get(name) for name in _SHAPE_OF_THE_WORK):
+        return plan
+    if before.projected_bytes > plan.allowed_bytes:
+        raise PlanError(
+            f"the stopped run was planned with {before.projected_bytes:,} bytes and {plan.allowed_bytes:,} are allowed now: allow as "
+            "much as it had, or start over with --fresh"
+        )
+    return replace(before, allowed_bytes=plan.allowed_bytes)
+
+
+def run_of(place: CheckpointDirectory) -> str | None:
+    """Return the identifier of the run whose checkpoint is at `place`, None if there is none."""
+    place.require_ours()
+    run_id = (read_record(place.path) or {}).get("run_id")
+    return run_id if isinstance(run_id, str) and run_id.isalnum() else None
+
+
+def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
+    """Return the identifier of the finished run at `output`, None if there is none; a checkpoint it left goes."""
+    record = read_record(output)
+    if record is None or record.get("format") != "streampca-run":
+        return None
+    run_id = str(record.get("run_id"))
+    if (read_record(place.path) or {}).get("run_id") == run_id:
+        place.require_ours()
+        place.remove()
+    return run_id
+
+
+def tidy_after_the_dead(output: Path, lock: Lock, goes_on: str | None) -> None:
+    """Set right and remove what runs that died while they held `lock` left beside `output`; of one that goes on, its part stays."""
+    for run_id in filter(str.isalnum, lock.dead):
+        tidy_after(output, run_id, keep_part=run_id == goes_on)
+
+
+@contextmanager
+def concluding(ledger: Ledger) -> Iterator[None]:
+    """Remove the checkpoint when the block has succeeded; if it fails, say where progress is kept, if any is."""
+    try:
+        yield
+    except BaseException as error:
+        if ledger.written:
+            error.add_note(f"progress is kept in {ledger.directory.path}")
+        else:
+            ledger.remove()
+        raise
+    ledger.remove()
+
+
+def fit_with_checkpoint(
+    directory: Path, source: Source, parameters: Parameters, progress: ProgressCallback | None
+) -> Fit:
+    """Fit `source`, from where an earlier fit stopped whose checkpoint is `directory`; it is removed when the fit is done.
+
+    Raises
+    ------
+    OutputError
+        If something else stands there, or the checkpoint of another fit, or another process is at work on it.
+    """
+    from streampca.engine.execute import active_client
+    from streampca.engine.fit import fit, plan_fit
+
+    identity = identity_of_fit(source, parameters)
+    with Lock(directory, secrets.token_hex(8)) as lock:
+        terms, place = Terms(lock.run_id, identity), CheckpointDirectory(directory)
+        told = logging.getLogger("streampca").info
+        ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
+        with concluding(ledger), ledger_in_use(ledger):
+            plan = plan_to_obey(ledger, plan_fit(source, parameters, client=active_client(source)))
+            ledger.plan = plan.to_dict()
+            return fit(source, parameters, plan, progress=progress)
+
+
+def parts_kept(ledger: Ledger) -> tuple[str, ...]:
+    """Return the names of what goes on being built in the directory aside."""
+    entry = ledger.entry("scores")
+    return ("scores.zarr",) if entry is not None and entry.state is None and entry.next_leaf else ()
