@@ -51,19 +51,9 @@ def plan_fit(
         )
     parameters.selection(source)
     require_rows(source, parameters)
-    resources = Resources(
-        allowed_bytes=allowed_bytes(parameters.memory),
-        process_bytes=process_bytes(),
-        threads=parameters.threads or n_cores(),
-        scores=scores,
-        report=report,
-        kept_rows=kept_rows(source) if report else 0,
-    )
     workers = worker_threads(client)
-    if workers:
-        # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
-        process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
-        resources = replace(resources, process_bytes=process, threads=max(workers))
+    memory, threads = parameters.memory, parameters.threads
+    resources = resources_of(source, memory, threads, workers, scores=scores, report=report)
     plan = _choose(source, parameters, resources)
     edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
     if edges is not None:
@@ -74,6 +64,25 @@ def plan_fit(
     if alternatives:
         return with_alternatives(plan, source, parameters, resources, probed=probe)
     return with_time(plan, source, parameters, probed=probe)
+
+
+def resources_of(
+    source: Source, memory: int | str | None, threads: int | None, workers: list[int], *, scores: bool, report: bool
+) -> Resources:
+    """Return what a plan may use, here or on `workers`, of which each has so many threads."""
+    resources = Resources(
+        allowed_bytes=allowed_bytes(memory),
+        process_bytes=process_bytes(),
+        threads=threads or n_cores(),
+        scores=scores,
+        report=report,
+        kept_rows=kept_rows(source) if report else 0,
+    )
+    if not workers:
+        return resources
+    # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
+    process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
+    return replace(resources, process_bytes=process, threads=max(workers))
 
 
 def fit(

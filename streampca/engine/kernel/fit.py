@@ -7,10 +7,9 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from streampca.engine.execute import ProgressCallback, active_client
-from streampca.engine.fit import kept_rows, worker_threads
+from streampca.engine.fit import resources_of, worker_threads
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, figures_of, with_seconds
-from streampca.engine.memory import WORKER_PROCESS_BYTES, allowed_bytes, n_cores, process_bytes
 from streampca.engine.plan import Resources
 from streampca.errors import DataError, PlanError, StreamPCAError
 from streampca.sources.base import Source
@@ -68,18 +67,9 @@ def plan_kernel(
     n = source.shape[0]
     if n < 2:
         raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
-    resources = Resources(
-        allowed_bytes=allowed_bytes(parameters.memory),
-        process_bytes=process_bytes(),
-        threads=parameters.threads or n_cores(),
-        scores=scores,
-        report=report,
-        kept_rows=kept_rows(source) if report else 0,
-    )
     workers = worker_threads(client)
-    if workers:
-        process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
-        resources = replace(resources, process_bytes=process, threads=max(workers))
+    memory, threads = parameters.memory, parameters.threads
+    resources = resources_of(source, memory, threads, workers, scores=scores, report=report)
     method, why = _chosen(parameters, n)
     try:
         plan = method_of(method).plan(source, parameters, resources)
