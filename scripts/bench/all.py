@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import approximate
 import exact
 import memory
 import wide
-from _bench import DIRECTORY, PEERS_PYTHON, ROOT, Outcome, Row, at_least, at_most, machine
+from _bench import DIRECTORY, EXPECTED, PEERS_PYTHON, ROOT, Outcome, Row, at_least, at_most, machine
 
 sys.path.insert(0, str(DIRECTORY.parent))
 
@@ -88,7 +90,7 @@ class Case:
     data: Data
     """What it runs on."""
     measure: Callable[..., Outcome]
-    """`exact.measure` or `wide.measure`."""
+    """`measure` of `exact`, `wide` or `approximate`."""
     peers: tuple[str, ...] = ()
     """Who else runs."""
     components: int = 50
@@ -104,6 +106,7 @@ class Case:
 A = Data("a", 400_000, 1024, (8000, 1024))
 B = Data("b", 3_000_000, 1024, (8000, 1024))
 C = Data("c", 60_000, 8192, (1000, 8192))
+D = Data("d", 50_000, 30_000, (1000, 30_000))
 CASES = (
     Case(
         "a",
@@ -158,6 +161,36 @@ CASES = (
         },
     ),
     Case(
+        "c-sketch",
+        "C by a sketch in three passes, ceiling of 0.8 GB",
+        C,
+        partial(approximate.measure, passes=3),
+        ("sklearn_in_memory",),
+        memory="800MB",
+        wanted={
+            "error of fit": at_most(1e-4),
+            "sklearn_in_memory over fit": at_least(1.7),
+            "peak MiB of fit": at_most(0.8e9 / 2**20),
+            "peak over projected": at_most(1.0),
+        },
+    ),
+    Case(
+        "d",
+        "D. 50,000 x 30,000 float32 (6 GB), k = 50, by a sketch in four passes, ceiling of 1.5 GiB",
+        D,
+        partial(approximate.measure, passes=4),
+        ("sklearn_in_memory", "svd_compressed"),
+        memory="1.5GiB",
+        wanted={
+            "error of fit": at_most(1e-3),
+            "fit over floor": at_most(1.2),
+            "sklearn_in_memory over fit": at_least(1.7),
+            "svd_compressed over fit": at_least(1.7),
+            "peak MiB of fit": at_most(1.5 * 1024),
+            "peak over projected": at_most(1.0),
+        },
+    ),
+    Case(
         "e",
         "E. 2,000 x 500,000 float32, chunks of columns, k = 50, components included",
         Data("e", 2000, 500_000, (2000, 4000), noise=0.005),
@@ -192,6 +225,8 @@ CASES = (
     ),
 )
 KEYS = (*(case.key for case in CASES), "b", "memory")
+LARGE = ("d", "b")
+"""Cases that run with ``--large`` or by name."""
 
 
 def run_case(case: Case, options: argparse.Namespace) -> Outcome:
@@ -205,7 +240,7 @@ def run_case(case: Case, options: argparse.Namespace) -> Outcome:
         memory=case.memory,
         repeats=case.repeats or options.repeats,
         fresh=not options.same_process,
-        wanted=case.wanted if options.scale == 1 else {},
+        wanted=case.wanted | EXPECTED if options.scale == 1 else {},
     )
 
 
@@ -260,7 +295,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="size of the data, for a trial (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender (default: %(default)s)")
     parser.add_argument("--only", default="", help=f"comma-separated cases, of: {', '.join(KEYS)}")
-    parser.add_argument("--large", action="store_true", help="case B as well: 12 GB, some minutes")
+    parser.add_argument("--large", action="store_true", help="cases B (12 GB) and D (6 GB) as well")
     parser.add_argument("--no-peers", action="store_true", help="limits and fits alone")
     parser.add_argument("--count", type=int, default=20, help="random configurations for memory (default: %(default)s)")
     parser.add_argument(
@@ -274,10 +309,10 @@ def parse_arguments() -> argparse.Namespace:
     if not 0 < options.scale <= 1 or options.repeats < 1 or options.count < 0:
         parser.error("--scale must be in (0, 1], --repeats at least 1, --count at least 0")
     options.only = [key for key in options.only.split(",") if key] or [
-        key for key in KEYS if key != "b" or options.large
+        key for key in KEYS if key not in LARGE or options.large
     ]
-    if options.large and "b" not in options.only:
-        options.only.append("b")
+    if options.large:
+        options.only += [key for key in LARGE if key not in options.only]
     if unknown := set(options.only) - set(KEYS):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; there are {', '.join(KEYS)}")
     return options

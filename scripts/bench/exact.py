@@ -18,7 +18,7 @@ from typing import Any
 
 import limits
 import numpy as np
-from _bench import Contender, Outcome, Row, floor_seconds, medians, report, timed, with_errors
+from _bench import Contender, Outcome, Row, expected_ratio, floor_seconds, medians, report, timed, with_errors
 
 PEERS = {
     "dask_cov": {},
@@ -44,6 +44,14 @@ def fit(path: str, k: str = "50", memory: str = "", solver: str = "covariance") 
         "expected_seconds": pca.plan_.expected_seconds,
         "eigenvalues": pca.explained_variance_.tolist(),
     }
+
+
+def plan(path: str, k: str = "50", memory: str = "", solver: str = "covariance") -> Row:
+    """Plan the same fit with a probe of this machine, and return the seconds that it expects."""
+    import streampca as sp
+
+    pca = sp.PCA(int(k), solver=solver, memory=memory or None)
+    return timed(lambda: {"expected_seconds": pca.plan(path, probe=True).expected_seconds})
 
 
 def dask_cov(path: str, k: str = "50") -> Row:
@@ -193,6 +201,7 @@ def measure(
     """Run one case: limits, fit and peers in turns, then the reference."""
     entries = [
         *limits.contenders(store),
+        Contender("plan with a probe", "exact", "plan", (store, str(k), memory)),
         Contender("fit", "exact", "fit", (store, str(k), memory)),
         *(Contender(name, "exact", name, (store, str(k)), **PEERS[name]) for name in peers),
     ]
@@ -212,6 +221,7 @@ def measure(
             "peak MiB of fit": ours["peak_mib"],
             "peak over projected": ours["peak_mib"] / ours["projected_mib"],
         }
+        ratios |= expected_ratio(rows)
         if "error" in ours:
             ratios["error of fit"] = ours["error"]
         for name in peers:

@@ -16,7 +16,7 @@ from typing import Any
 
 import limits
 import numpy as np
-from _bench import Contender, Outcome, Row, floor_seconds, medians, report, timed, with_errors
+from _bench import Contender, Outcome, Row, expected_ratio, floor_seconds, medians, report, timed, with_errors
 from exact import fit as exact_fit
 
 PEERS = {"numpy_gram": {}, "sklearn_randomized": {}, "svd_compressed": {}}
@@ -115,6 +115,7 @@ def measure(
     """Run one case: limits, fit and peers in turns, then the reference."""
     entries = [
         *limits.contenders(store, "gram"),
+        Contender("plan with a probe", "exact", "plan", (store, str(k), memory, "gram")),
         Contender("fit", "wide", "fit", (store, str(k), memory)),
         *(Contender(name, "wide", name, (store, str(k)), **PEERS[name]) for name in peers),
     ]
@@ -134,6 +135,7 @@ def measure(
             "peak MiB of fit": ours["peak_mib"],
             "peak over projected": ours["peak_mib"] / ours["projected_mib"],
         }
+        ratios |= expected_ratio(rows)
         if "error" in ours:
             ratios["error of fit"] = ours["error"]
         for name in peers:
