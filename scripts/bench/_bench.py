@@ -72,7 +72,8 @@ def contend(contender: Contender, *, fresh: bool = True, timeout: float = 1800) 
     if contender.peer and not PEERS_PYTHON.exists():
         return {"failed": "not installed: scripts/bench/all --peers"}
     command = [python, str(DIRECTORY / "_bench.py"), contender.module, contender.function, *contender.arguments]
-    environment = dict(os.environ, PYTHONPATH=str(DIRECTORY))
+    beside = os.environ.get("PYTHONPATH")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(DIRECTORY), *([beside] if beside else [])]))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
     except subprocess.TimeoutExpired:

@@ -11,12 +11,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import approximate
 import exact
+import kernel
 import memory
 import wide
 from _bench import DIRECTORY, EXPECTED, PEERS_PYTHON, ROOT, Outcome, Row, at_least, at_most, machine
@@ -90,7 +92,7 @@ class Case:
     data: Data
     """What it runs on."""
     measure: Callable[..., Outcome]
-    """`measure` of `exact`, `wide` or `approximate`."""
+    """`measure` of `exact`, `wide` or `approximate`, or one of kernel PCA."""
     peers: tuple[str, ...] = ()
     """Who else runs."""
     components: int = 50
@@ -107,6 +109,27 @@ A = Data("a", 400_000, 1024, (8000, 1024))
 B = Data("b", 3_000_000, 1024, (8000, 1024))
 C = Data("c", 60_000, 8192, (1000, 8192))
 D = Data("d", 50_000, 30_000, (1000, 30_000))
+K64 = Data("k64", 100_000, 64, (8000, 64))
+
+
+def measure_landmarks(title: str, store: str, k: int, *, m: int, **options: Any) -> Outcome:
+    """Run Nyström kernel PCA as a case."""
+    del options["wanted"]
+    return replace(kernel.measure_nystrom(store, min(m, _rows_of(store) // 2), k, 0.1, **options), title=title)
+
+
+def measure_kernel_matrix(title: str, store: str, k: int, *, n: int, **options: Any) -> Outcome:
+    """Run exact kernel PCA as a case."""
+    del options["wanted"], options["memory"]
+    return replace(kernel.measure_exact(store, min(n, _rows_of(store)), k, 0.1, **options), title=title)
+
+
+def _rows_of(store: str) -> int:
+    import zarr
+
+    return int(zarr.open_array(store, mode="r").shape[0])
+
+
 CASES = (
     Case(
         "a",
@@ -176,9 +199,9 @@ CASES = (
     ),
     Case(
         "d",
-        "D. 50,000 x 30,000 float32 (6 GB), k = 50, by a sketch in four passes, ceiling of 1.5 GiB",
+        "D. 50,000 x 30,000 float32 (6 GB), k = 50, by a sketch in three passes, ceiling of 1.5 GiB",
         D,
-        partial(approximate.measure, passes=4),
+        partial(approximate.measure, passes=3),
         ("sklearn_in_memory", "svd_compressed"),
         memory="1.5GiB",
         wanted={
@@ -222,6 +245,29 @@ CASES = (
         memory="1GiB",
         repeats=1,
         wanted={"peak MiB of fit": at_most(1024), "peak over projected": at_most(1.0)},
+    ),
+    Case(
+        "kernel",
+        "Kernel PCA, 100,000 x 64 float32, RBF with γ = 0.1, m = 1,000 landmarks, k = 20",
+        K64,
+        partial(measure_landmarks, m=1000),
+        ("sklearn_features",),
+        components=20,
+    ),
+    Case(
+        "kernel-large",
+        "Kernel PCA, 10,000,000 x 16 float32, RBF with γ = 0.1, m = 500 landmarks, k = 20, ceiling of 1 GiB",
+        Data("k16", 10_000_000, 16, (65_536, 16)),
+        partial(measure_landmarks, m=500, with_reference=False),
+        components=20,
+        memory="1GiB",
+    ),
+    Case(
+        "kernel-exact",
+        "Exact kernel PCA, 8,000 x 64 float32, RBF with γ = 0.1, k = 50",
+        K64,
+        partial(measure_kernel_matrix, n=8000),
+        ("sklearn_randomized",),
     ),
 )
 KEYS = (*(case.key for case in CASES), "b", "memory")

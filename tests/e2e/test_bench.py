@@ -33,7 +33,8 @@ def everything(tmp_path_factory):
 
 def test_every_case_gives_a_table_and_no_contender_fails(everything):
     _, data, printed = everything
-    assert set(data["cases"]) == {"a", "a-zstd", "means", "b", "c", "e", "e-103", "e-120", "memory"}
+    exact = {"a", "a-zstd", "means", "b", "c", "e", "e-103", "e-120", "memory"}
+    assert set(data["cases"]) == exact | {"c-sketch", "d", "kernel", "kernel-large", "kernel-exact"}
     for case in data["cases"].values():
         assert f"### {case['title']}" in printed
         for name, row in case["rows"].items():
@@ -69,3 +70,11 @@ def test_a_contender_that_fails_is_printed_as_such(tmp_path):
     row = contend(Contender("missing", "exact", "dask_cov", (str(tmp_path / "none.zarr"),)))
     assert set(row) == {"failed"}
     assert "| missing | " in "\n".join(Outcome("t", {"missing": row}, 1.0, {}, {}).lines())
+
+
+def test_one_worker_and_two_find_the_same(tmp_path):
+    small = ("--rows", 2000, "--features", 16, "--components", 3, "--repeats", 1, "--same-process")
+    printed = bench(BENCH / "workers.py", *small, "--data", tmp_path).stdout
+    found = json.loads(printed.splitlines()[-1])
+    assert not any("failed" in row for row in found["rows"].values()), printed
+    assert found["ratios"]["runs with other eigenvalues"] == 0
