@@ -24,15 +24,22 @@ from streampca.yaml_loader import load_strict
 
 if TYPE_CHECKING:
     from streampca.config import RunConfig
-    from streampca.engine.execute import ProgressCallback
-    from streampca.engine.parameters import Fit, Parameters
     from streampca.engine.plan import Plan
     from streampca.sources.base import Source
 
 Notice = Callable[[str], None]
 AnyPlan = TypeVar("AnyPlan", bound="Plan")
+AnyFit = TypeVar("AnyFit")
 
-_NOT_IN_THE_BITS = ("name", "source.storage_options", "resources", "cluster", "checkpoint")
+_NOT_IN_THE_BITS = (
+    "name",
+    "source.storage_options",
+    "source.verify",
+    "source.follow_symlinks",
+    "resources",
+    "cluster",
+    "checkpoint",
+)
 _NOT_IN_THE_BITS_OF_OUTPUT = ("directory", "overwrite", "scores", "state")
 _VERSIONS = ("streampca", "numpy", "scipy", "blas")
 _SHAPE_OF_THE_WORK = (
@@ -77,7 +84,11 @@ def identity_of_fit(source: Source, parameters: Any) -> dict[str, str]:
     for field in fields(parameters):
         if field.name not in ("memory", "threads"):
             value = getattr(parameters, field.name)
-            told[field.name] = _digest(value) if isinstance(value, np.ndarray) else repr(value)
+            as_data = getattr(value, "to_dict", None)  # of kernels, without addresses of objects
+            if as_data is not None:
+                told[field.name] = json.dumps(as_data(), sort_keys=True)
+            else:
+                told[field.name] = _digest(value) if isinstance(value, np.ndarray) else repr(value)
     return told | _of_surroundings(source)
 
 
@@ -263,27 +274,31 @@ def concluding(ledger: Ledger) -> Iterator[None]:
 
 
 def fit_with_checkpoint(
-    directory: Path, source: Source, parameters: Parameters, progress: ProgressCallback | None
-) -> Fit:
-    """Fit `source`, from where an earlier fit stopped whose checkpoint is `directory`; it is removed when the fit is done.
+    directory: Path,
+    source: Source,
+    parameters: Any,
+    *,
+    plan: Callable[[], AnyPlan],
+    fit: Callable[[AnyPlan], AnyFit],
+) -> AnyFit:
+    """Return what `fit` makes of what `plan` returns, from where an earlier fit stopped whose checkpoint is `directory`.
+
+    The checkpoint is removed when the fit is done.
 
     Raises
     ------
     OutputError
         If something else stands there, or the checkpoint of another fit, or another process is at work on it.
     """
-    from streampca.engine.execute import active_client
-    from streampca.engine.fit import fit, plan_fit
-
     identity = identity_of_fit(source, parameters)
     with Lock(directory, secrets.token_hex(8)) as lock:
         terms, place = Terms(lock.run_id, identity), CheckpointDirectory(directory)
         told = logging.getLogger("streampca").info
         ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
         with concluding(ledger), ledger_in_use(ledger):
-            plan = plan_to_obey(ledger, plan_fit(source, parameters, client=active_client(source)))
-            ledger.plan = plan.to_dict()
-            return fit(source, parameters, plan, progress=progress)
+            obeyed = plan_to_obey(ledger, plan())
+            ledger.plan = obeyed.to_dict()
+            return fit(obeyed)
 
 
 def parts_kept(ledger: Ledger) -> tuple[str, ...]:

@@ -17,16 +17,19 @@ from streampca.engine.plan import Plan, Resources
 from streampca.errors import StreamPCAError
 from streampca.sources.base import Source
 
+_MOST_PROBED = 2**28  # decoded bytes of a block that a probe reads
+
 
 def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: bool = False) -> Plan:
     """Return `plan` with the seconds that a fit is expected to take.
 
-    From nominal rates, or with `probed` from rates that are measured by reading and folding a few blocks.
+    From nominal rates, or with `probed` from rates that are measured by reading and folding a few blocks, unless a block takes
+    so many bytes, as one of whole columns does, that this would take longer than to be told is worth.
     """
     rates = nominal_rates(plan)
-    if probed:
+    by_axis = source if plan.axis == "samples" or not probed else source.by_features()
+    if probed and by_axis.reads_of(0, min(plan.rows_per_block, by_axis.shape[0])) <= _MOST_PROBED:
         accumulator = _accumulator(plan, parameters, source)
-        by_axis = source if plan.axis == "samples" else source.by_features()
         rates = probe(by_axis, accumulator, plan)
         give_back_freed_memory()
     return replace(

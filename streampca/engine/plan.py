@@ -26,6 +26,8 @@ _TILE_THREADS_FROM = 4096  # features from which threads share one state instead
 _SMALL_STATE_BYTES = 16 * 2**20  # states up to here may wait for their turn to be merged
 _FIRST_LEAVES, _FIRST_LEAF_ROWS = 16, 8192
 _LEAF_ROWS, _LEAF_BYTES = 32768, 64 * 2**20
+_MOST_LEAVES, _LEAST_MOST = 65536, 64
+_MOST_STATES = 2**38  # bytes of states that one reading brings to the driver: minutes of its network
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Plan:
     """Seed of the order in which blocks are read; None = as they lie."""
     sketch: dict[str, Any] = field(default_factory=dict)
     """What the approximate solvers do beside: columns, pilot, passes at most, tolerance; empty for the exact ones."""
+    leaves_per_worker: int = 0
+    """Leaves that a worker of a cluster runs at once at most; 0 = as many as it has threads."""
 
     def leaves(self) -> list[Leaf]:
         """Return all leaves in the order of merging."""
@@ -234,7 +238,7 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
 
     def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         n_blocks = -(-n // rows)
-        n_leaves = count_leaves(n, n_blocks, source.row_bytes)
+        n_leaves = count_leaves(n, n_blocks, source.row_bytes, accumulator.state_bytes(d))
         small = leaves > 1 and accumulator.state_bytes(d) <= _SMALL_STATE_BYTES
         window = leaves * (2 if small else 1)
         shared = replace(accumulator, n_threads=threads_per_leaf)
@@ -329,15 +333,18 @@ def block_rows_to_try(source: Source, dtype: np.dtype[Any], block_bytes: int = B
     return rows
 
 
-def count_leaves(n: int, n_blocks: int, row_bytes: int) -> int:
+def count_leaves(n: int, n_blocks: int, row_bytes: int, state_bytes: int = 0) -> int:
     """Return a number of leaves that depends on the data alone.
 
     About sixteen as soon as each has 8,192 rows, and more, in sixteens, once each has 32,768 rows and 64 MiB: adding a
-    leaf's matrix to the total then takes less than one part in a hundred of making it.
+    leaf's matrix to the total then takes less than one part in a hundred of making it. Never more than 65,536, nor, above
+    64, than have 256 GiB of states, `state_bytes` each: driver and scheduler get through that in minutes. What would be
+    more is folded into one state where it is read.
     """
     many = min(n // _LEAF_ROWS, n * row_bytes // _LEAF_BYTES)
     if many >= 2 * _FIRST_LEAVES:
-        return int(min(many // _FIRST_LEAVES * _FIRST_LEAVES, n_blocks))
+        most = min(_MOST_LEAVES, max(_LEAST_MOST, _MOST_STATES // max(1, state_bytes)))
+        return int(min(many // _FIRST_LEAVES * _FIRST_LEAVES, n_blocks, most))
     most = max(1, min(n // _FIRST_LEAF_ROWS, n_blocks))
     if most < _FIRST_LEAVES:
         return most

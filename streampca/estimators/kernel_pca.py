@@ -10,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streampca.engine.execute import active_client
 from streampca.engine.kernel.fit import fit_kernel, plan_kernel
 from streampca.engine.kernel.parameters import METHODS, SAMPLINGS, KernelFit, KernelParameters, given_landmarks
 from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import ParameterError
 from streampca.models.kernel import KernelModel
 from streampca.models.kernel_store import save_kernel_model
 from streampca.sources import Source, open_source
@@ -63,8 +64,9 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         the data is read.
     random_state : int
         Seed of everything that is drawn; the same seed gives the same landmarks for any chunking and any workers.
-    checkpoint
-        Parameter of later versions: anything but None raises `NotAvailableError`.
+    checkpoint : path, optional
+        Directory in which progress is kept, so that the same fit goes on after a kill or a signal, with the same bits; it is
+        removed when the fit is done. Not for a kernel that is a callable, which no file can tell from another.
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
 
@@ -155,13 +157,27 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         ------
         ParameterError
             If a parameter is outside its domain.
+        OutputError
+            If `checkpoint` names something else, or is that of another fit, or is in use.
         PlanError
             If the work does not fit in `memory`, with what would.
         DataError
             If the data is missing, damaged, or not finite.
         """
         source = self._open(X)
-        result = fit_kernel(source, self._parameters(), progress=self.progress)
+        parameters = self._parameters()
+        if self.checkpoint is None:
+            result = fit_kernel(source, parameters, progress=self.progress)
+        else:
+            from streampca.resuming import fit_with_checkpoint
+
+            result = fit_with_checkpoint(
+                Path(self.checkpoint),
+                source,
+                parameters,
+                plan=lambda: plan_kernel(source, parameters, client=active_client(source)),
+                fit=lambda plan: fit_kernel(source, parameters, plan, progress=self.progress),
+            )
         self._take(result, source if not source.buffered else None)
         if not _is_array_like(X):
             self._remember_features(source)
@@ -177,7 +193,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def transform(self, X: Any) -> Any:
         """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
-        from streampca.estimators.pca import _is_dask, _map_rows, _rows_per_task
+        from streampca.estimators.pca import _is_dask, _lazy_rows, _map_rows
 
         check_is_fitted(self)
         if _is_array_like(X):
@@ -185,7 +201,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         source = self._open_fitted(X)
         if isinstance(X, np.ndarray):
             return self._model.transform(source.read(0, source.shape[0])[0])
-        lazy = X if _is_dask(X) else source.to_dask(max(1, _rows_per_task(source)))
+        lazy = X if _is_dask(X) else _lazy_rows(source)
         lazy = lazy.rechunk({1: -1}) if lazy.numblocks[1] > 1 else lazy
         return _map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
 
@@ -288,10 +304,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         number = isinstance(self.alpha, int | float | np.integer | np.floating) and not isinstance(self.alpha, bool)
         if not (number and self.alpha >= 0):
             raise ParameterError(f"alpha={self.alpha!r}: expected a number of at least 0")
-        if self.checkpoint is not None:
-            raise NotAvailableError(
-                f"checkpoint={self.checkpoint!r} is not available in this version of streampca: only None is"
-            )
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | Path):
+            raise ParameterError(f"checkpoint={self.checkpoint!r}: expected the path of a directory, or None")
         given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
         if given is None:
             _require_choice("sampling", self.sampling, SAMPLINGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from numpy.typing import NDArray
 from streampca.engine.output import Aside
 from streampca.errors import ModelError, ParameterError
 from streampca.models.kernel import KernelModel, WayBack
+from streampca.models.reading import names_of, open_strictly, read_array, require_sealed, write_attributes
 from streampca.models.store import FORMAT, FORMAT_VERSION, digest, write_array
+from streampca.sources.metadata import read_document
 
 KIND = "kernel_pca"
 _KINDS = {
@@ -73,15 +74,9 @@ def write_kernel_model(model: KernelModel, path: Path, feature_names: list[str] 
     if feature_names is not None and not source.get("feature_names"):
         source = source | {"feature_names": feature_names}
     own = {name: getattr(model, name) for name in _TYPES if name not in ("kernel", "source")}
-    group.attrs.update(
-        {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "kind": KIND,
-            "sha256": {name: digest(values) for name, values in arrays.items()},
-            **json.loads(json.dumps(own | {"kernel": kernel, "source": source})),
-        }
-    )
+    digests = {name: digest(values) for name, values in arrays.items()}
+    told = {"format": FORMAT, "version": FORMAT_VERSION, "kind": KIND, "sha256": digests}
+    write_attributes(group, told | own | {"kernel": kernel, "source": source})
 
 
 def _arrays(model: KernelModel) -> dict[str, NDArray[Any]]:
@@ -96,9 +91,9 @@ def _arrays(model: KernelModel) -> dict[str, NDArray[Any]]:
 def is_kernel_model(path: Path) -> bool:
     """Tell whether the metadata at `path` say that a kernel model is there."""
     try:
-        attributes = json.loads((path / "zarr.json").read_bytes())["attributes"]
+        attributes = read_document(path / "zarr.json")["attributes"]
         return bool(attributes["format"] == FORMAT and attributes["kind"] == KIND)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -114,7 +109,7 @@ def load_kernel_model(path: str | Path) -> KernelModel:
 
     path = Path(path)
     try:
-        group = zarr.open_group(path, mode="r")
+        group = open_strictly(path)
         attributes: dict[str, Any] = dict(group.attrs)
         arrays = {name: _read(group, name, path) for name in _KINDS if name in group}
     except ModelError:
@@ -142,6 +137,8 @@ def load_kernel_model(path: str | Path) -> KernelModel:
         kernel = kernel_from_dict(attributes["kernel"])
     except ParameterError as error:
         raise ModelError(f"{path} is not a usable model: {error}") from error
+    require_sealed(attributes, path)
+    names_of(attributes["source"], arrays["landmarks"].shape[1], path)
     way_back = None
     if "way_back_dual" in arrays:
         way_back = WayBack(arrays["way_back_scores"], arrays["way_back_dual"])
@@ -159,10 +156,7 @@ def load_kernel_model(path: str | Path) -> KernelModel:
 
 
 def _read(group: zarr.Group, name: str, path: Path) -> NDArray[Any]:
-    array = group[name]
-    fits = isinstance(array, zarr.Array) and np.dtype(array.dtype).kind == _KINDS[name] and array.nbytes <= 2**40
-    _require(fits, path, f"array {name} is not one, or of another type")
-    return np.asarray(array[...])  # type: ignore[index]
+    return read_array(group[name], _KINDS[name], f"{path} is not a usable model: array {name}")
 
 
 def _check(arrays: dict[str, NDArray[Any]], attributes: dict[str, Any], path: Path) -> None:
@@ -183,13 +177,15 @@ def _check(arrays: dict[str, NDArray[Any]], attributes: dict[str, Any], path: Pa
     _require(agree and ("way_back_scores" in arrays) == ("way_back_dual" in arrays), path, "its shapes do not agree")
     ordered = bool((values >= 0).all() and (np.diff(values) <= 0).all())
     _require(ordered, path, "its eigenvalues are not in descending order")
+    indices = arrays.get("landmark_indices", np.zeros(1, dtype=np.int64))
     ranges = {
+        "landmark_indices": bool(((indices >= 0) & (indices < attributes["n_samples"])).all()),
         "n_samples": attributes["n_samples"] > 0,
         "method": attributes["method"] in _METHODS,
         "total": bool(np.isfinite(attributes["total"])),
     }
     for name, within in ranges.items():
-        _require(within, path, f"{name} is out of range: {attributes[name]!r}")
+        _require(within, path, f"{name} is out of range: {attributes.get(name, 'rows that do not exist')!r}")
 
 
 def _require(holds: bool, path: Path, otherwise: str) -> None:

@@ -14,6 +14,7 @@ from streampca.engine.kept import AGREE, Kept
 from streampca.engine.lines import CONTINUED
 from streampca.engine.parameters import Parameters
 from streampca.errors import ModelError, ParameterError
+from streampca.models.reading import open_strictly, read_array, require_sealed, write_attributes
 from streampca.models.store import digest, write_array
 from streampca.selection import Threshold
 
@@ -35,7 +36,7 @@ def describe_state(path: str | Path) -> str:
             "none: rows can be added and models merged only where the state was saved (state=True, output.state: true)"
         )
     try:
-        attributes: dict[str, Any] = dict(zarr.open_group(Path(path) / GROUP, mode="r").attrs)
+        attributes: dict[str, Any] = dict(open_strictly(Path(path) / GROUP).attrs)
         rows, name = int(attributes["numbers"]["n_samples"]), str(attributes["accumulator"])
     except Exception as error:
         raise ModelError(f"{path} holds a state that cannot be read: {type(error).__name__}") from error
@@ -59,7 +60,8 @@ def write_state(kept: Kept, path: Path) -> None:
     for name, array in arrays.items():
         write_array(group, name, array)
     parameters = {name: _plain(getattr(kept.parameters, name)) for name in (*AGREE, "seed") if name != "feature_weight"}
-    group.attrs.update(
+    write_attributes(
+        group,
         {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -76,7 +78,7 @@ def write_state(kept: Kept, path: Path) -> None:
             "exact": kept.exact,
             "n_left_out": int(kept.n_left_out),
             "sha256": {name: digest(array) for name, array in arrays.items()},
-        }
+        },
     )
 
 
@@ -101,7 +103,7 @@ def load_state(path: str | Path, n_features: int) -> Kept | None:
 
 
 def _read_state(path: Path, n_features: int) -> Kept:
-    group = zarr.open_group(path, mode="r")
+    group = open_strictly(path)
     attributes: dict[str, Any] = dict(group.attrs)
     found = (attributes.get("format"), attributes.get("version"))
     _require(found == (FORMAT, FORMAT_VERSION), path, f"its format is {found!r}, expected {(FORMAT, FORMAT_VERSION)!r}")
@@ -116,7 +118,7 @@ def _read_state(path: Path, n_features: int) -> Kept:
     )
     _require(configuration.get("tile_size", 1) >= 1, path, "its tile_size is not positive")
     if name == "Sketch":
-        test = np.asarray(group["test"])
+        test = read_array(group["test"], "f", f"{path} is not a usable state: array test")
         _require(
             test.ndim == 2 and len(test) == n_features and test.dtype in (np.float32, np.float64),
             path,
@@ -127,11 +129,13 @@ def _read_state(path: Path, n_features: int) -> Kept:
     _require(name != "Sketch" or accumulator.key == key, path, "its test matrix is not the one that was saved")
     empty = accumulator.init(n_features)
     values = {name: _read(group, name, value, attributes, path) for name, value in _values_of(empty).items()}
+    parameters = _parameters(group, attributes, path)
+    require_sealed(attributes, path)
     return Kept(
         solver=str(solver),
         accumulator=accumulator,
         state=type(empty)(**values),
-        parameters=_parameters(group, attributes, path),
+        parameters=parameters,
         work_dtype=str(np.dtype(attributes["work_dtype"])),
         source=dict(attributes["source"]),
         magnified=float(attributes["magnified"]),
@@ -154,7 +158,7 @@ def _read(group: zarr.Group, name: str, empty: Any, attributes: dict[str, Any], 
     if not isinstance(array, zarr.Array) or array.shape != empty.shape or array.dtype != empty.dtype:
         raise ModelError(f"{path}: array {name} is not of shape {empty.shape} and type {empty.dtype}")
     out = np.empty_like(empty)  # in the memory order that the accumulator works in
-    out[...] = array[...]
+    out[...] = read_array(array, array.dtype.kind, f"{path} is not a usable state: array {name}")
     _require(
         attributes["sha256"].get(name) == digest(out), path, f"array {name} does not have the SHA-256 saved with it"
     )
@@ -170,7 +174,7 @@ def _parameters(group: zarr.Group, attributes: dict[str, Any], path: Path) -> Pa
         except ParameterError as error:
             raise ModelError(f"{path}: {error}") from error
     if "feature_weight" in group:
-        weight = np.asarray(group["feature_weight"], dtype=np.float64)
+        weight = read_array(group["feature_weight"], "f", f"{path} is not a usable state: array feature_weight")
         good = attributes["sha256"].get("feature_weight") == digest(weight)
         _require(good, path, "array feature_weight does not have the SHA-256 saved with it")
         plain["feature_weight"] = weight

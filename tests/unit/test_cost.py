@@ -129,3 +129,9 @@ def test_a_probe_from_python_and_from_the_command_line(store, tmp_path):
 )
 def test_times_for_people(seconds, text):
     assert as_seconds(seconds) == text
+
+
+def test_a_probe_does_not_read_blocks_that_are_a_good_part_of_the_data(store, monkeypatch):
+    monkeypatch.setattr("streampca.engine.alternatives._MOST_PROBED", 1000)
+    path = store(2000, 30, (500, 30))
+    assert sp.PCA(5).plan(path, probe=True).expected_by == "nominal rates"

@@ -228,6 +228,44 @@ def test_nearly_dependent_landmarks_keep_their_digits_in_float32() -> None:
     assert error.max() <= 2e-6 * wide.eigenvalues_[0]
 
 
+def test_directions_that_add_nothing_are_left_out_instead_of_whitening_every_panel() -> None:
+    rows = np.random.default_rng(3).standard_normal((20_000, 16)) * np.geomspace(1, 0.2, 16)
+    given = rows[:400].astype(np.float32)
+    found = sp.KernelPCA(20, gamma=0.04, method="nystrom", sampling=given).fit(rows.astype(np.float32))
+    truth = sp.KernelPCA(20, gamma=0.04, method="nystrom", sampling=given.astype(np.float64)).fit(rows)
+    assert found.error_["landmark_condition"] >= 1e-6 > truth.error_["landmark_condition"]
+    assert 390 < found.error_["landmark_rank"] < truth.error_["landmark_rank"] == 400
+    assert found.error_["residual_trace"] <= 1.02 * truth.error_["residual_trace"]
+    np.testing.assert_allclose(found.eigenvalues_, truth.eigenvalues_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.035])
+def test_rounding_that_does_not_average_out_is_in_the_intervals(gamma: float) -> None:
+    """Few distinct rows are rounded the same way every time; kernel values whitened late magnify that most."""
+    rows = np.round(np.random.default_rng(0).standard_normal((20_000, 4)) * 2)
+    found = sp.KernelPCA(20, gamma=gamma, method="nystrom", sampling="uniform", n_landmarks=60).fit(
+        rows.astype(np.float32)
+    )
+    truth = sp.KernelPCA(20, gamma=gamma, method="nystrom", sampling=found.landmarks_.astype(np.float64)).fit(rows)
+    lower = np.array(found.error_["eigenvalue_intervals"])[:, 0]
+    assert np.all(lower <= truth.eigenvalues_)
+    assert np.abs(found.eigenvalues_ - truth.eigenvalues_).max() <= 2e-5 * truth.eigenvalues_[0]
+
+
+def test_triangular_roots_give_what_eigenvectors_give(
+    digits: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {"n_components": 6, "n_landmarks": 80, "sampling": "uniform", **RADIAL}
+    found = sp.KernelPCA(**made).fit(digits)
+    monkeypatch.setattr("streampca.engine.kernel.nystrom.Whitening._triangular", lambda *_: None)
+    expected = sp.KernelPCA(**made).fit(digits)
+    np.testing.assert_allclose(found.eigenvalues_, expected.eigenvalues_, rtol=1e-12)
+    np.testing.assert_allclose(found.transform(digits[:50]), expected.transform(digits[:50]), atol=1e-9)
+    for name in ("residual_trace", "sigma"):
+        np.testing.assert_allclose(found.error_[name], expected.error_[name], rtol=1e-9)
+    np.testing.assert_allclose(found.error_["landmark_condition"], expected.error_["landmark_condition"], rtol=0.1)
+
+
 def test_sparse_rows(digits: NDArray[np.float64]) -> None:
     from scipy.sparse import csr_array
 

@@ -16,7 +16,7 @@ from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.engine.fit import Parameters, plan_fit
 from streampca.engine.memory import allowed_bytes, as_text
-from streampca.engine.plan import Plan, Resources, plan_covariance
+from streampca.engine.plan import Plan, Resources, count_leaves, plan_covariance
 from streampca.errors import DataError, ParameterError, PlanError
 from streampca.sources.base import ReadCount, Source
 
@@ -52,6 +52,15 @@ sources = st.builds(
     st.sampled_from(["float32", "float64", "uint8", "int16"]),
     st.integers(1, 50_000),
 )
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "d", "expected"),
+    [(10**11, 1024, 736), (10**15, 128, 65_536), (10**15, 1024, 65_536), (10**15, 8192, 1024), (10**13, 100_000, 64)],
+)
+def test_neither_leaves_nor_their_states_are_more_than_a_driver_takes_in(n_bytes: int, d: int, expected: int) -> None:
+    n = n_bytes // (4 * d)
+    assert count_leaves(n, n // 1000, 4 * d, 4 * d * d) == expected
 
 
 @settings(max_examples=150)

@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from streampca.engine.execute import ProgressCallback, active_client
-from streampca.engine.fit import resources_of, worker_threads
+from streampca.engine.fit import resources_of, saying_whose_limit
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, figures_of, with_seconds
+from streampca.engine.limits import limits_of, spread
 from streampca.engine.plan import Resources
 from streampca.errors import DataError, PlanError, StreamPCAError
 from streampca.sources.base import Source
@@ -67,20 +68,22 @@ def plan_kernel(
     n = source.shape[0]
     if n < 2:
         raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
-    workers = worker_threads(client)
+    limits = limits_of(client)
     memory, threads = parameters.memory, parameters.threads
-    resources = resources_of(source, memory, threads, workers, scores=scores, report=report)
+    resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
     method, why = _chosen(parameters, n)
     try:
-        plan = method_of(method).plan(source, parameters, resources)
+        with saying_whose_limit(resources, limits):
+            plan = method_of(method).plan(source, parameters, resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
     plan = replace(plan, reason=f"{plan.reason}; {why}")
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     if edges is not None:
         plan = replace(plan, edges=edges, n_blocks=len(edges) - 1, n_leaves=min(plan.n_leaves, len(edges) - 1))
-    if workers and "states" in plan.memory:
-        plan = _spread(plan, sum(workers))
+    if limits and "states" in plan.memory:
+        kept = sum(plan.memory[name] for name in ("process", "landmarks", "solve", "model"))
+        plan = spread(plan, limits, kept)
     if alternatives:
         others = tuple(_figures(name, source, parameters, resources) for name in _MODULES if name != method)
         plan = replace(plan, alternatives=others)
@@ -133,17 +136,3 @@ def _figures(name: str, source: Source, parameters: KernelParameters, resources:
         return {"solver": name, **figures_of(method_of(name).plan(source, parameters, resources))}
     except StreamPCAError as error:
         return {"solver": name, "fits": False, "why": str(error)}
-
-
-def _spread(plan: KernelPlan, n_threads: int) -> KernelPlan:
-    """Return `plan` for a cluster of `n_threads`; this process holds no more states than its own ceiling allows."""
-    state = plan.memory["states"] // (1 + min(plan.window, plan.n_leaves))
-    room = (
-        plan.allowed_bytes
-        - plan.memory["process"]
-        - plan.memory["landmarks"]
-        - plan.memory["solve"]
-        - plan.memory["model"]
-    )
-    window = max(1, min(2 * n_threads, room // max(1, state) - 1))
-    return replace(plan, threads=n_threads, leaves_in_flight=min(window, n_threads), window=window, threads_per_leaf=1)

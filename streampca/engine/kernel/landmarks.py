@@ -102,10 +102,10 @@ def choose_landmarks(
     count, reservoir = ReadCount(), None
     if sampling == "column_norm":
         first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
-        state, count = accumulate(source, first, plan, client=client, progress=progress)
+        state, count = accumulate(source, first, plan, client=client, progress=progress, phase="landmarks")
         reservoir = first.finalize(state).rows
     draw = _drawing(sampling, source, parameters, reservoir)
-    state, read = accumulate(source, draw, plan, client=client, progress=progress)
+    state, read = accumulate(source, draw, plan, client=client, progress=progress, phase="landmarks")
     found = draw.finalize(state)
     stands_for = _multiplicity(sampling, state, len(found.rows), source.shape[0])
     return Landmarks(found.rows, found.index, stands_for, sampling), count + read

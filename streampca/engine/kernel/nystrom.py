@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky
+from scipy.linalg.blas import dtrmm
+from scipy.linalg.lapack import dtrtri
 
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
@@ -31,10 +35,16 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
+_POWER_STEPS = 20
 CUTOFF = 1e-10
 """Share of the largest eigenvalue of the landmarks' kernel matrix below which its directions are left out."""
-_LATE_FROM = {"float32": 1e-5, "float64": 0.0}
-"""Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are."""
+_LATE_FROM = {"float32": 1e-6, "float64": 0.0}
+"""Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
+average out, as of rows of few distinct values, then costs up to 1e-5 of the largest eigenvalue (measured: 1.1e-5), else 1e-7."""
+_WELL_CONDITIONED = 1e-5
+"""Share above which all eigenvalues lie where triangular factors are as good as eigenvectors, at a tenth of the time."""
+_HARMLESS = 1e-2
+"""Share of the error that landmarks leave anyway which the directions below that share may add to it."""
 SIGNED_CUTOFF = 1e-2
 """The same for kernels that are not positive semi-definite."""
 _PRECISION = {"float32": 2e-6, "float64": 1e-12}
@@ -62,8 +72,8 @@ class Whitening:
     """A, ``(m, r)``."""
     signs: FloatArray | None
     """Signs on the diagonal of S, ``(r,)``; None where all are positive."""
-    sizes: FloatArray
-    """|w|, ``(r,)``."""
+    sizes: FloatArray | None
+    """|w|, ``(r,)``; None where A = D^(−½) L^(−T) is triangular, of a Cholesky factor L."""
     lengths: FloatArray
     """Lengths that landmarks were divided by, the root of D, ``(m,)``; ones where they were not."""
     condition: float
@@ -72,12 +82,19 @@ class Whitening:
     """Whether κ̂ stays below κ, because K_mm has no negative eigenvalues."""
 
     @classmethod
-    def of(cls, kernel: Kernel, landmarks: NDArray[Any], cutoff: float, *, center: bool) -> Whitening:
+    def of(
+        cls, kernel: Kernel, landmarks: NDArray[Any], cutoff: float, *, center: bool, late_from: float = 0.0
+    ) -> Whitening:
         """Return A = D^(−1/2) U w^(−1/2) for D^(−1/2) K_mm D^(−1/2) = U diag(w) Uᵀ, D the diagonal of K_mm, as far as w > `cutoff` · w₁.
 
         Landmarks brought to the same length span the same space, and rounding that is relative to the length of each is
         then not taken for a direction: with float32 rows and a polynomial kernel of degree 5, whose lengths differ by
         1e4, all directions stand above 1e-5, against a third without.
+
+        Directions of w ≤ `late_from` · w₁, which would make every panel be whitened by itself, at three times the flops,
+        are left out where they are worth less than a hundredth of the error that the landmarks leave: see `_harmless`.
+
+        Where all w are well above that, A = D^(−½) L^(−T) does as well as any other root, for D^(−½) K_mm D^(−½) = L Lᵀ.
 
         For kernels that are not positive semi-definite K_mm = U diag(w) Uᵀ is taken as it is, A = U |w|^(−1/2), and
         directions of |w| > 1e-2 · |w|₁ are kept; those of H K_mm H with H = 1 − 11ᵀ/m where the result is centred, which
@@ -89,9 +106,14 @@ class Whitening:
         if kernel.definite is not False and own.diagonal().min() >= 0:
             lengths = np.sqrt(np.maximum(own.diagonal(), 0.0))
             units = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+            triangular = cls._triangular(own * units * units[:, None], units, lengths)
+            if triangular is not None:
+                return triangular
             values, vectors = np.linalg.eigh(own * units * units[:, None])
             if kernel.definite or values[0] >= -1e-8 * abs(values[-1]):
-                kept = values > cutoff * values[-1]
+                kept, late = values > cutoff * values[-1], values > late_from * values[-1]
+                if _harmless(values, vectors, ~late):
+                    kept = kept & late
                 return cls._of(values[kept], vectors[:, kept], units, lengths, definite=True)
         if center:
             middle = own.mean(axis=0)
@@ -115,16 +137,63 @@ class Whitening:
         condition = float(sizes.min() / sizes.max())
         return cls(units[:, None] * vectors / roots, signs, sizes, lengths, condition, definite)
 
-    @property
-    def dual(self) -> FloatArray:
-        """Return A′ with AᵀA′ = 1, ``(m, r)``: D^½ U |w|^½, made when it is asked for."""
-        whole: FloatArray = (self.lengths**2)[:, None] * self.matrix * self.sizes
+    @classmethod
+    def _triangular(cls, unit: FloatArray, units: FloatArray, lengths: FloatArray) -> Whitening | None:
+        """Return the triangular root of K_mm, of which `unit` has ones on its diagonal; None if it is not well conditioned."""
+        largest = float(np.abs(unit).sum(axis=0).max())
+        shifted = unit - _WELL_CONDITIONED * largest * np.eye(len(unit))
+        try:
+            cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
+            factor = cholesky(unit, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return None
+        inverse, _ = dtrtri(factor, lower=1)
+        root = np.asfortranarray(units[:, None] * inverse.T)
+        return cls(root, None, None, lengths, _condition(unit, inverse), definite=True)
+
+    def centre(self, own: FloatArray, mean: FloatArray) -> FloatArray:
+        """Return c with Aᵀc = `mean`, the mean of φ, ``(m,)``, for the kernel values `own` of the landmarks."""
+        if self.sizes is None:
+            return own @ (self.matrix @ mean)
+        return (self.lengths**2) * (self.matrix @ (self.sizes * mean))
+
+    def whitened(self, scatter: FloatArray) -> FloatArray:
+        """Return Aᵀ `scatter` A for the scatter of kernel values, ``(r, r)``."""
+        a = self.matrix
+        if self.sizes is not None:
+            return a.T @ scatter @ a
+        half = dtrmm(1.0, a, scatter, trans_a=1)
+        whole: FloatArray = dtrmm(1.0, a, half, side=1)
         return whole
 
     @property
     def rank(self) -> int:
         """Return r."""
         return int(self.matrix.shape[1])
+
+
+def _condition(unit: FloatArray, inverse: FloatArray) -> float:
+    """Return the smallest eigenvalue of L Lᵀ = `unit` over the largest to some percent, by power iterations with both and L⁻¹."""
+    largest = smallest = 1.0 + 0.5 * np.cos(np.arange(len(unit)))
+    top = bottom = 1.0
+    for _ in range(_POWER_STEPS):
+        largest = unit @ (largest / np.linalg.norm(largest))
+        smallest = inverse.T @ (inverse @ (smallest / np.linalg.norm(smallest)))
+        top, bottom = float(np.linalg.norm(largest)), 1.0 / float(np.linalg.norm(smallest))
+    return bottom / top
+
+
+def _harmless(values: FloatArray, vectors: FloatArray, dropped: NDArray[np.bool_]) -> bool:
+    """Tell whether the error of the approximation stays as it is, within a hundredth, without the `dropped` directions.
+
+    What they add to it is Σ wⱼ/m on the average of the landmarks. What there is anyway is told by the landmarks as well: the
+    residual of each after all the others, 1/(K⁻¹)ᵢᵢ, of which the lower quartile counts.
+    """
+    if not dropped.any():
+        return True
+    sizes = np.maximum(values, np.finfo(np.float64).eps * values[-1])
+    residuals = 1.0 / (vectors**2 @ (1.0 / sizes))
+    return bool(sizes[dropped].sum() / len(values) <= _HARMLESS * np.quantile(residuals, 0.25))
 
 
 def run(
@@ -143,7 +212,8 @@ def run(
         landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
         work = np.dtype(plan.work_dtype)
         points = np.ascontiguousarray(landmarks.rows, dtype=work)
-        whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center)
+        late_from = _LATE_FROM[work.name]
+        whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
         features = features_of(kernel, points, whitening, plan.threads_per_leaf)
         kept = Rows(source.shape[0], keep_rows, str(source.dtype))
         give_back_freed_memory()
@@ -174,7 +244,7 @@ def projected(features: KernelFeatures, whitening: Whitening, sums: KernelSums) 
     """Return the sums of φ(x) = Aᵀ k(x), whichever features were accumulated."""
     a = whitening.matrix
     if features.matrix is None:
-        return replace(sums, mean=a.T @ sums.mean, scatter=a.T @ sums.scatter @ a)
+        return replace(sums, mean=a.T @ sums.mean, scatter=whitening.whitened(sums.scatter))
     return replace(sums, mean=sums.mean + a.T @ features.origin.astype(np.float64))
 
 
@@ -203,16 +273,16 @@ def solve_features(
         gram = gram + n * np.outer(mean, mean)
     gram = (gram + gram.T) / 2
     total = max(0.0, sums.trace - middle) if parameters.center else sums.trace
-    precision = _PRECISION[points.dtype.name]
+    precision = _precision(points.dtype.name, whitening.condition)
     values, directions = _eigenpairs(gram, whitening.signs, selection, precision, total, parameters.seed)
     if isinstance(selection, Count) and selection.n_components is None:
         kept = max(1, int(np.count_nonzero(values > precision * values[0])))
         values, directions = values[:kept], directions[:, :kept]
     coefficients = whitening.matrix @ directions
+    own = kernel(points.astype(np.float64), points.astype(np.float64))
     # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
-    centre = whitening.dual @ mean if parameters.center else np.zeros(len(points))
-    own = kernel(points.astype(np.float64), points.astype(np.float64)) - centre
-    coefficients *= signs_of(own @ coefficients)
+    centre = whitening.centre(own, mean) if parameters.center else np.zeros(len(points))
+    coefficients *= signs_of((own - centre) @ coefficients)
     certificate = _certificate(
         kernel, points, whitening, held, n, max(0.0, sums.trace - approximated), values, total, precision
     )
@@ -231,6 +301,12 @@ def solve_features(
         certificate=certificate | {"trace_of_kernel": sums.trace},
         source=source.describe(),
     )
+
+
+def _precision(work: str, condition: float) -> float:
+    """Return the rounding of eigenvalues relative to the first; more where kernel values are whitened late by a large A."""
+    late = work == "float32" and condition >= _LATE_FROM[work]
+    return max(_PRECISION[work], 2e-8 / math.sqrt(condition)) if late else _PRECISION[work]
 
 
 def _eigenpairs(

@@ -89,8 +89,8 @@ def _planned(
     """Return the plan with so many features in a block, leaves at once, and threads in each."""
     (n, d), features, (columns, leaves, threads_per_leaf) = source.shape, source.by_features(), work
     n_blocks = -(-d // columns)
-    n_leaves = count_leaves(d, n_blocks, features.row_bytes)
     state, side = accumulator.state_bytes(n), accumulator.side(n)
+    n_leaves = count_leaves(d, n_blocks, features.row_bytes, state)
     window = leaves * (2 if leaves > 1 and state <= _SMALL_STATE_BYTES else 1)
     shared = replace(accumulator, n_threads=threads_per_leaf)
     most = min(side, d) if k is None else k
