@@ -77,6 +77,9 @@ class Source(ABC):
     def check(self) -> None:  # noqa: B027
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
 
+    def hurry(self) -> None:  # noqa: B027
+        """End readings that wait for something, with an error: nobody needs them any more."""
+
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
         return (stop - start) * self.row_bytes
@@ -98,6 +101,10 @@ class Source(ABC):
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `n_rows` rows that read nothing twice, None where equal blocks do not."""
         return None
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`, for messages; none where there are no chunks."""
+        return []
 
     def part(self, start: int, stop: int) -> Source:
         """Return a source that can read rows `start` to `stop` and may have forgotten the others; sent to a worker."""

@@ -16,8 +16,12 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
-from streampca.errors import DamagedChunkError, MissingChunkError
+from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkError
 from streampca.sources.base import ReadCount
+from streampca.sources.decoding import decode_into
+from streampca.sources.digests import ChunkDigests
+from streampca.sources.links import require_inside
+from streampca.sources.metadata import most_stored
 from streampca.workspace import borrow
 
 _MAX_PARTS = 1024  # of one system call
@@ -58,14 +62,31 @@ class DirectReader:
     """Decoding of one chunk."""
     transposed: bool
     """Whether the array is stored as (features, samples)."""
+    digests: ChunkDigests | None = None
+    """What the chunks must be, or None."""
+    bounds: Path | None = None
+    """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
 
     @classmethod
-    def of(cls, array: zarr.Array[Any], store: LocalStore, transposed: bool) -> DirectReader | None:
+    def of(
+        cls,
+        array: zarr.Array[Any],
+        store: LocalStore,
+        transposed: bool,
+        digests: ChunkDigests | None = None,
+        follow_symlinks: bool = False,
+    ) -> DirectReader | None:
         """Return a reader, or None if the array is stored in a way that is left to zarr."""
         chain = _chain_v2(array.metadata) if array.metadata.zarr_format == 2 else _chain_v3(array.metadata)
         if chain is None:
             return None
-        return cls(Path(store.root) / array.path, array, chain, transposed)
+        root = Path(store.root)
+        return cls(root / array.path, array, chain, transposed, digests, None if follow_symlinks else root)
+
+    @property
+    def scatters(self) -> bool:
+        """Tell whether the part of a chunk that is wanted is read alone: values stored as they are, without a digest of the whole."""
+        return self.chain.plain and self.digests is None
 
     @property
     def chunk_bytes(self) -> int:
@@ -75,16 +96,14 @@ class DirectReader:
     @property
     def overhead_bytes(self) -> int:
         """Return the memory in bytes of the stored and the decoded chunk in hand, where they are not the block itself."""
-        if self.chain.plain:
+        if self.scatters:
             return 0
-        stored = self.chunk_bytes + self.chunk_bytes // 8 + 2**16
+        if self.chain.plain:
+            return self.chunk_bytes
+        stored = most_stored(self.chunk_bytes)
         whole_rows = not self.transposed and self.array.chunks[1] == self.array.shape[1]
         in_place = whole_rows and self.array.shape[0] % self.array.chunks[0] == 0
         return stored + (0 if in_place else self.chunk_bytes)
-
-    def exists(self, key: str) -> bool:
-        """Tell whether the chunk `key` is stored."""
-        return (self.root / key).is_file()
 
     def read(self, start: int, stop: int, out: NDArray[Any]) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return what it cost.
@@ -116,9 +135,11 @@ class DirectReader:
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
         # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
-        scattered = self.chain.plain and same and target.strides[1] == target.itemsize
+        scattered = self.scatters and same and target.strides[1] == target.itemsize
         whole = same and target.flags.c_contiguous and target.shape == self.array.chunks
         chunk = target if whole or scattered else borrow("chunk", self.array.chunks, self.chain.dtype)
+        if self.bounds is not None:
+            require_inside(self.bounds, f"{self.array.path}/{key}" if self.array.path else key)
         try:
             with open(self.root / key, "rb", buffering=0) as file:
                 stored_bytes = os.fstat(file.fileno()).st_size
@@ -161,10 +182,11 @@ class DirectReader:
             offset += row_bytes * len(some)
 
     def _decode(self, file: Any, stored_bytes: int, chunk: NDArray[Any], key: str) -> None:
-        limit = chunk.nbytes + chunk.nbytes // 8 + 2**16
+        limit = most_stored(chunk.nbytes)
         if self.chain.plain:
             if stored_bytes != self.chunk_bytes or _fill(file, memoryview(chunk.data).cast("B")) != chunk.nbytes:
                 raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
+            self._require(key, chunk.data)
             return
         if stored_bytes > limit or stored_bytes < 4:
             raise self._damaged(key, f"{stored_bytes} bytes stored for a chunk of {chunk.nbytes}")
@@ -172,6 +194,7 @@ class DirectReader:
         stored = borrow("stored", (limit,), np.uint8)[:stored_bytes]
         if _fill(file, memoryview(stored.data)) != stored_bytes:
             raise self._damaged(key, "the file was cut short while it was read")
+        self._require(key, stored.data)
         if self.chain.crc32c:
             stored, checksum = stored[:-4], int.from_bytes(stored[-4:].tobytes(), "little")
             if _crc32c(stored) != checksum:
@@ -181,16 +204,19 @@ class DirectReader:
                 raise self._damaged(key, f"{len(stored)} bytes stored, expected {chunk.nbytes}")
             chunk.reshape(-1).view(np.uint8)[:] = stored
             return
-        if self.chain.name.startswith("blosc") and (told := blosc_size(stored)) != len(stored):
-            # Blosc itself reads on behind a buffer that was cut short, where this one holds bytes of an earlier chunk.
-            raise self._damaged(key, f"{len(stored)} bytes stored, {told} expected by its header")
         try:
-            decoded = self.chain.compressor.decode(stored, out=chunk)
+            decode_into(self.chain.compressor, stored, chunk)
         except Exception as error:  # every codec has its own
             raise self._damaged(key, " ".join(str(error).split()) or type(error).__name__) from error
-        n_decoded = memoryview(decoded).nbytes
-        if n_decoded != chunk.nbytes:
-            raise self._damaged(key, f"{n_decoded} bytes after decoding, expected {chunk.nbytes}")
+
+    def _require(self, key: str, stored: memoryview) -> None:
+        """Raise `AlteredChunkError` if a chunk is not what was fingerprinted."""
+        if self.digests is None:
+            return
+        try:
+            self.digests.require(key, stored)
+        except AlteredChunkError as error:
+            raise AlteredChunkError(f"{self.root}: {error}") from None
 
     def _damaged(self, key: str, found: str) -> DamagedChunkError:
         return DamagedChunkError(
@@ -222,11 +248,6 @@ def _fill(file: Any, target: memoryview) -> int:
             break
         position += n
     return position
-
-
-def blosc_size(stored: NDArray[np.uint8]) -> int:
-    """Return the number of bytes that the header of a Blosc frame gives it; 0 where there is no whole header."""
-    return int.from_bytes(stored[12:16].tobytes(), "little") if len(stored) >= 16 else 0
 
 
 def _crc32c(data: NDArray[np.uint8]) -> int:

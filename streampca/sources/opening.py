@@ -20,6 +20,8 @@ def open_source(
     orientation: str = "samples_first",
     missing_chunks: str = "error",
     storage_options: dict[str, Any] | None = None,
+    verify: str | Path | None = None,
+    follow_symlinks: bool = False,
 ) -> Source:
     """Return the source behind `data`; reads metadata only.
 
@@ -35,6 +37,11 @@ def open_source(
         Whether a chunk that does not exist is an error, or holds the fill value.
     storage_options : dict, optional
         For URLs, handed to fsspec.
+    verify : str or Path, optional
+        File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
+        ``streampca fingerprint`` writes by default.
+    follow_symlinks : bool
+        Whether files of a local store may be symbolic links to places outside of it.
 
     Raises
     ------
@@ -43,9 +50,13 @@ def open_source(
     """
     if isinstance(data, Source):
         return data
-    options = {"orientation": orientation, "missing_chunks": missing_chunks}
+    options: dict[str, Any] = {"orientation": orientation, "missing_chunks": missing_chunks}
+    options |= {} if verify is None else {"verify": str(verify)}
+    options |= {"follow_symlinks": True} if follow_symlinks else {}
     if isinstance(data, str | Path):
         return _open_path(str(data), array, options, storage_options)
+    if verify is not None and not type(data).__module__.startswith("zarr."):
+        raise DataError(f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None")
     if isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None:
         return MappedSource(data.T if orientation == "features_first" else data, "memory map")
     if isinstance(data, np.ndarray):
@@ -70,12 +81,14 @@ def open_source(
     )
 
 
-def _open_path(path: str, array: str | None, options: dict[str, str], storage_options: dict[str, Any] | None) -> Source:
+def _open_path(path: str, array: str | None, options: dict[str, Any], storage_options: dict[str, Any] | None) -> Source:
     if path.startswith("builtin:"):
         from streampca.sources.builtin import materialise
 
         path = str(materialise(path.removeprefix("builtin:")))
     if path.endswith(".npy"):
+        if "verify" in options:
+            raise DataError(f"{path}: fingerprints are of zarr arrays, not of .npy files: leave source.verify out")
         if not Path(path).is_file():
             raise DataError(f"{path}: no such file")
         source = MappedSource.open(Path(path))

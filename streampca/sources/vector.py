@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import DataError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError, StreamPCAError
+
+_MAX_BYTES = 2**34
 
 
 def read_vector(
-    key: str, name: str, *, path: str, array: str | None, storage_options: dict[str, Any] | None = None
+    key: str,
+    name: str,
+    *,
+    path: str,
+    array: str | None,
+    storage_options: dict[str, Any] | None = None,
+    follow_symlinks: bool = False,
 ) -> NDArray[Any]:
     """Return the one-dimensional array that `name` stands for, read whole.
 
@@ -26,17 +35,19 @@ def read_vector(
         Where the data are.
     storage_options : dict, optional
         For URLs, handed to fsspec.
+    follow_symlinks : bool
+        Whether files of a local store may lie outside of it.
 
     Raises
     ------
     DataError
         If there is no such array, or it is not one-dimensional and of real numbers.
     """
-    values = _from_file(key, name) if name.endswith(".npy") else _from_group(key, name, path, array, storage_options)
-    if values.ndim != 1 or values.dtype.kind not in "biuf":
-        raise DataError(
-            f"{key}: {name} has shape {values.shape} and dtype {values.dtype}: expected one dimension of real numbers"
-        )
+    if name.endswith(".npy"):
+        values = _from_file(key, name)
+    else:
+        values = _from_group(key, name, path, array, storage_options, follow_symlinks)
+    _require_vector(key, name, values.shape, values.dtype)
     return values
 
 
@@ -52,25 +63,44 @@ def _from_file(key: str, name: str) -> NDArray[Any]:
 
 
 def _from_group(
-    key: str, name: str, path: str, array: str | None, storage_options: dict[str, Any] | None
+    key: str, name: str, path: str, array: str | None, storage_options: dict[str, Any] | None, follow_symlinks: bool
 ) -> NDArray[Any]:
     import zarr
+    from zarr.storage import LocalStore
 
-    from streampca.sources.zarr_store import strict
+    from streampca.sources.metadata import require_readable
+    from streampca.sources.remote import open_store
+    from streampca.sources.strict import StrictStore, as_stored, read_whole
 
     beside = str(PurePosixPath(array or "").parent / name)
     try:
-        node: Any = zarr.open(path, mode="r", storage_options=storage_options if "://" in path else None)
+        store = open_store(path, storage_options) if "://" in path else LocalStore(path, read_only=True)
+        node: Any = zarr.open(StrictStore(store, follow_symlinks=follow_symlinks), mode="r")
         found = [node[place] for place in (beside, name) if isinstance(node, zarr.Group) and place in node]
+    except NotAvailableError:
+        raise
+    except DataError as error:
+        raise type(error)(f"{key}: {path}: {error}") from error
     except Exception as error:
         raise DataError(f"{key}: {path} cannot be opened as a zarr group: {type(error).__name__}") from error
     if not found or not isinstance(found[0], zarr.Array):
         raise DataError(
             f"{key}: {name} is neither a path that ends in .npy nor an array beside the data in a zarr group at {path}"
         )
+    values = as_stored(found[0], f"{path}/{name}", follow_symlinks)
+    _require_vector(key, name, values.shape, np.dtype(values.dtype))
+    require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)
     try:
-        return np.asarray(strict(found[0])[...])
+        return read_whole(values)
     except StreamPCAError:
         raise
     except Exception as error:
         raise DataError(f"{key}: array {name} of {path} cannot be decoded: a chunk is damaged or cut short") from error
+
+
+def _require_vector(key: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if len(shape) != 1 or dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > _MAX_BYTES:
+        raise DataError(
+            f"{key}: {name} has shape {shape} and dtype {dtype}: expected one dimension of real numbers, of at most "
+            f"{_MAX_BYTES:,} bytes"
+        )

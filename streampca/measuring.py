@@ -1,0 +1,231 @@
+"""What is measured again of a run: accumulators that hold rows against a model, and scores against those that were stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import refuse_not_finite
+from streampca.block import Block, as_block
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+
+FloatArray = NDArray[np.float64]
+
+_PANEL_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class MeasuredState:
+    """Sums over the rows seen so far; w is a row's weight, z the row centred, scaled and weighted, s = V z its scores."""
+
+    n_samples: int
+    """Rows of positive weight that were not left out."""
+    weight: float
+    """Sum of w."""
+    offset: FloatArray
+    """Sum of w (x − mean), ``(n_features,)``."""
+    squares: FloatArray
+    """Sum of w (x − mean)², ``(n_features,)``."""
+    products: FloatArray
+    """Sum of w s sᵀ, ``(k, k)``."""
+    residual: float
+    """Sum of w ‖z − Vᵀ s‖²."""
+    longest: float
+    """Largest ‖z‖."""
+    score_errors: FloatArray
+    """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
+
+
+_LARGEST = ("longest", "score_errors")
+"""Fields that are maxima, not sums."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rows against the model of linear PCA, in float64 whatever their data type."""
+
+    model: PCAModel
+    """The model; its components are in memory."""
+    scores: Any = None
+    """The stored scores, a zarr array ``(n_samples, k)``, or None."""
+
+    def init(self, n_features: int) -> MeasuredState:
+        """Return the state of no rows."""
+        k = self.model.n_components
+        return MeasuredState(
+            0, 0.0, np.zeros(n_features), np.zeros(n_features), np.zeros((k, k)), 0.0, 0.0, np.zeros(k)
+        )
+
+    def update(self, state: MeasuredState, block: Block | NDArray[Any]) -> MeasuredState:
+        """Return `state` with the rows of `block` added.
+
+        Raises
+        ------
+        NotFiniteError
+            If a row that counts holds NaN or infinity, and the model does not leave such rows out.
+        """
+        block = as_block(block)
+        stored = None if self.scores is None else np.asarray(self.scores[block.start : block.start + len(block)])
+        step = panel_rows(block.values.shape[1])
+        for start in range(0, len(block), step):
+            part = block.part(start, start + step)
+            own = None if stored is None else stored[start : start + step]
+            state = self.absorb(state, self._measured(part, own))
+        return state
+
+    def _measured(self, block: Block, stored: NDArray[Any] | None) -> MeasuredState:
+        """Return the state of a panel of rows."""
+        weights = np.ones(len(block)) if block.weights is None else block.weights
+        centred = np.subtract(block.values, self.model.mean, dtype=np.float64)
+        finite = np.isfinite(centred).all(axis=1)
+        bad = np.flatnonzero(~finite & (weights > 0))
+        if self.model.missing == "error" and len(bad):
+            refuse_not_finite(block.values[bad[0] : bad[0] + 1], block.start + int(bad[0]))
+        centred[~finite], weights = 0.0, np.where(finite, weights, 0.0)
+        factor = self.model.weights
+        scaled = centred if factor is None else centred * factor
+        axes = np.asarray(self.model.components)
+        scores = scaled @ axes.T
+        rest = np.einsum("ij,ij->i", *[scaled - scores @ axes] * 2)
+        lengths = np.einsum("ij,ij->i", scaled, scaled)
+        return MeasuredState(
+            n_samples=int((weights > 0).sum()),
+            weight=float(weights.sum()),
+            offset=weights @ centred,
+            squares=weights @ np.square(centred),
+            products=(scores * weights[:, None]).T @ scores,
+            residual=float(weights @ rest),
+            longest=float(np.sqrt(lengths.max(initial=0.0))),
+            score_errors=self._errors(scores, stored, finite),
+        )
+
+    def _errors(self, scores: FloatArray, stored: NDArray[Any] | None, finite: NDArray[np.bool_]) -> FloatArray:
+        """Return the largest differences per component; rows that were left out must be stored as NaN."""
+        if stored is None:
+            return np.zeros(scores.shape[1])
+        expected = scores / self.model.deviations if self.model.whiten else scores
+        errors = np.abs(stored.astype(np.float64) - expected)
+        errors[~finite] = np.where(np.isnan(stored[~finite]), 0.0, np.inf)
+        largest: FloatArray = np.nan_to_num(errors, nan=np.inf, posinf=np.inf).max(axis=0, initial=0.0)
+        return largest
+
+    def merge(self, states: Sequence[MeasuredState]) -> MeasuredState:
+        """Return the state of all rows behind `states`."""
+        total = self.init(len(states[0].offset))
+        for state in states:
+            total = self.absorb(total, state)
+        return total
+
+    def absorb(self, state: MeasuredState, other: MeasuredState) -> MeasuredState:
+        """Return the state of the rows behind both."""
+        return replace(state, **_added(state, other))
+
+    def finalize(self, state: MeasuredState) -> MeasuredState:
+        """Return the state itself."""
+        return state
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return 8 * (2 * n_features + self.model.n_components * (self.model.n_components + 1) + 5)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of a panel of rows, and of the state that it adds."""
+        rows, k = min(n_rows, panel_rows(n_features)), self.model.n_components
+        return 8 * rows * (5 * n_features + 5 * k) + 3 * self.state_bytes(n_features)
+
+
+@dataclass(frozen=True)
+class KernelMeasuredState:
+    """Sums over the rows seen so far; s are the scores of a row."""
+
+    n_samples: int
+    """Rows."""
+    squares: FloatArray
+    """Sum of s², ``(k,)``."""
+    longest: float
+    """Largest modulus of a score."""
+    score_errors: FloatArray
+    """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
+    n_landmarks: int
+    """Landmarks whose rows have passed by and are the same."""
+
+
+@dataclass(frozen=True)
+class KernelMeasured:
+    """Rows against the model of kernel PCA."""
+
+    model: KernelModel
+    """The model."""
+    scores: Any = None
+    """The stored scores, a zarr array ``(n_samples, k)``, or None."""
+
+    def init(self, n_features: int) -> KernelMeasuredState:
+        """Return the state of no rows."""
+        k = self.model.n_components
+        return KernelMeasuredState(0, np.zeros(k), 0.0, np.zeros(k), 0)
+
+    def update(self, state: KernelMeasuredState, block: Block | NDArray[Any]) -> KernelMeasuredState:
+        """Return `state` with the rows of `block` added; raise `NotFiniteError` if they hold NaN or infinity."""
+        block = as_block(block)
+        refuse_not_finite(block.values, block.start)
+        scores = self.model.transform(block.values).astype(np.float64)
+        errors = np.zeros(scores.shape[1])
+        if self.scores is not None:
+            stored = np.asarray(self.scores[block.start : block.start + len(block)], dtype=np.float64)
+            errors = np.nan_to_num(np.abs(stored - scores), nan=np.inf, posinf=np.inf).max(axis=0, initial=0.0)
+        seen = KernelMeasuredState(
+            len(block), np.square(scores).sum(axis=0), float(np.abs(scores).max(initial=0.0)), errors, self._same(block)
+        )
+        return self.absorb(state, seen)
+
+    def _same(self, block: Block) -> int:
+        """Return how many landmarks are rows of `block`, as the model has them."""
+        index = self.model.landmark_indices
+        if index is None:
+            return 0
+        here = np.flatnonzero((index >= block.start) & (index < block.start + len(block)))
+        rows = block.values[index[here] - block.start].astype(self.model.landmarks.dtype)
+        return int((rows == self.model.landmarks[here]).all(axis=1).sum())
+
+    def merge(self, states: Sequence[KernelMeasuredState]) -> KernelMeasuredState:
+        """Return the state of all rows behind `states`."""
+        total = states[0]
+        for state in states[1:]:
+            total = self.absorb(total, state)
+        return total
+
+    def absorb(self, state: KernelMeasuredState, other: KernelMeasuredState) -> KernelMeasuredState:
+        """Return the state of the rows behind both."""
+        return replace(state, **_added(state, other))
+
+    def finalize(self, state: KernelMeasuredState) -> KernelMeasuredState:
+        """Return the state itself."""
+        return state
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return 8 * (2 * self.model.n_components + 3)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes beside what a transform takes."""
+        return 8 * n_rows * 4 * self.model.n_components
+
+
+def panel_rows(n_features: int) -> int:
+    """Return how many rows are measured at once: about 8 MiB of them."""
+    return max(1, _PANEL_BYTES // (8 * n_features))
+
+
+def _added(state: Any, other: Any) -> dict[str, Any]:
+    """Return every field of two states together: sums, or the larger."""
+    together = {}
+    for field in fields(state):
+        a, b = getattr(state, field.name), getattr(other, field.name)
+        largest = np.maximum(a, b) if field.name in _LARGEST else a + b
+        together[field.name] = largest
+    return together

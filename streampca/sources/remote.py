@@ -1,0 +1,365 @@
+"""Stores behind a URL: requests have time limits, what fails for a moment is asked for again, and what fails for good is named."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import errno
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, WrapperStore
+
+from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
+from streampca.sources.credentials import keep, kept, recall
+
+Answer = TypeVar("Answer")
+
+_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_CONNECTIONS = 32
+_PASSING_STATUS = frozenset({408, 425, 429})
+"""Statuses below 500 that a second request may not meet."""
+_PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"})
+"""Codes of S3, some of which come with a status of 400 or none."""
+_PASSING_NAMES = frozenset(
+    {
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "FlexibleChecksumError",
+        "HTTPClientError",
+        "IncompleteRead",
+        "IncompleteReadError",
+        "ResponseParserError",
+        "TimeoutError",
+    }
+)
+"""Classes of aiohttp, botocore and their kin for a connection that broke or an answer that was cut short."""
+_LASTING_NUMBERS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENAMETOOLONG})
+_S3 = '"streampca[s3]"'
+_CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
+"""What pip installs to have the client of a protocol."""
+_SHOWN_OPTIONS = ("endpoint_url", "region_name")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a request is repeated, and after what time."""
+
+    requests: int = 12
+    """Requests for one key, the first included."""
+    first_seconds: float = 0.2
+    """Longest wait before the second request; it doubles with every further one."""
+    longest_seconds: float = 8.0
+    """Longest wait of all."""
+
+    def wait(self, n_failed: int) -> float:
+        """Return the longest wait in seconds after so many failures."""
+        return float(min(self.longest_seconds, self.first_seconds * 2.0 ** (n_failed - 1)))
+
+    @property
+    def total_seconds(self) -> float:
+        """Return the sum of the longest waits: what a key takes at most that is refused at once each time."""
+        return sum(self.wait(n_failed) for n_failed in range(1, self.requests))
+
+
+PATIENCE = Patience()
+
+
+class RemoteStore(WrapperStore[Store]):
+    """A store behind a URL that repeats requests, each key for itself, so that a slow one holds up no other."""
+
+    def __init__(self, store: Store, url: str, options: dict[str, Any] | None = None, reopens: bool = False):
+        super().__init__(store)
+        self.url, self.options, self.reopens = url, options, reopens
+        self._running: set[asyncio.Future[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened_by = (url, options if reopens else store)
+        self._token = keep(self._opened_by) if _holds_secrets(*self._opened_by) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self._token or self._opened_by,)  # what is sent to workers is not private
+
+    def _with_store(self, store: Store) -> RemoteStore:
+        return RemoteStore(store, self.url, self.options, self.reopens)
+
+    @property
+    def portable(self) -> bool:
+        """Tell whether another process sees the same store."""
+        return protocol_of(self.url) != "memory"
+
+    @property
+    def supports_listing(self) -> bool:
+        """Tell whether the store can say which keys it holds; a plain web server cannot."""
+        return self._store.supports_listing and protocol_of(self.url) not in ("http", "https")
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return the bytes behind `key`, None if there are none; raise `StoreError` if the store does not say."""
+        return await self._patiently(key, lambda: self._store.get(key, prototype, byte_range))
+
+    async def exists(self, key: str) -> bool:
+        """Tell whether there is such a key."""
+        return await self._patiently(key, lambda: self._store.exists(key))
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys that begin with `prefix`."""
+        for key in await self._patiently(prefix, lambda: _all(self._store.list_prefix(prefix))):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield what follows `prefix`, up to the next slash."""
+        for key in await self._patiently(prefix, lambda: _all(self._store.list_dir(prefix))):
+            yield key
+
+    def hurry(self) -> None:
+        """End all that is waited for with a `StoreError`, because nobody needs it any more; called from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: [work.cancel() for work in list(self._running)])
+
+    async def _patiently(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return what `ask` returns, repeated while it fails for the moment, unless somebody is in a hurry."""
+        self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, ask))
+        self._running.add(work)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise StoreError(f"{shown(self.url)}: {key or 'the listing'}: the reading was stopped") from None
+        finally:
+            self._running.discard(work)
+
+    async def _repeatedly(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        for n_asked in range(1, PATIENCE.requests + 1):
+            try:
+                return await ask()
+            except StreamPCAError:
+                raise
+            except Exception as error:  # noqa: BLE001 clients of stores have no class of errors in common
+                if not is_passing(error):
+                    raise StoreError(self._refused(key, error)) from None
+                if n_asked == PATIENCE.requests:
+                    raise StoreError(self._given_up(key, error)) from None
+            # The wait is random so that readers who failed together do not return together; no number depends on it.
+            await asyncio.sleep(PATIENCE.wait(n_asked) * random.uniform(0.5, 1.0))  # noqa: S311
+        raise AssertionError("the last request returns or raises")
+
+    def _refused(self, key: str, error: Exception) -> str:
+        hint = "look at the address and at source.storage_options"
+        if _status_of(error) == 403 or isinstance(error, PermissionError):
+            hint = "look at the credentials in source.storage_options; some stores also refuse keys that do not exist"
+        return f"{shown(self.url)}: {key or 'the listing'} cannot be read: {self._in_words(error)}: {hint}"
+
+    def _given_up(self, key: str, error: Exception) -> str:
+        return (
+            f"{shown(self.url)}: {key or 'the listing'} cannot be read: {self._in_words(error)}, after {PATIENCE.requests} "
+            "requests: the store does not answer; start again when it does"
+        )
+
+    def _in_words(self, error: Exception) -> str:
+        """Return what the store answered, on one line and without anything of the options that may be a secret."""
+        status = _status_of(error)
+        text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
+        for secret in sorted(_texts(self.options or {}), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        text = text if len(text) <= 160 else text[:160] + "…"
+        words = [f"status {status}" if status else type(error).__name__, text]
+        return ", ".join(word for word in words if word)
+
+
+def open_store(url: str, options: dict[str, Any] | None = None) -> RemoteStore:
+    """Return the store at `url`, to be read; `options` are those of fsspec. Asks it for nothing yet.
+
+    Raises
+    ------
+    NotAvailableError
+        If the package that talks to such stores is not installed.
+    DataError
+        If there is no such protocol, or its client does not take the options.
+    """
+    protocol = protocol_of(url)
+    try:
+        store = FsspecStore.from_url(url, storage_options=_with_limits(protocol, options or {}), read_only=True)
+    except ImportError as error:
+        package = _CLIENTS.get(protocol)
+        how = f"pip install {package}" if package else f"install the fsspec client of {protocol}://"
+        raise NotAvailableError(
+            f"{shown(url)}: the package that reads {protocol}:// is not installed: {how}"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{shown(url)} cannot be opened: {type(error).__name__} of the client of {protocol}://: expected a URL such as s3://, "
+            "gs://, https:// or memory://, and in source.storage_options what fsspec takes for it"
+        ) from error
+    # Repeating requests is done here: a client that repeats each of them by itself multiplies their number.
+    if protocol in ("s3", "s3a", "gs", "gcs") and hasattr(store.fs, "retries"):
+        store.fs.retries = 1
+    _opened[id(store.fs)] = store.fs
+    return RemoteStore(store, url, options, reopens=True)
+
+
+class _Sealed(RemoteStore):
+    """A store in a process that has a token but was not told what it stands for: a scheduler, which only hands it on."""
+
+    def __init__(self, token: str):
+        super().__init__(cast(Store, None), "", reopens=True)
+        del self._store  # so that it is opened when it is first asked for
+        self._token = token
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_store":
+            raise AttributeError(name)
+        opened = _reopened(*recall(str(self._token)))
+        self.url, self._store = opened.url, opened._store
+        return self._store
+
+
+def _open_again(opened_by: str | tuple[str, Any]) -> RemoteStore:
+    """Return the store again, in this process or another, that a token or what it stands for opens."""
+    if not isinstance(opened_by, str):
+        return _reopened(*opened_by)
+    return _reopened(*recall(opened_by)) if opened_by in kept() else _Sealed(opened_by)
+
+
+def _reopened(url: str, how: Any) -> RemoteStore:
+    return RemoteStore(how, url) if isinstance(how, Store) else open_store(url, how)
+
+
+def _holds_secrets(url: str, how: Any) -> bool:
+    """Tell whether what opens a store may hold a secret: texts in its options, or a user or a query in its URL."""
+    file_system = getattr(how, "fs", None)
+    options = how if file_system is None else file_system.storage_options
+    return shown(url) != url or bool(_texts(options or {})) or bool(getattr(file_system, "storage_args", ()))
+
+
+def patient(store: Store) -> Store:
+    """Return `store`, or, if it is one of fsspec that somebody else has opened, a `RemoteStore` on it."""
+    if not isinstance(store, FsspecStore):
+        return store
+    protocol = store.fs.protocol
+    return RemoteStore(store, f"{protocol if isinstance(protocol, str) else protocol[0]}://{store.path}")
+
+
+def protocol_of(url: str) -> str:
+    """Return what stands before ``://``, of a chain of file systems the first."""
+    return url.partition("://")[0].partition("::")[0].lower()
+
+
+def shown(url: str) -> str:
+    """Return a URL without user, password and query, which may be secrets."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0]
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, place, parts.path, "", "")) if place else url.partition("?")[0]
+
+
+def is_passing(error: BaseException) -> bool:
+    """Tell whether a request that failed with `error` may succeed when it is repeated."""
+    if _code_of(error) in _PASSING_CODES:
+        return True
+    status = _status_of(error)
+    if status is not None:
+        return status >= 500 or status in _PASSING_STATUS
+    if isinstance(error, OSError):
+        return not isinstance(error, PermissionError) and error.errno not in _LASTING_NUMBERS
+    return any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__)
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that `error`, or what it was made from, tells of."""
+    for ask in (_told_by_s3, lambda it: getattr(it, "status", None), lambda it: getattr(it, "code", None)):
+        found = ask(error)  # one after the other: aiohttp warns of its second name
+        if isinstance(found, int) and not isinstance(found, bool) and 100 <= found < 600:
+            return found
+    return None
+
+
+def _told_by_s3(error: BaseException) -> Any:
+    return _response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+
+
+def _code_of(error: BaseException) -> str | None:
+    code = _response_of(error).get("Error", {}).get("Code")
+    return code if isinstance(code, str) else None
+
+
+def _response_of(error: BaseException) -> dict[str, Any]:
+    for found in (error, error.__cause__):
+        response = getattr(found, "response", None)
+        if isinstance(response, dict):
+            return response
+    return {}
+
+
+def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return `options` with time limits and without repetitions by the client, where they do not say otherwise."""
+    if protocol in ("s3", "s3a"):
+        config = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "read_timeout": _READ_SECONDS,
+            "max_pool_connections": _CONNECTIONS,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+        }
+        # One request for a chunk: no question for its size before, and no parts, which come without a checksum.
+        own = {"use_listings_cache": False, "max_concurrency": 1, **options}
+        return own | {"config_kwargs": config | dict(options.get("config_kwargs") or {})}
+    if protocol in ("http", "https"):
+        from aiohttp import ClientTimeout
+
+        client = dict(options.get("client_kwargs") or {})
+        given = client.get("timeout", _READ_SECONDS)
+        if isinstance(given, int | float):
+            client["timeout"] = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=given)
+        return {**options, "client_kwargs": client}
+    return options
+
+
+def _texts(options: Any) -> set[str]:
+    """Return all texts of some length in `options` but for addresses."""
+    if isinstance(options, dict):
+        return set().union(*(_texts(value) for key, value in options.items() if key not in _SHOWN_OPTIONS))
+    if isinstance(options, list | tuple):
+        return set().union(*map(_texts, options))
+    return {options} if isinstance(options, str) and len(options) >= 4 else set()
+
+
+async def _all(keys: AsyncIterator[str]) -> list[str]:
+    try:
+        return [key async for key in keys]
+    except FileNotFoundError:
+        return []
+
+
+_opened: dict[int, Any] = {}
+
+
+@atexit.register
+def _close_connections() -> None:
+    """End requests and close connections with the process, before the loop that they belong to is stopped; else it complains."""
+    if _opened:
+        with contextlib.suppress(Exception):
+            sync(_close_all(), timeout=2)
+        _opened.clear()
+
+
+async def _close_all() -> None:
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in left:  # of a reading that ended with an error: zarr leaves its other requests alone
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for file_system in _opened.values():
+        session, client = getattr(file_system, "_session", None), getattr(file_system, "_s3", None)
+        with contextlib.suppress(Exception):
+            if session is not None and hasattr(session, "close"):
+                await session.close()
+            if client is not None:
+                await client.__aexit__(None, None, None)
