@@ -19,7 +19,7 @@ import click
 
 from streampca import __version__
 from streampca.engine.interrupts import StopSignalError, deliver
-from streampca.errors import ConfigError, NotAvailableError, StreamPCAError
+from streampca.errors import ConfigError, StreamPCAError
 
 _SET = click.option(
     "--set",
@@ -153,6 +153,7 @@ def inspect(path: str, as_json: bool) -> None:
     "--orientation", type=click.Choice(["samples_first", "features_first"]), default="samples_first", show_default=True
 )
 @click.option("--memory", help='Ceiling for the process, such as "2GiB".')
+@click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
 @click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
 @_QUIET
 @_JSON
@@ -163,6 +164,7 @@ def transform(
     array: str | None,
     orientation: str,
     memory: str | None,
+    follow_symlinks: bool,
     overwrite: bool,
     quiet: bool,
     as_json: bool,
@@ -172,7 +174,7 @@ def transform(
     from streampca.sources import open_source
 
     estimator = load(model)
-    opened = open_source(source, array=array, orientation=orientation)
+    opened = open_source(source, array=array, orientation=orientation, follow_symlinks=follow_symlinks)
     with _progress(quiet) as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite)
@@ -216,11 +218,78 @@ def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -
 
 @cli.command()
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
-def verify(run_directory: Path) -> None:
-    """Read the data once more and measure again (not available in this version)."""
-    raise NotAvailableError(
-        "streampca verify is not available in this version: streampca inspect RUN prints what was measured"
+@_SET
+@_QUIET
+@_JSON
+def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
+    """Read the data of RUN once more and measure its numbers again: mean, variances, residual, orthonormality, scores.
+
+    Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
+    the run was made from, or give --set source.path=…; the status is 5 if anything differs.
+    """
+    from streampca.verifying import verify_run
+
+    with _progress(quiet) as progress:
+        found = verify_run(run_directory, overrides=overrides, progress=progress)
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        lines, indent = found.table()
+        for line in lines:
+            _print_wrapped(_plain(line), indent)
+        click.echo(found.summary)
+    found.require()
+
+
+@cli.command()
+@click.argument("source", type=str)
+@click.option("--array", help="Name of the array within a group.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.json.")
+@click.option(
+    "--missing-chunks",
+    type=click.Choice(["error", "fill"]),
+    default="error",
+    show_default=True,
+    help="Whether chunks may be missing; the fingerprint says which are.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a fingerprint that is there already.")
+@_QUIET
+@_JSON
+def fingerprint(
+    source: str, array: str | None, out: Path | None, missing_chunks: str, overwrite: bool, quiet: bool, as_json: bool
+) -> None:
+    """Write a digest (xxh3-128) of every stored chunk of the zarr array SOURCE, for source.verify and streampca verify.
+
+    SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
+    file stands beside a local store, and in the working directory for a URL.
+    """
+    from streampca.fingerprint import write_fingerprint
+
+    with _progress(quiet) as progress:
+        opened = _opened(source, array, missing_chunks)
+        made = write_fingerprint(opened, out, overwrite=overwrite, progress=progress)
+    if as_json:
+        _print_json(made.to_dict())
+        return
+    from streampca.engine.memory import as_text
+
+    missing = f", {made.n_missing:,} missing" if made.n_missing else ""
+    click.echo(
+        f"{made.place}: {made.n_chunks:,} chunks{missing}, {as_text(made.stored_bytes)} stored, xxh3-128 {made.whole}"
     )
+
+
+def _opened(source: str, array: str | None, missing_chunks: str) -> Any:
+    """Open a path, a URL, or the source of a configuration."""
+    from streampca.sources import open_source
+
+    if not source.endswith((".yaml", ".yml")):
+        return open_source(source, array=array, missing_chunks=missing_chunks)
+    from streampca.config import load_config
+    from streampca.runs import source_of
+
+    changes = ["source.verify=null", f"source.missing_chunks={missing_chunks}"]
+    return source_of(load_config(source, [*changes, *([f"source.array={array}"] if array else [])]))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from streampca.config_clusters import AnyCluster, ThreadsCluster
 from streampca.config_document import Document, read_text, set_at
 from streampca.config_problems import problems_of
 from streampca.config_values import (
@@ -48,6 +49,10 @@ class SourceConfig(Section):
     """Whether the array is stored as ``(n_samples, n_features)`` or the other way round."""
     missing_chunks: Literal["error", "fill"] = "error"
     """What to do about chunks that the store doesn't hold."""
+    verify: Text | None = Field(default=None, description="manifest, the path of a fingerprint, or null")
+    """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
+    follow_symlinks: Flag = False
+    """Whether files of a local store may be links to places outside of it."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options for the file system of a URL, references resolved; write them nowhere."""
 
@@ -205,59 +210,6 @@ class ResourcesConfig(Section):
         return None if self.memory is None else memory_in_bytes(self.memory)
 
 
-class ThreadsCluster(Section):
-    """A thread pool in this process."""
-
-    kind: Literal["threads"] = "threads"
-    """Says that no other process is started."""
-
-
-class LocalCluster(Section):
-    """Worker processes on this machine."""
-
-    kind: Literal["local"]
-    """Says that workers are started here."""
-    n_workers: AutoOrCount = "auto"
-    """Number of processes."""
-    threads_per_worker: AutoOrCount = "auto"
-    """Number of threads of each."""
-
-
-class TLSConfig(Section):
-    """Files that secure a connection."""
-
-    ca_file: Text
-    """Certificate of the authority."""
-    cert: Text
-    """Our certificate."""
-    key: Text
-    """Our key."""
-
-
-class AddressCluster(Section):
-    """A scheduler that runs already."""
-
-    kind: Literal["address"]
-    """Says that nothing is started."""
-    address: Text
-    """Address of the scheduler, such as ``tls://host:8786``."""
-    tls: TLSConfig | None = None
-    """Files of a secured connection."""
-
-
-class JobCluster(Section):
-    """Workers that another system starts."""
-
-    kind: Literal["slurm", "kubernetes"]
-    """The system that starts them."""
-    n_workers: Count = 1
-    """Number of workers asked for."""
-    threads_per_worker: AutoOrCount = "auto"
-    """Number of threads of each."""
-    options: Options = Field(default_factory=PrivateOptions)
-    """Passed on to the class that starts the workers."""
-
-
 class CheckpointConfig(Section):
     """How often progress is kept."""
 
@@ -300,9 +252,7 @@ class RunConfig(Section):
     """What is fitted."""
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     """What the process may use."""
-    cluster: Annotated[ThreadsCluster | LocalCluster | AddressCluster | JobCluster, Field(discriminator="kind")] = (
-        Field(default_factory=ThreadsCluster)
-    )
+    cluster: Annotated[AnyCluster, Field(discriminator="kind")] = Field(default_factory=ThreadsCluster)
     """Where the work is done."""
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     """How often progress is kept."""

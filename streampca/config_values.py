@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ _MAX_SECONDS = 366 * 86400.0
 _SIZE = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})? *[kmgtpKMGTP]?i?[bB]")
 _DURATION = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})? *(ms|s|min|h|d)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_ADDRESS = re.compile(r"(?:(?:tcp|tls)://)?(\[[0-9A-Fa-f:.]+\]|[^\s:/@?#\[\]]+):([0-9]{1,5})")
 
 
 def _need(accepted: bool) -> None:
@@ -92,6 +94,27 @@ def _every(value: Any) -> Any:
     return value
 
 
+def _wait(value: Any) -> Any:
+    _need(value is not None)
+    return _every(value)
+
+
+def _scheduler_address(value: Any) -> str:
+    found = _ADDRESS.fullmatch(_text(value))
+    _need(found is not None and 0 < int(found[2]) < 2**16)
+    return str(value)
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether the host of the address of a scheduler is this machine, by its name."""
+    found = _ADDRESS.fullmatch(address)
+    host = found[1].strip("[]") if found else ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _n_components(value: Any) -> Any:
     if isinstance(value, dict):
         _need(set(value) == {"threshold"} and type(value["threshold"]) is float and 0 < value["threshold"] < 1)
@@ -139,6 +162,13 @@ def _private(value: Any) -> Any:
     if isinstance(value, dict):
         return PrivateOptions(value)
     return [_private(item) for item in value] if isinstance(value, list) else value
+
+
+def plain_options(options: Any) -> Any:
+    """Return options as ordinary dictionaries: fsspec takes two for equal that print alike, and would use the older secret."""
+    if isinstance(options, dict):
+        return {key: plain_options(value) for key, value in options.items()}
+    return [plain_options(item) for item in options] if isinstance(options, list) else options
 
 
 class Section(BaseModel):
@@ -195,7 +225,11 @@ RunName: TypeAlias = Annotated[
 SourcePath: TypeAlias = Annotated[
     str, PlainValidator(_source_path), Field(description="a local path, a URL, or builtin:NAME")
 ]
-Directory: TypeAlias = Annotated[Path, PlainValidator(_directory), Field(description="the path of a local directory")]
+Directory: TypeAlias = Annotated[
+    Path,
+    PlainValidator(_directory),
+    Field(description="the path of a local directory, which can be copied to a store when it is complete"),
+]
 MemorySize: TypeAlias = Annotated[
     int | str | None,
     PlainValidator(_memory),
@@ -205,6 +239,14 @@ Duration: TypeAlias = Annotated[
     str | None,
     PlainValidator(_every),
     Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d), or null"),
+]
+Wait: TypeAlias = Annotated[
+    str, PlainValidator(_wait), Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d)")
+]
+SchedulerAddress: TypeAlias = Annotated[
+    str,
+    PlainValidator(_scheduler_address),
+    Field(description="the address of a scheduler, tls://HOST:PORT or tcp://HOST:PORT"),
 ]
 Sampling: TypeAlias = Annotated[
     Literal["auto", "uniform", "diagonal", "column_norm", "rpcholesky"] | tuple[int, ...],

@@ -42,6 +42,10 @@ class ClusterError(StreamPCAError, RuntimeError):
     exit_status = 3
 
 
+class BlockFailedError(ClusterError):
+    """Rows that ended every worker that read them, alone on it, as often as is tried; names them and their chunks."""
+
+
 class NoSpaceError(StreamPCAError, OSError):
     """The file system that the output goes to has, or will have, no room for it."""
 
@@ -58,8 +62,24 @@ class MissingChunkError(DataError):
     """Chunks of the store do not exist; names how many and the first of their keys."""
 
 
+class MissingInnerChunkError(MissingChunkError):
+    """A shard does not hold one of its chunks."""
+
+
 class DamagedChunkError(DataError):
     """A chunk of the store cannot be decoded, or has the wrong size; names its key and codec."""
+
+
+class AlteredChunkError(DamagedChunkError):
+    """A chunk of the store is not the one that was fingerprinted; names its key and both digests."""
+
+
+class OutsideStoreError(DataError):
+    """A file of a local store lies outside of it, by a symbolic link that was not to be followed."""
+
+
+class StoreError(DataError):
+    """A store behind a URL refuses a request, or does not answer however often it is asked; names the key and the answer."""
 
 
 class NotFiniteError(DataError):

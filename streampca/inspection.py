@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +59,10 @@ def _of_checkpoint(place: Path) -> dict[str, Any]:
 
 def _format_of(place: Path) -> str | None:
     try:
-        data = json.loads((place / "zarr.json").read_bytes())
-        return str(data["attributes"]["format"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        from streampca.sources.metadata import read_document
+
+        return str(read_document(place / "zarr.json")["attributes"]["format"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -16,8 +16,10 @@ _LABELS = {
     "fit": "reading",
     "scores": "writing scores",
     "components": "reading for components",
+    "fingerprint": "reading as stored",
+    "verify": "reading again",
 }
-_UNITS = {"components": "features"}
+_UNITS = {"components": "features", "fingerprint": "chunks"}
 
 
 def label_of(phase: str) -> str:

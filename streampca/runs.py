@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +19,8 @@ from numpy.typing import NDArray
 from streampca import runs_kernel
 from streampca.config import RunConfig, load_config
 from streampca.config_values import Threshold as ConfigThreshold
+from streampca.config_values import plain_options
+from streampca.deploy import cluster_of
 from streampca.engine.checkpoint import CheckpointDirectory
 from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
@@ -34,7 +34,7 @@ from streampca.engine.output import Aside, require_apart, require_replaceable, r
 from streampca.engine.plan import Plan
 from streampca.engine.scratch import shares_disk
 from streampca.engine.write import write_known_scores, write_scores
-from streampca.errors import ClusterError, ConfigError, ModelError, NotAvailableError, NotFiniteError
+from streampca.errors import ConfigError, ModelError, NotFiniteError
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
 from streampca.resuming import (
@@ -105,7 +105,8 @@ def run(
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
     notice : callable, optional
-        Called with a sentence when a stopped run is gone on with, or a checkpoint is found damaged.
+        Called with a sentence when a stopped run is gone on with, a checkpoint is found damaged, a dashboard is served, or
+        fewer workers come than were asked for.
 
     Raises
     ------
@@ -134,12 +135,12 @@ def run(
         terms = Terms(lock.run_id, identity, every, about)
         told = notice or (lambda _: None)
         ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=told, require_held=lock.require_held)
-        if before is not None and before != ledger.terms.run_id:
-            tidy_after(directory, before)
+        if before is not None:  # also where the run that goes on could not give the earlier output its name back
+            tidy_after(directory, before, keep_part=before == ledger.terms.run_id)
         if ledger.terms.run_id != lock.run_id:
             lock.name(ledger.terms.run_id)
         with concluding(ledger), ledger_in_use(ledger):
-            return _carry_out(config, source, parameters, ledger, progress)
+            return _carry_out(config, source, parameters, ledger, progress, told)
 
 
 def _same_run(directory: Path, identity: dict[str, str]) -> Run:
@@ -155,12 +156,13 @@ def _carry_out(
     parameters: Parameters | KernelParameters,
     ledger: Ledger,
     progress: ProgressCallback | None,
+    told: Callable[[str], None],
 ) -> Run:
     """Carry out the run of `ledger`, from where it stopped."""
     directory, run_id = config.output.directory, ledger.terms.run_id
     started, began = datetime.now(UTC), time.perf_counter()
     aside = Aside(directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger))
-    with cluster_of(config), aside as part:
+    with cluster_of(config, told), aside as part:
         plan = plan_to_obey(ledger, plan_of(config, source, parameters))
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
@@ -310,8 +312,14 @@ def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:
     written, source = getattr(config.preprocess, name), config.source
     if written is None:
         return None
-    options = dict(source.storage_options) or None
-    return read_vector(f"preprocess.{name}", written, path=source.path, array=source.array, storage_options=options)
+    return read_vector(
+        f"preprocess.{name}",
+        written,
+        path=source.path,
+        array=source.array,
+        storage_options=plain_options(source.storage_options) or None,
+        follow_symlinks=source.follow_symlinks,
+    )
 
 
 def source_of(config: RunConfig) -> Source:
@@ -322,7 +330,9 @@ def source_of(config: RunConfig) -> Source:
         array=source.array,
         orientation=source.orientation,
         missing_chunks=source.missing_chunks,
-        storage_options=dict(source.storage_options) or None,
+        verify=source.verify,
+        follow_symlinks=source.follow_symlinks,
+        storage_options=plain_options(source.storage_options) or None,
     )
 
 
@@ -333,41 +343,6 @@ def plan_of(config: RunConfig, source: Source, parameters: AnyParameters, *, pro
         return runs_kernel.plan_kernel_run(config, source, parameters, client)
     wanted = {"scores": output.scores, "report": output.report, "alternatives": True, "probe": probe}
     return plan_fit(source, parameters, client=client, **wanted)
-
-
-@contextmanager
-def cluster_of(config: RunConfig) -> Iterator[None]:
-    """Start or join the cluster that `config` names, for as long as the block lasts."""
-    cluster = config.cluster
-    if cluster.kind == "threads":
-        yield
-        return
-    if cluster.kind not in ("local", "address"):
-        raise NotAvailableError(
-            f"cluster.kind: {cluster.kind} is not available in this version of streampca: use threads, local or address"
-        )
-    from distributed import Client
-
-    if cluster.kind == "address":
-        if cluster.tls is not None:
-            raise NotAvailableError("cluster.tls is not available in this version of streampca")
-        try:
-            client = Client(cluster.address, timeout="20s")  # type: ignore[no-untyped-call]
-        except (OSError, ValueError) as error:
-            raise ClusterError(f"no scheduler answers at {cluster.address}: {error}") from error
-        with client:
-            yield
-        return
-    from distributed import LocalCluster
-
-    workers = None if cluster.n_workers == "auto" else cluster.n_workers
-    threads = None if cluster.threads_per_worker == "auto" else cluster.threads_per_worker
-    # On the loopback, without a dashboard; the ceiling is kept by the plan, not by killing workers.
-    # A worker would log the arguments of a task that fails, and its traceback: the error itself comes back to us.
-    options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0, "silence_logs": logging.CRITICAL}
-    local = LocalCluster(n_workers=workers, threads_per_worker=threads, **options)  # type: ignore[no-untyped-call]
-    with local, Client(local):  # type: ignore[no-untyped-call]
-        yield
 
 
 def _manifest(config: RunConfig, source: Source, fitted: AnyFit, scores: ReadCount | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,8 @@ class ComponentsTask:
     Components beyond the rank are drawn, addressed by component and feature, and are made orthogonal in the end.
     """
 
+    common: ClassVar[str] = "axes"
+    """What is the same for all leaves."""
     source: Source
     """The data by features."""
     gram: Gram

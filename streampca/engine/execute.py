@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from streampca.engine.interrupts import uninterrupted
 from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Leaf, Plan
-from streampca.errors import ClusterError
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import release
 
@@ -34,7 +32,7 @@ class Progress:
     """How far a reading of the source has come."""
 
     phase: str
-    """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"`` where a solver has them."""
+    """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"``, ``"landmarks"`` where a solver has them."""
     rows: int
     """Rows done."""
     n_samples: int
@@ -51,6 +49,9 @@ OnBlock = Callable[[Block, ReadCount], None]
 
 class Task(Protocol):
     """What is done with a leaf; sent to the worker that does it."""
+
+    common: ClassVar[str]
+    """Name of the field that is the same for all leaves and may be large; a dataclass has it."""
 
     @property
     def source(self) -> Source:
@@ -69,6 +70,9 @@ class Task(Protocol):
 @dataclass(frozen=True)
 class FoldTask:
     """Fold the blocks of a leaf into a state of its own."""
+
+    common: ClassVar[str] = "accumulator"
+    """What is the same for all leaves."""
 
     source: Source
     """Where the rows come from."""
@@ -191,9 +195,11 @@ def accumulate(
 
 def execute(task: Task, plan: Plan, meter: Meter, client: Any = None, first: int = 0) -> Generator[LeafResult]:
     """Yield the results of `task` for all leaves from `first` on in the plan's order, from threads or from the workers of `client`."""
-    return (
-        _on_cluster(client, task, plan, meter, first) if client is not None else _on_threads(task, plan, meter, first)
-    )
+    if client is None:
+        return _on_threads(task, plan, meter, first)
+    from streampca.engine.cluster import on_cluster
+
+    return on_cluster(client, task, plan, meter, first)
 
 
 def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
@@ -204,6 +210,8 @@ def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generat
         _release_all(pool, plan.leaves_in_flight)
     except BaseException as error:
         note_stop(error)  # before the leaves end, so that they leave what they have
+        stop.set()
+        task.source.hurry()
         raise
     finally:
         stop.set()
@@ -246,32 +254,6 @@ def _arrived(done: queue.SimpleQueue[int], index: int, _: object) -> None:
     done.put(index)
 
 
-def _on_cluster(client: Any, task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
-    from distributed import CancelledError
-    from distributed.client import FutureCancelledError
-    from distributed.scheduler import KilledWorker
-
-    name = f"streampca-{secrets.token_hex(6)}"
-
-    def submit(leaf: Leaf) -> _Future:
-        future: _Future = client.submit(_on_worker, task.for_leaf(leaf), leaf, pure=False, key=f"{name}-{leaf.index}")
-        return future
-
-    try:
-        for index, result in enumerate(in_order(plan, submit, first), first):
-            meter.add(plan.leaf(index).n_rows, result.count.bytes)
-            yield result
-    except (KilledWorker, CancelledError, FutureCancelledError) as error:
-        raise ClusterError(
-            f"the cluster lost a task for good ({type(error).__name__}): {error}; look at the memory and the logs of its workers"
-        ) from error
-
-
-def _on_worker(task: Task, leaf: Leaf) -> LeafResult:
-    threadpool_limits(1)  # for good: a worker has no use for more, and tasks beside this one may run at the same time
-    return task(leaf)
-
-
 def active_client(source: Source) -> Any:
     """Return the active `distributed.Client` if there is one and the source can be opened by its workers, else None."""
     import sys
@@ -281,6 +263,10 @@ def active_client(source: Source) -> Any:
     from distributed import get_client
 
     try:
-        return get_client()
+        client = get_client()
     except ValueError:
         return None
+    from streampca.engine.credentials import give_credentials
+
+    give_credentials(client)
+    return client

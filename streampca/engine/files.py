@@ -10,12 +10,14 @@ import errno
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
+from streampca.engine.memory import as_text
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 
 TEMPORARY = re.compile(r"\.streampca-[0-9a-f]{12}\.tmp")
@@ -38,8 +40,19 @@ def output_error(error: OSError, path: Path, meaning: str = "nothing at this pat
     """Return the named error for a failure to write at `path`."""
     found = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpaceError(f"{path}: no room to write ({found}); {meaning}: make room and start again")
+        return NoSpaceError(
+            f"{path}: no room to write ({found}{_free(error, path)}); {meaning}: make room and start again"
+        )
     return OutputError(f"{path} cannot be written: {found}; {meaning}")
+
+
+def _free(error: OSError, path: Path) -> str:
+    """Return how much room there is, where the lack of it is that of a file system."""
+    if error.errno != errno.ENOSPC:
+        return ""
+    with suppress(OSError, StopIteration):
+        return f", {as_text(shutil.disk_usage(next(p for p in path.absolute().parents if p.exists())).free)} free"
+    return ""
 
 
 def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from streampca.engine.alternatives import with_alternatives, with_time
 from streampca.engine.execute import ProgressCallback, active_client
 from streampca.engine.kinds import require_rows
+from streampca.engine.limits import WorkerLimits, limits_of, spread, tightest
 from streampca.engine.lines import line_of
 from streampca.engine.memory import WORKER_PROCESS_BYTES, allowed_bytes, n_cores, process_bytes
 from streampca.engine.parameters import Fit, Parameters
@@ -51,25 +54,33 @@ def plan_fit(
         )
     parameters.selection(source)
     require_rows(source, parameters)
-    workers = worker_threads(client)
+    limits = limits_of(client)
     memory, threads = parameters.memory, parameters.threads
-    resources = resources_of(source, memory, threads, workers, scores=scores, report=report)
-    plan = _choose(source, parameters, resources)
+    resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    with saying_whose_limit(resources, limits):
+        plan = _choose(source, parameters, resources)
     edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
     if edges is not None:
         n_blocks = len(edges) - 1
         plan = replace(plan, edges=edges, n_blocks=n_blocks, n_leaves=min(plan.n_leaves, n_blocks))
-    if workers:
-        plan = _spread(plan, sum(workers))
+    if limits:
+        kept = plan.memory["process"] + plan.memory.get("solve", 0) + plan.memory.get("model", 0)
+        plan = spread(plan, limits, kept)
     if alternatives:
         return with_alternatives(plan, source, parameters, resources, probed=probe)
     return with_time(plan, source, parameters, probed=probe)
 
 
 def resources_of(
-    source: Source, memory: int | str | None, threads: int | None, workers: list[int], *, scores: bool, report: bool
+    source: Source,
+    memory: int | str | None,
+    threads: int | None,
+    limits: list[WorkerLimits],
+    *,
+    scores: bool,
+    report: bool,
 ) -> Resources:
-    """Return what a plan may use, here or on `workers`, of which each has so many threads."""
+    """Return what a plan may use here, or in each of the workers with such `limits`."""
     resources = Resources(
         allowed_bytes=allowed_bytes(memory),
         process_bytes=process_bytes(),
@@ -78,11 +89,28 @@ def resources_of(
         report=report,
         kept_rows=kept_rows(source) if report else 0,
     )
-    if not workers:
+    if not limits:
         return resources
     # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
     process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
-    return replace(resources, process_bytes=process, threads=max(workers))
+    resources = replace(resources, process_bytes=process, threads=max(each.threads for each in limits))
+    least = tightest(limits)
+    if least is not None and least - WORKER_PROCESS_BYTES < resources.allowed_bytes - process:
+        return replace(resources, allowed_bytes=least, process_bytes=WORKER_PROCESS_BYTES)
+    return resources
+
+
+@contextmanager
+def saying_whose_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterator[None]:
+    """Let a `PlanError` say that it is a worker whose memory does not do, if it is one."""
+    try:
+        yield
+    except PlanError as error:
+        if resources.allowed_bytes != tightest(limits):
+            raise
+        raise PlanError(
+            f"{error}; the ceiling is that of the worker with the least memory: give workers more, or have fewer on a machine"
+        ) from error
 
 
 def fit(
@@ -99,14 +127,6 @@ def fit(
     line = line_of(plan.solver)
     found = line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
     return replace(found, model=replace(found.model, source=found.model.source | {"solver": plan.solver}))
-
-
-def _spread(plan: Plan, n_threads: int) -> Plan:
-    """Return `plan` for a cluster of `n_threads`; this process holds no more states than its own ceiling allows."""
-    state = plan.memory["states"] // (1 + min(plan.window, plan.n_leaves))
-    room = plan.allowed_bytes - plan.memory["process"] - plan.memory.get("solve", 0) - plan.memory.get("model", 0)
-    window = max(1, min(2 * n_threads, room // max(1, state) - 1))
-    return replace(plan, threads=n_threads, leaves_in_flight=min(window, n_threads), window=window, threads_per_leaf=1)
 
 
 def kept_rows(source: Source) -> int:
@@ -143,10 +163,3 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
         raise PlanError("; ".join(refusals))
     plan = min(found, key=lambda plan: plan.expected_seconds or 0.0)
     return replace(plan, notes=(*plan.notes, *refusals))
-
-
-def worker_threads(client: Any) -> list[int]:
-    """Return the threads of each worker of `client`; none without a cluster."""
-    if client is None:
-        return []
-    return [int(worker["nthreads"]) for worker in client.scheduler_info(n_workers=-1)["workers"].values()] or [1]

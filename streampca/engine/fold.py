@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
+from streampca.engine.attempts import read_patiently
 from streampca.engine.plan import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import borrow, release
@@ -88,7 +89,7 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
         return
     if not source.buffered:
         for start, stop in spans:
-            values, count = source.read(start, stop)
+            values, count = read_patiently(source, start, stop)
             yield Block(values, start), count
         return
 
@@ -98,7 +99,7 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
             out = borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
         else:
             out = borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
-        return reader.submit(source.read, start, stop, out)
+        return reader.submit(read_patiently, source, start, stop, out)
 
     with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as reader:
         coming = submit(0)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import psutil
 
-from streampca.engine.files import temporary_beside, write_whole, writing
+from streampca.engine.files import TEMPORARY, temporary_beside, write_whole, writing
 from streampca.errors import OutputError
 
 FORMAT = "streampca-lock"
@@ -97,6 +97,7 @@ class Lock:
             write_whole(own, [self._own])
             for _ in range(_TRIES):
                 if _link(own, self.path) or self._take_over(own):
+                    self._tidy()
                     return
                 time.sleep(0.05)
             raise OutputError(f"{self.path} changes hands all the time: expected one run at a time; start again later")
@@ -135,6 +136,16 @@ class Lock:
             return True
         finally:
             os.close(handle)
+
+    def _tidy(self) -> None:
+        """Remove what runs of this machine that died while they made their locks left in this directory."""
+        found: list[Path] = []
+        with suppress(OSError):  # a directory that may be written to may yet not be listed
+            found = [child for child in self.path.parent.iterdir() if TEMPORARY.fullmatch(child.name)]
+        for child in found:
+            with suppress(OSError):  # also where it is no lock, or gone meanwhile
+                if _is_dead(_read(child.read_bytes(), child)):
+                    child.unlink()
 
     def _is_own(self) -> bool:
         try:
@@ -221,6 +232,12 @@ def _read(content: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise OutputError(f"{path} is not a lock of streampca, or is damaged: if no run is at work here, remove it")
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Tell whether a holder was a process of this machine and is gone, for sure."""
+    here = holder.get("host") == socket.gethostname() and holder.get("place") == _place() != ""
+    return here and _started(holder["pid"]) != holder.get("started")
 
 
 def _alive(holder: dict[str, Any], path: Path, own: Path) -> bool:

@@ -56,6 +56,10 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
     """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
+    if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
+        raise OutputError(
+            f"{path} names a URL: expected a local directory; write there, and copy it to the store when it is complete"
+        )
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
     if not path.exists():
@@ -201,7 +205,7 @@ class Aside:
             if old.exists() and not self.path.exists():
                 old.rename(self.path)
         except OSError as error:
-            raise OutputError(
+            raise type(output_error(error, self.path))(
                 f"{self.path} cannot be renamed ({error.strerror}): the earlier {self.kind}, if any, is whole and stands at {old}"
             ) from error
 

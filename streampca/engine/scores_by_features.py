@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,8 @@ def _width(model: PCAModel, columns: int) -> int:
 class PartTask:
     """What the features of a leaf give to the scores."""
 
+    common: ClassVar[str] = "model"
+    """What is the same for all leaves."""
     source: Source
     """The data by features."""
     model: PCAModel

@@ -7,7 +7,7 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import zarr
@@ -25,11 +25,11 @@ from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.output import require_room
 from streampca.engine.plan import Leaf, Plan
 from streampca.engine.scores_by_features import scores_by_features
-from streampca.errors import NotFiniteError
+from streampca.errors import NotFiniteError, OutputError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.zarr_store import strict
+from streampca.sources.strict import strict
 from streampca.workspace import borrow
 
 _CHUNK_BYTES = 8 * 2**20
@@ -40,6 +40,8 @@ _LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 class ScoreTask:
     """Transform the blocks of a leaf and write each as one chunk."""
 
+    common: ClassVar[str] = "model"
+    """What is the same for all leaves."""
     source: Source
     """Where the rows come from."""
     model: PCAModel | KernelModel
@@ -64,6 +66,10 @@ class ScoreTask:
                 (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
                 raise NotFiniteError(
                     f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
+                )
+            if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
+                raise OutputError(
+                    f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
                 )
             array[block.start : block.start + n_rows] = scores
             total += count
@@ -99,6 +105,8 @@ def write_scores(
     if turn and not _are_whole(path, plan, turn):
         record.restart()
         count, turn = ReadCount(), 0
+    if turn:
+        _sweep(path)
     if not turn:
         if record.ledger is not None:  # in the directory of a run: what it had written before it was killed
             shutil.rmtree(path, ignore_errors=True)
@@ -135,6 +143,13 @@ def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
     except Exception:  # noqa: BLE001 every codec has its own
         return False
     return True
+
+
+def _sweep(path: Path) -> None:
+    """Remove chunks that were being written when the run was killed: zarr writes each aside, under a name of its own."""
+    with writing(path):
+        for found in path.rglob("*.partial"):
+            found.unlink()
 
 
 def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streampca.engine.execute import active_client
 from streampca.engine.fit import Fit, Parameters, fit, plan_fit
 from streampca.engine.kept import AGREE, kept_of
 from streampca.engine.kinds import as_weights
@@ -25,6 +26,7 @@ from streampca.estimators.kernel_pca import KernelPCA, loaded_kernel_pca
 from streampca.estimators.likelihood import Likelihood
 from streampca.models.kernel_store import is_kernel_model, load_kernel_model
 from streampca.models.pca import PCAModel
+from streampca.models.reading import names_of
 from streampca.models.state_store import load_state, write_state
 from streampca.models.store import load_model, save_model
 from streampca.models.stored_components import StoredComponents
@@ -221,7 +223,13 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         else:
             from streampca.resuming import fit_with_checkpoint
 
-            result = fit_with_checkpoint(Path(self.checkpoint), source, parameters, self.progress)
+            result = fit_with_checkpoint(
+                Path(self.checkpoint),
+                source,
+                parameters,
+                plan=lambda: plan_fit(source, parameters, client=active_client(source)),
+                fit=lambda plan: fit(source, parameters, plan, progress=self.progress),
+            )
         self._take(result, replace(parameters, sample_weight=None))
         if not _is_array_like(X):
             self._remember_features(source)
@@ -237,7 +245,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             return self._model.transform(source.read(0, source.shape[0])[0])
         if source.sparse and not _is_dask(X):
             return self._model.transform(source.read(0, source.shape[0])[0])
-        lazy = X if _is_dask(X) else source.to_dask(max(1, _rows_per_task(source)))
+        lazy = X if _is_dask(X) else _lazy_rows(source)
         if lazy.numblocks[1] > 1:
             lazy = lazy.rechunk({1: -1})
         k, dtype = self.n_components_, self._model.score_dtype(source.dtype)
@@ -448,9 +456,9 @@ def load(path: str | Path) -> PCA | KernelPCA:
         estimator._kept = kept
     estimator._set_model(model)
     estimator.solver_ = model.source.get("solver", "covariance") if kept is None else kept.solver
-    names = model.source.get("feature_names")
-    if isinstance(names, list):
-        estimator.feature_names_in_ = np.array(names, dtype=object)
+    names = names_of(model.source, model.components.shape[1], path)
+    if names is not None:
+        estimator.feature_names_in_ = names
     return estimator
 
 
@@ -472,10 +480,11 @@ def _is_dask(X: Any) -> bool:
     return type(X).__module__.startswith("dask.array")
 
 
-def _rows_per_task(source: Source) -> int:
-    """Return rows of about 32 MiB in whole chunks."""
+def _lazy_rows(source: Source) -> Any:
+    """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
+    active_client(source)  # gives its workers what opens the source
     rows = max(1, 2**25 // source.row_bytes)
-    return max(source.chunk_rows, rows // source.chunk_rows * source.chunk_rows)
+    return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
 
 
 def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -214,15 +214,20 @@ def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArr
     """Return those arrays of a zarr group that exist, unread, and its attributes; nothing where there is no group."""
     import zarr
 
+    from streampca.models.reading import open_strictly
+    from streampca.sources.strict import strict
+
     if not path.is_dir():
         return {}, {}
     try:
-        group = zarr.open_group(str(path), mode="r")
+        group = open_strictly(path)
         arrays = {name: group.get(name) for name in names}
         attributes = dict(group.attrs)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be opened: {clean(error, 160)}") from error
     found = {
-        name: StoredArray(array, f"{path}/{name}") for name, array in arrays.items() if isinstance(array, zarr.Array)
+        name: StoredArray(strict(array), f"{path}/{name}")
+        for name, array in arrays.items()
+        if isinstance(array, zarr.Array)
     }
     return found, attributes

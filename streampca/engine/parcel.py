@@ -1,0 +1,117 @@
+"""What a leaf takes to a worker: its own part in every task, and what all leaves have in common once for each worker."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+from threadpoolctl import threadpool_limits
+
+from streampca.engine.execute import Task
+from streampca.engine.fold import LeafResult
+from streampca.engine.plan import Leaf
+
+_SMALL_BYTES = 2**20  # what is larger does not go into every task
+
+
+class LostParcelError(Exception):
+    """A worker does not have what all leaves have in common: it is new, or another reading took the place."""
+
+
+class Parcel:
+    """The task of one reading as it is sent to workers.
+
+    Tasks are pickled here and unpickled by the workers, so that the scheduler passes on bytes. What all leaves have in
+    common, such as a test matrix, is the result of a task of its own if it is large: Dask passes it from worker to worker
+    and makes it again if all who had it are lost. A worker that has done a leaf keeps it and is not sent it again.
+    """
+
+    def __init__(self, client: Any, task: Task, name: str):
+        self._client, self._token = client, name
+        self._task: Any = task
+        self._common: bytes | None = None
+        self._carrier: Any = None
+        self._n_carriers = 0
+        common = _pickled(getattr(task, task.common))
+        if len(common) > _SMALL_BYTES:
+            self._common, self._task = common, replace(cast("Any", task), **{task.common: None})
+
+    def submit(self, leaf: Leaf, key: str, address: str, *, keep: bool, known: bool) -> Any:
+        """Send `leaf` to the worker at `address` and return the future of its result, or of None if it is not to be kept.
+
+        `known` says that the worker has what leaves have in common.
+        """
+        body = _pickled(self._task.for_leaf(leaf))
+        token = None if self._common is None else self._token
+        common = None if self._common is None or known else self._carried()
+        with _without_advice(len(body)):
+            return self._client.submit(
+                run_on_worker, body, leaf, keep, token, common, key=key, workers=[address], pure=False
+            )
+
+    def renew(self) -> None:
+        """Send what leaves have in common anew if it was lost for good."""
+        if self._carrier is not None and self._carrier.status in ("error", "cancelled", "lost"):
+            self.release()
+
+    def release(self) -> None:
+        """Let go of what leaves have in common."""
+        if self._carrier is not None:
+            self._carrier.release()
+            self._carrier = None
+
+    def _carried(self) -> Any:
+        if self._carrier is None and self._common is not None:
+            key = f"{self._token}-common-{self._n_carriers}"
+            self._n_carriers += 1
+            with _without_advice(len(self._common)):
+                self._carrier = self._client.submit(_unpacked, self._common, key=key, pure=False)
+        return self._carrier
+
+
+def _without_advice(n_bytes: int) -> AbstractContextManager[Any]:
+    """Keep Dask from advising against large tasks where this one has to be."""
+    if n_bytes <= _SMALL_BYTES:
+        return nullcontext()
+    import dask
+
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"})
+
+
+_kept: tuple[str, Any] | None = None  # in a worker: the token of a reading, and what its leaves have in common
+
+
+def run_on_worker(body: bytes, leaf: Leaf, keep: bool, token: str | None, common: Any) -> LeafResult | None:
+    """Carry out a leaf; called by Dask on a worker.
+
+    Raises
+    ------
+    LostParcelError
+        If what leaves have in common is needed and not here.
+    """
+    global _kept
+    threadpool_limits(1)  # for good: a worker has no use for more, and tasks beside this one may run at the same time
+    task = _unpacked(body)
+    if token is not None:
+        if common is not None:
+            _kept = (token, common)
+        elif _kept is not None and _kept[0] == token:
+            common = _kept[1]
+        else:
+            raise LostParcelError(token)
+        task = replace(task, **{task.common: common})
+    result: LeafResult = task(leaf)
+    return result if keep else None
+
+
+def _pickled(thing: Any) -> bytes:
+    from distributed.protocol.pickle import dumps
+
+    return bytes(dumps(thing))  # type: ignore[no-untyped-call]
+
+
+def _unpacked(payload: bytes) -> Any:
+    from distributed.protocol.pickle import loads
+
+    return loads(payload)  # type: ignore[no-untyped-call]
