@@ -66,8 +66,8 @@ def make_run(
     if samples:
         index = np.unique(np.linspace(0, n - 1, min(n, 2000)).astype(np.int64))
         group = zarr.open_group(str(directory / "samples.zarr"), mode="w")
-        group.create_array("rows", data=rows[index])
-        group.create_array("index", data=index)
+        group.create_array("rows", data=rows[index], config={"write_empty_chunks": True})
+        group.create_array("index", data=index, config={"write_empty_chunks": True})
     ratio = values / total if total > 0 else np.zeros(k)
     reads = {"blocks": 3, "chunks": 3, "bytes": rows.nbytes, "stored_bytes": rows.nbytes // 2, "seconds": 0.5}
     plan = {

@@ -38,7 +38,7 @@ BROKEN_CONFIGURATIONS = [
     (GOOD + "preprocess: {missing: drop_rows}\nmodel: {solver: gram}", 2, ["missing", "gram"]),
     (GOOD + "resources: {memory: lots}", 2, ["resources.memory", "2GiB"]),
     (GOOD + "resources: {memory: 64MiB}", 7, ["projected", "exceeds the allowed 64 MiB", "memory of at least"]),
-    (GOOD + "cluster: {kind: slurm}", 2, ["cluster.kind: slurm is not available", "threads"]),
+    (GOOD + "cluster: {kind: kubernetes}", 2, ["cluster: pods talk to each other without encryption", "allow_remote"]),
     (GOOD + "seed: -1", 2, ["seed: found -1"]),
     (GOOD + "seed: 1\nseed: 2", 2, ["line 4: seed is given twice"]),
     (GOOD + "name: !!python/name:os.system x", 2, ["line 3: tags"]),
@@ -69,7 +69,7 @@ def test_a_broken_configuration(call, tmp_path, text, status, words):
 
 def test_a_scheduler_that_does_not_answer(call, tmp_path, monkeypatch):
     client = distributed.Client
-    monkeypatch.setattr(distributed, "Client", lambda address, timeout: client(address, timeout="1s"))
+    monkeypatch.setattr(distributed, "Client", lambda address, **_: client(address, timeout="1s"))
     (tmp_path / "c.yaml").write_text(GOOD + "cluster: {kind: address, address: 'tcp://127.0.0.1:1'}")
     call.quietly("run", "c.yaml").refused(3, "no scheduler answers at tcp://127.0.0.1:1")
     assert not (tmp_path / "out").exists()
@@ -234,7 +234,7 @@ USAGE = [
     (["run", "job.yaml", "--resume", "--fresh"], ["contradict"]),
     (["check", "good.zarr"], ["good.zarr"]),
     (["merge"], ["MODEL"]),
-    (["verify", "runs/job"], ["not available"]),
+    (["verify", "runs/job", "--set", "seed=1"], ["seed", "source and resources"]),
     (["transform", "runs/job", "good.zarr", "out", "--memory", "lots"], ["lots", "2GiB"]),
     (["transform", "runs/job", "good.zarr", "out", "--orientation", "up"], ["samples_first"]),
 ]

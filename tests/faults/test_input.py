@@ -1,49 +1,20 @@
-"""Damaged and incomplete stores: an error that names the chunk, or the right numbers; never a crash, never silence."""
+"""Missing and damaged chunks in a run: counted, named by workers and commands, and nothing is left behind."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import random
 
 import numpy as np
 import pytest
 import zarr
-from stores import CHAINS, Command, call_apart, chunk_files, config_text, make_values, picture, write_store
+from missing import LAYOUTS
+from stores import Command, call_apart, chunk_files, config_text, make_values, write_store
 
 import streampca as sp
-from streampca.errors import DamagedChunkError, DataError, MissingChunkError, NotFiniteError, PlanError
+from streampca.errors import MissingChunkError
 from streampca.sources import open_source
 from streampca.sources.zarr_store import ZarrSource
-
-LAYOUTS = {
-    "v3": {"version": 3, "chunks": (50, 8)},
-    "v3 in both axes": {"version": 3, "chunks": (70, 3)},
-    "v3 compressed": {"version": 3, "chunks": (50, 8), "chain": "zstd+crc32c"},
-    "v2": {"version": 2, "chunks": (50, 8)},
-    "v2 compressed": {"version": 2, "chunks": (50, 8), "chain": "gzip"},
-    "sharded": {"version": 3, "chunks": (25, 8), "shards": (50, 8)},
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("how_many", ["one", "two", "six", "all"])
-def test_missing_chunks_are_an_error_before_anything_is_read(tmp_path, monkeypatch, layout, how_many):
-    store = write_store(tmp_path / "x.zarr", **LAYOUTS[layout])
-    chunks = chunk_files(store)
-    gone = sorted(random.Random(layout).sample(chunks, {"one": 1, "two": 2, "six": 6, "all": len(chunks)}[how_many]))
-    for chunk in gone:
-        chunk.unlink()
-    monkeypatch.setattr(ZarrSource, "read", lambda *_: pytest.fail("it read"))
-    with pytest.raises(MissingChunkError) as caught:
-        sp.PCA().fit(store)
-    message = str(caught.value)
-    assert message.startswith(f"{store}: {len(gone)} of {len(chunks)} chunks do not exist, first: ")
-    named = message.split("first: ")[1].split(";")[0].split(", ")
-    assert len(named) == min(5, len(gone))
-    assert set(named) <= {chunk.relative_to(store).as_posix() for chunk in gone}
-    assert "missing_chunks: fill" in message
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -105,167 +76,6 @@ def test_a_missing_chunk_inside_a_group_and_of_features_first(tmp_path):
     (tmp_path / "g.zarr/deep/x/c/0/1").unlink()
     with pytest.raises(MissingChunkError, match=r"1 of 3 chunks do not exist, first: c/0/1"):
         source.check()
-
-
-def _flip(data, rng, other):
-    data = bytearray(data)
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(data)
-
-
-def _truncate(data, rng, other):
-    return data[: rng.randrange(1, len(data))]
-
-
-def _lengthen(data, rng, other):
-    return data + rng.randbytes(rng.randrange(1, 100))
-
-
-def _zero_page(data, rng, other):
-    start = rng.randrange(max(1, len(data) - 512))
-    return data[:start] + bytes(len(data[start : start + 512])) + data[start + 512 :]
-
-
-def _swap_halves(data, rng, other):
-    half = rng.randrange(1, len(data))
-    return data[half:] + data[:half]
-
-
-def _garbage(data, rng, other):
-    return rng.randbytes(len(data))
-
-
-def _empty(data, rng, other):
-    return b""
-
-
-def _other_chunk(data, rng, other):
-    return other
-
-
-DAMAGES = [_flip, _truncate, _lengthen, _zero_page, _swap_halves, _garbage, _empty, _other_chunk]
-CHECKED = ("crc32c", "zstd-checksum", "gzip", "zstd+crc32c")
-"""Chains that notice every change of their bytes."""
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("reader", ["direct", "zarr"])
-def test_damage_is_noticed_or_the_numbers_are_those_of_the_damaged_bytes(tmp_path, chain, reader):
-    """Every chain: never a crash. Where there is a checksum: every damage is found. Truncation is always found."""
-    seed = int(os.environ.get("STREAMPCA_TEST_SEED", "20240711"))
-    rng = random.Random(seed)
-    store = write_store(tmp_path / "x.zarr", chain=chain)
-    chunk, other = chunk_files(store)[2], chunk_files(store)[1].read_bytes()
-    whole = chunk.read_bytes()
-    silent: dict[str, int] = {}
-    for attempt, damage in itertools.product(range(12), DAMAGES):
-        damaged = damage(whole, rng, other)
-        if damaged == whole:
-            continue
-        chunk.write_bytes(damaged)
-        what = (
-            f"seed {seed}: {chain}, {reader} reader, {damage.__name__} {attempt}: {len(whole)} to {len(damaged)} bytes"
-        )
-        source = open_source(store)
-        assert source.direct is not None
-        if reader == "zarr":
-            source.direct = None
-        try:
-            sp.PCA().fit(source)
-        except NotFiniteError:
-            continue  # found by the numbers themselves
-        except DamagedChunkError as error:
-            message = str(error)
-            assert len(message.splitlines()) == 1, what
-            assert len(message) < 500, what
-            assert str(store) in message, what
-            assert "chunk c/2/0 (codec " in message, (what, message)
-            continue
-        except DataError as error:
-            raise AssertionError(what) from error
-        silent[damage.__name__] = silent.get(damage.__name__, 0) + 1
-        assert damage not in (_truncate, _empty), what
-        assert chain not in CHECKED or damage is _other_chunk, what
-    print(f"seed {seed}, {chain}, {reader}: silent of 12 each {silent}")
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_of_a_shard_is_noticed(tmp_path, damage):
-    """zarr puts a checksum on the index of a shard; the chunks inside have that of their chain."""
-    rng = random.Random(5)
-    store = write_store(tmp_path / "x.zarr", chunks=(25, 8), shards=(100, 8), chain="zstd+crc32c")
-    shard, other = chunk_files(store)[2], chunk_files(store)[1].read_bytes()
-    whole = shard.read_bytes()
-    for _ in range(5):
-        damaged = damage(whole, rng, other)
-        shard.write_bytes(damaged)
-        if damage is _other_chunk:
-            sp.PCA().fit(store)  # a whole shard is a valid one wherever it stands
-        else:
-            with pytest.raises(DataError):
-                sp.PCA().fit(store)
-    shard.write_bytes(whole)
-    assert sp.PCA().fit(store).n_samples_seen_ == 400
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_damaged_metadata_is_a_named_error_or_a_correct_reading(tmp_path, version):
-    rng = random.Random(11)
-    store = write_store(tmp_path / "x.zarr", version=version)
-    place = store / ("zarr.json" if version == 3 else ".zarray")
-    whole = place.read_bytes()
-    for attempt in range(150):
-        damage = rng.choice([_flip, _truncate, _swap_halves, _empty])
-        place.write_bytes(damage(whole, rng, b""))
-        message = ""
-        try:
-            sp.PCA(memory="1GiB").plan(store)
-            sp.PCA(memory="1GiB").fit(store)
-        except (DataError, PlanError) as error:
-            message = str(error)
-        assert len(message.splitlines()) <= 1, (attempt, damage, message)
-
-
-HOSTILE_METADATA = [
-    {"shape": [2**64, 8]},
-    {"shape": [2**62, 2**62]},
-    {"shape": [-1, 8]},
-    {"shape": [400, 8, "x"]},
-    {"shape": None},
-    {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 8]}}},
-    {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**9, 64]}}},
-    {"chunk_grid": {"name": "irregular", "configuration": {}}},
-    {"data_type": "r8"},
-    {"data_type": {"name": "os.system", "configuration": {}}},
-    {"codecs": []},
-    {"codecs": [{"name": "os.system"}]},
-    {"codecs": [{"name": "bytes", "configuration": {"endian": "middle"}}]},
-    {"fill_value": "NaNaN"},
-    {"attributes": {"feature_shape": [2**40, 2**40], "feature_names": [None] * 8}},
-    {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "/../"}}},
-]
-
-
-@pytest.mark.parametrize("change", HOSTILE_METADATA, ids=[json.dumps(change)[:60] for change in HOSTILE_METADATA])
-def test_hostile_metadata_ends_in_one_line(tmp_path, capsys, change):
-    store = write_store(tmp_path / "x.zarr")
-    metadata = json.loads((store / "zarr.json").read_text())
-    (store / "zarr.json").write_text(json.dumps(metadata | change))
-    (tmp_path / "c.yaml").write_text(config_text(store, tmp_path / "out"))
-    before = picture(tmp_path)
-    called = Command(capsys).quietly("run", tmp_path / "c.yaml")
-    if "attributes" in change:
-        assert called.status == 0, called.err
-    else:
-        assert called.status in (5, 7), called.err
-        called.refused(called.status, "x.zarr" if called.status == 5 else "exceeds")
-        assert picture(tmp_path) == before
-
-
-def test_deep_metadata_is_refused(tmp_path, capsys):
-    (tmp_path / "x.zarr").mkdir()
-    (tmp_path / "x.zarr/zarr.json").write_text("[" * 100_000)
-    Command(capsys)("inspect", tmp_path / "x.zarr").refused(5, "x.zarr")
 
 
 def test_damage_is_told_in_one_line_by_a_process_of_its_own(tmp_path):

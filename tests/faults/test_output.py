@@ -7,72 +7,26 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
-from hypothesis import strategies as st
+import trees
+from hypothesis import given, settings
 from stores import Command, call_apart, config_text, make_values, picture, write_store
+from writes import Faults
 
 import streampca as sp
 from streampca.engine.output import Aside
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 
 
-class Faults:
-    """Fails the k-th opening for writing, rename, new directory or fsync below a directory; an audit hook, so all are met."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._fsync = os.fsync
-        self.armed = False
-        sys.addaudithook(self._hear)
-        os.fsync = self._failing_fsync
-
-    def arm(self, below: Path, number: int, code: int, *, persistent: bool = False) -> None:
-        """Begin to count."""
-        self.below, self.number, self.code, self.persistent = str(below), number, code, persistent
-        self.count, self.failed = 0, ""
-        self.armed = True
-
-    def disarm(self) -> None:
-        """Let everything pass."""
-        self.armed = False
-
-    def _hear(self, event: str, arguments: tuple) -> None:
-        if not self.armed or event not in ("open", "os.rename", "os.mkdir"):
-            return
-        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
-            return
-        if event == "os.mkdir" and os.path.isdir(arguments[0]):
-            return  # nothing would be made: not to be told apart from "it exists already"
-        if isinstance(arguments[0], str | os.PathLike) and str(arguments[0]).startswith(self.below):
-            self._pass(f"{event} {arguments[0]}")
-
-    def _failing_fsync(self, handle: int) -> None:
-        if self.armed:
-            self._pass("fsync")
-        self._fsync(handle)
-
-    def _pass(self, what: str) -> None:
-        with self._lock:
-            self.count += 1
-            fails = self.count == self.number or (self.persistent and self.count > self.number)
-        if fails:
-            self.failed = self.failed or what
-            raise OSError(self.code, os.strerror(self.code))
-
-
 @pytest.fixture(scope="module")
 def _faults():
     faults = Faults()
     yield faults
-    faults.disarm()
-    os.fsync = faults._fsync
+    faults.remove()
 
 
 @pytest.fixture
@@ -181,138 +135,35 @@ def test_a_limit_on_file_size_is_no_space(tmp_path, limit):
     assert picture(tmp_path) == before
 
 
-@pytest.mark.parametrize("mebibytes", [1, 8])
-def test_a_full_file_system(tmp_path, capsys, mebibytes):
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", small], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("file systems cannot be mounted here")
-    try:
-        write_store(tmp_path / "x.zarr", make_values(20_000, 8), chunks=(5_000, 8))
-        config = tmp_path / "c.yaml"
-        config.write_text(config_text(tmp_path / "x.zarr", small / "out", output="report: false"))
-        command = Command(capsys)
-        assert command.quietly("run", config, "--set", "model.n_components=1").status == 0
-        before = picture(small)
-        replace = ["--set", "output.overwrite=true"]
-        # The scores have 1.2 MiB. Room is found short before, or, for a share whose count nobody knows yet, meanwhile.
-        for n_components in ("8", "0.999"):
-            line = command.quietly("run", config, *replace, "--set", f"model.n_components={n_components}")
-            if mebibytes == 1:
-                line.refused(4, str(small / "out"), "make room")
-                assert picture(small) == before
-            else:
-                assert line.status == 0, line.err
-    finally:
-        subprocess.run(["umount", small], check=True)
-
-
-# Names that we use somewhere, in places where we do not use them, and names of others.
-_HOSTILE = (
-    "thesis",
-    "Report.html",
-    "report.html.bak",
-    ".git",
-    "config.yml",
-    "streampca.json.bak",
-    "7",
-    "rows.csv",
-    "c.txt",
-)
-_PLACES = ("", "model.zarr", "model.zarr/components", "model.zarr/mean/c", "scores.zarr", "scores.zarr/scores/c/0")
-_AS_FILES = ("samples.zarr", "model.zarr/scale", "scores.zarr/rows")  # directories of ours, or names of another group
-_AROUND = ("thesis", "out.part-0123", "out.old-0123", "out2", "streampca.json", "out.bak/streampca.json", "zarr.json")
-
-
-@st.composite
-def trees(draw):
-    """Return what stands in the place of the output, what foreign is in it, and what is around it."""
-    inside = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(_PLACES), st.sampled_from(_HOSTILE), st.sampled_from(["file", "directory", "link"])
-            ),
-            max_size=2,
-        )
-    )
-    # A number in a directory of chunks is the name of a chunk: nobody can tell.
-    planted = [(f"{place}/{name}", kind) for place, name, kind in inside if not (name == "7" and "/c" in place)]
-    planted += [(name, "file") for name in draw(st.lists(st.sampled_from(_AS_FILES), max_size=1))]
-    around = [(name, "file") for name in draw(st.lists(st.sampled_from(_AROUND), unique=True, max_size=3))]
-    there = draw(st.sampled_from(["run", "run", "run", "model", "scores", "nothing", "empty", "no record", "foreign"]))
-    return there, planted if there != "nothing" else [], around
-
-
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """Return a directory with a finished run, a model and scores."""
-    directory = tmp_path_factory.mktemp("outputs")
-    write_store(directory / "x.zarr", make_values(30, 3), chunks=(10, 3))
-    (directory / "c.yaml").write_text(config_text(directory / "x.zarr", directory / "run", output="report: false"))
-    model = sp.run(directory / "c.yaml").model
-    model.save(directory / "model")
-    model.transform_to(directory / "x.zarr", directory / "scores")
-    return directory
+    return trees.make_outputs(tmp_path_factory.mktemp("outputs"))
 
 
-def _plant(place: Path, kind: str) -> None:
-    if os.path.lexists(place) or not (place.parent.is_dir() or not place.parent.exists()):
-        return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "file":
-        place.write_bytes(os.urandom(8))
-    elif kind == "directory":
-        place.mkdir()
-    else:
-        place.symlink_to("/etc")
+@given(**trees.CASES)
+@settings(max_examples=300)
+def test_nothing_foreign_is_removed_or_changed(outputs, tree, kind, overwrite, ends):
+    trees.check(outputs, tree, kind, overwrite, ends)
 
 
-@given(
-    tree=trees(),
-    kind=st.sampled_from(["run", "run", "model", "scores"]),
-    overwrite=st.sampled_from([True, True, False]),
-    fails=st.booleans(),
-)
-@settings(max_examples=150)
-def test_nothing_foreign_is_removed_or_changed(outputs, tree, kind, overwrite, fails):
-    there, planted, around = tree
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        out = root / "out"
-        if there in ("run", "model", "scores", "no record"):
-            shutil.copytree(outputs / ("run" if there == "no record" else there), out)
-        elif there != "nothing":
-            out.mkdir()
-        if there == "no record":
-            (out / "streampca.json").unlink()
-        if there == "foreign":
-            (out / "streampca.json").write_text('{"format": "other"}')
-        ours = picture(out) if out.exists() else {}
-        for place, what in planted:
-            _plant(out / place, what)
-        for place, what in around:
-            _plant(root / place, what)
-        before = picture(root)
-        foreign = bool(out.exists() and picture(out).keys() - ours.keys()) or there in ("foreign", "no record")
-        note(f"{there} {planted} {around} {kind} overwrite={overwrite} fails={fails}")
-        try:
-            with Aside(out, kind, overwrite=overwrite) as part:
-                shutil.copytree(outputs / kind, part, dirs_exist_ok=True)
-                if fails:
-                    raise KeyError("mine")
-        except (OutputError, KeyError):
-            assert picture(root) == before
-            return
-        assert not foreign
-        assert there in ("nothing", "empty") or (there == kind and overwrite)
-        after = picture(root)
-        assert {k: v for k, v in after.items() if not k.startswith("out/")} == (
-            {k: v for k, v in before.items() if not k.startswith("out/")} | {"out": "directory"}
-        )
-        assert picture(out).keys() == picture(outputs / kind).keys()
+def test_places_that_no_output_replaces(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home/papers").mkdir(parents=True)
+    (tmp_path / "home/papers/thesis").write_text("years of work")
+    write_store(tmp_path / "data/x.zarr", make_values(30, 3), chunks=(10, 3))
+    text = config_text(tmp_path / "data/x.zarr", tmp_path / "earlier", output="overwrite: true, report: false")
+    (tmp_path / "c.yaml").write_text(text)
+    sp.run(tmp_path / "c.yaml")
+    (tmp_path / "link").symlink_to(tmp_path / "earlier")
+    before = picture(tmp_path)
+    for place in ("data/x.zarr", "data", "data/x.zarr/c", "data/x.zarr/new", "link", "c.yaml", "c.yaml/new", "."):
+        with pytest.raises(OutputError):
+            sp.run(tmp_path / "c.yaml", overrides=[f"output.directory={tmp_path / place}"])
+        assert picture(tmp_path) == before, place
+    for place in ("/", "~/papers", "~/papers/..", "/proc"):
+        with pytest.raises(OutputError):
+            sp.run(tmp_path / "c.yaml", overrides=[f"output.directory={place}"])
+        assert picture(tmp_path) == before, place
 
 
 def test_something_foreign_that_comes_while_the_run_goes_is_left_alone(outputs, tmp_path):

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import random
 import shutil
 import signal
 import time
 
+import driver
 import numpy as np
+import psutil
 import pytest
+from forks import server
 from slow_run import SlowRun, digest_of_run
 from stores import Command, config_text, make_values, picture, write_store
 
 import streampca as sp
 from streampca.engine.checkpoint import CheckpointDirectory
-from streampca.errors import NoSpaceError, OutputError
+from streampca.errors import OutputError
 from streampca.inspection import inspect_path
 
-_MODELS = {
-    "covariance": "{n_components: 3, solver: covariance}",
-    "qr": "{n_components: 3, solver: qr}",
-    "sketch": "{n_components: 3, solver: sketch, max_passes: 3, tolerance: 0.0, sketch_size: 8, pilot: 50}",
-    "adaptive": "{n_components: 3, solver: adaptive}",
-}
-_N, _D, _CHUNK = 12_000, 16, 100
 
-
-def _write(directory, solver="covariance", output="report: false", name="x.zarr"):
-    if not (directory / name).exists():
-        values = make_values(_N, _D) * np.linspace(1, 3, _D) + 5
-        write_store(directory / name, values, chunks=(_CHUNK, _D), chain="zstd+crc32c")
-    lines = [f"model: {_MODELS[solver]}", "resources: {threads: 2}"]
-    (directory / "c.yaml").write_text(config_text(name, "out", *lines, output=output))
-
-
-def _beside(directory):
-    return sorted(path.name for path in directory.iterdir() if path.name.startswith("out"))
+def _write(directory, solver="covariance", output="report: false"):
+    if not (directory / "x.zarr").exists():
+        driver.write_input(directory / "x.zarr")
+    driver.write_config(directory, solver, output=output)
 
 
 @pytest.fixture(scope="module")
@@ -52,35 +38,53 @@ def undisturbed(tmp_path_factory):
             _write(directory, solver)
             run = SlowRun(directory, delay=0.0)
             assert run.finish() == (0, "")
-            assert _beside(directory) == ["out"]
+            assert driver.beside(directory) == ["out"]
             found[solver] = digest_of_run(directory / "out"), len(run.reads)
         return found[solver]
 
     return of
 
 
-@pytest.mark.parametrize("solver", list(_MODELS))
-def test_a_run_that_is_killed_again_and_again_has_the_bits_of_one_that_was_not(tmp_path, undisturbed, solver):
-    directory = tmp_path / "job"
-    directory.mkdir()
-    digest, n_reads = undisturbed(solver)
-    _write(directory, solver)
-    run, draw = SlowRun(directory), random.Random(solver)
-    kills = 0
-    for part in (0.3, 0.4, 0.8):  # the second is killed soon after it went on
-        kills += run.kill_after(int((part + 0.1 * draw.random()) * n_reads))
-    status, said = run.finish("--resume")
-    assert (status, kills) == (0, 3), said
-    assert "going on with the run that was stopped" in said
-    assert digest_of_run(directory / "out") == digest
-    again = len(run.reads) - n_reads
-    assert 0 <= again <= 0.1 * n_reads * kills, (again, n_reads)
-    assert _beside(directory) == ["out"]
-    assert sp.load(directory / "out").n_components_ == 3
-    manifest = json.loads((directory / "out/manifest.json").read_text())
-    assert 2 <= manifest["resumed"]["attempts"] <= 4  # those that left a checkpoint, and this one
-    reads = manifest["reads"]  # every chunk is counted once for each reading, and that of a sample beside
-    assert reads["fit"]["chunks"] + reads["scores"]["chunks"] == n_reads
+@pytest.mark.parametrize("number", range(len(driver.MODELS)), ids=driver.MODELS)
+def test_a_run_that_is_killed_again_and_again_has_the_bits_of_one_that_was_not(number):
+    score = driver.run(3, seed=number)
+    score.require_clean()
+    assert score.survived == score.injected >= 3
+
+
+@pytest.mark.parametrize("solver", ["covariance", "qr", "adaptive", "nystrom"])
+def test_an_undisturbed_run_reads_each_chunk_once_in_each_reading(tmp_path, solver):
+    known = driver.Jobs(tmp_path, {}).undisturbed(solver)
+    assert len(known.reads) == driver.N_ROWS // driver.CHUNK
+    assert set(known.reads.values()) == {known.passes}
+    assert sum(chunks for chunks, _ in known.told.values()) == known.reads.total()
+
+
+@pytest.mark.distributed
+def test_a_driver_that_is_killed_leaves_no_worker_behind_and_its_run_goes_on(tmp_path):
+    values = make_values(200_000, 32)
+    write_store(tmp_path / "x.zarr", values, chunks=(1_000, 32), chain="gzip")
+    lines = ["model: {n_components: 3, solver: covariance}"]
+    cluster = "cluster: {kind: local, n_workers: 2, threads_per_worker: 1}"
+    text = config_text("x.zarr", "out", *lines, cluster, output="scores: false, report: false")
+    (tmp_path / "c.yaml").write_text(text)
+    process = server().start("forks:command", tmp_path, arguments=["run", "c.yaml", "--quiet"])
+    deadline = time.monotonic() + 60
+    while not any(tmp_path.glob("out.part-*/plan.json")):  # written when the workers are there
+        assert process.wait(0.02) is None, process.said
+        assert time.monotonic() < deadline
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    assert process.end() == -signal.SIGKILL
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+    (tmp_path / "c.yaml").write_text(text.replace(cluster, ""))  # where the work is done is not compared
+    again = server().start("forks:command", tmp_path, arguments=["run", "c.yaml", "--quiet"])
+    assert again.wait(120) == 0, again.said
+    assert driver.beside(tmp_path) == ["out"]
+    expected = sp.PCA(3, solver="covariance").fit(tmp_path / "x.zarr")
+    found = sp.load(tmp_path / "out")
+    assert np.array_equal(found.components_, expected.components_)
+    assert np.array_equal(found.explained_variance_, expected.explained_variance_)
 
 
 def test_a_finished_reading_is_not_read_again_and_a_finished_run_reads_nothing(tmp_path, undisturbed):
@@ -104,6 +108,20 @@ def test_a_finished_reading_is_not_read_again_and_a_finished_run_reads_nothing(t
     assert "finished run already" in said
 
 
+def test_what_is_left_of_a_chunk_that_was_being_written_does_not_get_into_the_result(tmp_path, undisturbed):
+    directory = tmp_path / "job"
+    directory.mkdir()
+    _write(directory)
+    digest, n_reads = undisturbed("covariance")
+    run = SlowRun(directory)
+    assert run.kill_after(int(0.8 * n_reads))
+    (part,) = directory.glob("out.part-*")
+    (part / "scores.zarr/scores/c/0/0.0123456789abcdef.partial").write_bytes(b"half a ch")
+    assert run.finish("--resume")[0] == 0
+    assert digest_of_run(directory / "out") == digest
+    assert not list(directory.rglob("*.partial"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("part", [0.3, 0.8])
 def test_a_signal_keeps_what_is_done_and_tells_the_command_that_goes_on(tmp_path, undisturbed, number, part):
@@ -121,7 +139,10 @@ def test_a_signal_keeps_what_is_done_and_tells_the_command_that_goes_on(tmp_path
     (line,) = said.splitlines()
     assert f"stopped by {number.name}: progress is kept in out.checkpoint" in line
     assert line.endswith("streampca -c --resume") or "--resume" in line
-    assert [name.split("-")[0] for name in _beside(directory)] in (["out.checkpoint"], ["out.checkpoint", "out.part"])
+    assert [name.split("-")[0] for name in driver.beside(directory)] in (
+        ["out.checkpoint"],
+        ["out.checkpoint", "out.part"],
+    )
     assert run.finish("--resume")[0] == 0
     assert digest_of_run(directory / "out") == digest
     assert len(run.reads) - n_reads <= 6  # blocks in hand, and those read ahead of them
@@ -167,7 +188,7 @@ def test_damage_costs_a_checkpoint_or_all_of_them_and_never_the_numbers(stopped,
         assert "passed over" in said, (number, said)
         assert ("starting over" in said) == (len(victims) > 1)
         assert digest_of_run(directory / "out") == digest, number
-        assert _beside(directory) == ["out"]
+        assert driver.beside(directory) == ["out"]
 
 
 def test_what_changed_is_named_and_fresh_starts_over(stopped, undisturbed):
@@ -194,7 +215,7 @@ def test_what_changed_is_named_and_fresh_starts_over(stopped, undisturbed):
     status, said = run.finish("--fresh")
     assert (status, said) == (0, "")
     assert digest_of_run(directory / "out") == undisturbed("covariance")[0]
-    assert _beside(directory) == ["out"]
+    assert driver.beside(directory) == ["out"]
 
 
 def test_threads_may_change_and_versions_may_not(stopped, undisturbed):
@@ -326,49 +347,3 @@ def test_a_matrix_on_disk_goes_on_between_and_within_its_groups(tmp_path, monkey
     again = sp.PCA(**made, checkpoint=tmp_path / "kept").fit(tmp_path / "x.zarr")
     assert np.array_equal(again.components_, expected.components_)
     assert again.bytes_read_ == expected.bytes_read_
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_every_write_of_a_checkpoint_fails_once(tmp_path, monkeypatch, code):
-    """A failure is named, the output stays as it was, and the next run goes on to the same bits."""
-    from streampca.engine import files, ledger, plan
-
-    monkeypatch.setattr(plan.block_rows_to_try, "__defaults__", (8 * 1000 * 16,))
-    monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)
-    monkeypatch.setattr(ledger.Ledger, "_learn", lambda *_: None)
-    monkeypatch.chdir(tmp_path)
-    _write(tmp_path, output="report: false, overwrite: true")
-    sp.run("c.yaml")
-    expected, before = digest_of_run(tmp_path / "out"), picture(tmp_path / "out")
-    steps = {"count": 0, "fail": 0}
-    whole, one = files.write_whole, files.flush_one
-
-    def counted(function):
-        def maybe(*arguments):
-            steps["count"] += 1
-            if steps["count"] == steps["fail"]:
-                raise files.output_error(OSError(code, "injected"), arguments[0])
-            return function(*arguments)
-
-        return maybe
-
-    for module in ("checkpoint", "state_file", "output", "lock"):
-        monkeypatch.setattr(f"streampca.engine.{module}.write_whole", counted(whole))
-    monkeypatch.setattr("streampca.engine.write.flush_one", counted(one))
-    for number in range(1, 400, 7 if code == errno.EIO else 13):
-        steps["count"], steps["fail"] = 0, number
-        error = None
-        try:
-            sp.run("c.yaml")
-        except OSError as raised:
-            error = raised
-        if error is None:
-            break
-        assert type(error) is (NoSpaceError if code == errno.ENOSPC else OutputError)
-        assert picture(tmp_path / "out") == before
-        steps["fail"] = 0
-        assert digest_of_run(sp.run("c.yaml").directory) == expected
-        before = picture(tmp_path / "out")
-        assert _beside(tmp_path) == ["out"]
-    assert 10 < number < 390

@@ -108,7 +108,47 @@ BROKEN = [
         SOURCE + "cluster: {kind: local, n_worker: 2}",
         "cluster.n_worker is not a key of cluster: did you mean n_workers?",
     ),
-    (SOURCE + "cluster: {kind: address}", "cluster.address is missing, allowed: text on one line"),
+    (SOURCE + "cluster: {kind: address}", "cluster.address is missing, allowed: the address of a scheduler, tls://"),
+    (
+        SOURCE + "cluster: {kind: address, address: here}",
+        "cluster.address: found the text 'here', allowed: the address",
+    ),
+    (SOURCE + "cluster: {kind: address, address: 'h:0'}", "cluster.address: found the text 'h:0', allowed: the addr"),
+    (SOURCE + "cluster: {kind: address, address: 'ucx://h:1'}", "cluster.address: found the text 'ucx://h:1', allo"),
+    (SOURCE + "cluster: {kind: address, address: 'tls://h:1'}", "cluster: address is that of another machine, to whic"),
+    (
+        SOURCE + "cluster: {kind: address, address: 'h:1', allow_remote: true}",
+        "cluster: address is that of another machine and the connection would not be encrypted: write tls://HOST:PORT",
+    ),
+    (
+        SOURCE + "cluster: {kind: address, address: 'tcp://127.0.0.1:1', tls: {ca_file: a, cert: b, key: c}}",
+        "cluster: tls is given, but address is not encrypted: write tls://HOST:PORT",
+    ),
+    (
+        SOURCE + "cluster: {kind: address, address: 'h:1', wait: null}",
+        "cluster.wait: found nothing (null), allowed: a dur",
+    ),
+    (
+        SOURCE + "cluster: {kind: local, allow_remote: true}",
+        "cluster.allow_remote is not a key of cluster of kind local: ",
+    ),
+    (
+        SOURCE + "cluster: {kind: slurm, n_workers: 0}",
+        "cluster.n_workers: found 0, allowed: a whole number of at least 1",
+    ),
+    (SOURCE + "cluster: {kind: slurm, wait: 10}", "cluster.wait: found 10, allowed: a duration such as 30s"),
+    (
+        SOURCE + "cluster: {kind: slurm, options: {security: null}}",
+        "cluster: options may not hold security: cluster.tls s",
+    ),
+    (
+        SOURCE + "cluster: {kind: kubernetes, options: {n_workers: 3}}",
+        "cluster: options may not hold n_workers: cluster.n",
+    ),
+    (
+        SOURCE + "cluster: {kind: kubernetes}",
+        "cluster: pods talk to each other without encryption: set allow_remote: tru",
+    ),
     (SOURCE + "checkpoint: {every: 30}", "checkpoint.every: found 30, allowed: a duration such as 30s"),
     (SOURCE + "checkpoint: {every: 0s}", "checkpoint.every: found the text '0s', allowed: a duration"),
     (
@@ -240,6 +280,8 @@ def test_defaults():
         "array": None,
         "orientation": "samples_first",
         "missing_chunks": "error",
+        "verify": None,
+        "follow_symlinks": False,
         "storage_options": {},
     }
     assert config.model == PCAConfig()
@@ -478,7 +520,10 @@ class TestFiles:
     [
         SOURCE,
         SOURCE + "name: '1e-6'\nmodel: {n_components: {threshold: 1e-12}, tolerance: 1e-300}",
-        SOURCE + "cluster: {kind: address, address: 'tls://h:1', tls: {ca_file: a, cert: b, key: c}}",
+        SOURCE
+        + "cluster: {kind: address, address: 'tls://h:1', allow_remote: true, tls: {ca_file: a, cert: b, key: c}}",
+        SOURCE + "cluster: {kind: address, address: 'tcp://[::1]:8786', wait: 5s}",
+        SOURCE + "cluster: {kind: kubernetes, allow_remote: true, options: {env: {A: '${STREAMPCA_KERNEL}'}}}",
         SOURCE + "cluster: {kind: slurm, options: {queue: '010', n: 1, x: [null, 1e-6]}}",
         KERNEL + "kernel: [{gamma: 1e-4}, {name: poly, coef0: -1}], sampling: [3, 1], n_components: 0.9}",
         KERNEL + "kernel: {name: '${STREAMPCA_KERNEL}'}}",

@@ -1,0 +1,235 @@
+"""Inject faults in every loop of tests/faults, each stretch of a loop in a process of its own, and print what became of them.
+
+Called by ``scripts/faults``. A process that does not end in time counts as a hang, one that ends otherwise than it should
+as a traceback. Ends with the table of docs/reliability.md and, as the last line, JSON; exit status 1 if anything went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FAULTS = ROOT / "tests" / "faults"
+sys.path[:0] = [str(FAULTS), str(FAULTS.parent)]
+
+from score import Score  # noqa: E402
+
+BEGIN, END = "<!-- begin: scripts/faults -->", "<!-- end: scripts/faults -->"
+PAGE = ROOT / "docs" / "reliability.md"
+_HEAD = (
+    "| fault | injected | survived, same bits | named error | wrong | hangs | tracebacks | seconds |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|",
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A function ``run(count, seed) -> Score`` of a module of tests/faults."""
+
+    key: str
+    """Its name on the command line."""
+    module: str
+    """The module."""
+    deep: int
+    """How many faults are injected by default."""
+    step: int
+    """How many by one process."""
+    each: float
+    """About how many seconds one takes."""
+    function: str = "run"
+    """The function."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of it."""
+    first: bool = False
+    """Whether it comes to its count before the others share what is left of the time."""
+
+
+LOOPS = (
+    Loop("workers", "workers", 700, 20, 1.1, more={"mode": "SIGKILL"}, first=True),
+    Loop("workers-exit", "workers", 150, 20, 1.1, more={"mode": "exit"}, first=True),
+    Loop("workers-segfault", "workers", 150, 20, 1.1, more={"mode": "segfault"}, first=True),
+    Loop("poison", "workers", 3, 1, 12.0, function="run_poison"),
+    Loop("freeze", "workers", 5, 1, 16.0, function="run_freezes"),
+    Loop("driver", "driver", 200, 20, 1.5, first=True),
+    Loop("signals", "driver", 40, 10, 3.0, function="run_signals"),
+    Loop("writes", "writes", 2_000, 100, 0.6),
+    Loop("disk_full", "disk_full", 100, 10, 2.0),
+    Loop("races", "races", 500, 25, 0.7),
+    Loop("trees", "trees", 10_000, 1_000, 0.03),
+    Loop("determinism", "determinism", 200, 60, 0.5),
+    Loop("corruption", "corruption", 50_000, 2_500, 0.015, first=True),
+    Loop("missing", "missing", 1_000, 100, 0.03),
+    Loop("hostile", "hostile", 20_000, 1_000, 0.02),
+    Loop("s3", "s3", 40, 4, 10.0),
+    Loop("network", "network", 20, 5, 5.0),
+    Loop("fuzz", "fuzz", 200_000, 10_000, 0.006),
+    Loop("soak", "soak", 200, 200, 0.2),
+)
+
+
+def stretch(loop: Loop, count: int, seed: int, timeout: float) -> Score:
+    """Inject `count` faults in a process of its own."""
+    command = [sys.executable, __file__, "--stretch", loop.key, "--count", str(count), "--seed", str(seed)]
+    again = f"scripts/faults --only {loop.key} --count {count} --seed {seed}"
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        note = f"more than {timeout:.0f} s: {again}"
+        return Score(loop.key, injected=count, hangs=1, seconds=time.monotonic() - began, notes=[note])
+    lines = out.splitlines()
+    if process.returncode or not lines:
+        note = f"status {process.returncode}: {(err.strip().splitlines() or [''])[-1][:300]}: {again}"
+        return Score(loop.key, injected=count, tracebacks=1, seconds=time.monotonic() - began, notes=[note])
+    return Score(**json.loads(lines[-1]))
+
+
+def carry_out(loop: Loop, count: int, seed: int, limit: float, say: Any) -> Score:
+    """Inject up to `count` faults within `limit` seconds, stretch by stretch, and return the sum."""
+    began, total, done = time.monotonic(), Score(loop.key), 0
+    while done < count:
+        left, size = limit - (time.monotonic() - began), min(loop.step, count - done)
+        if left < float("inf"):
+            each = (time.monotonic() - began) / done if done else loop.each
+            size = min(size, max(int(left / each), 0 if done else 1))
+        if size < 1:
+            break
+        found = stretch(loop, size, seed + done, 120 + 20 * loop.each * size)
+        add(total, found)
+        done += size
+        say(f"{loop.key}: {done:,} of {count:,}, {time.monotonic() - began:.0f} s")
+        if not found.injected:
+            break  # nothing can be injected here, which its notes say
+    total.seconds = time.monotonic() - began
+    return total
+
+
+def shares(loops: list[Loop], counts: dict[str, int], seconds: float | None) -> dict[str, float]:
+    """Return how long each loop may take if all may take `seconds`: those that come first what they need, up to most of it."""
+    if seconds is None:
+        return {loop.key: float("inf") for loop in loops}
+    needed = {loop.key: counts[loop.key] * loop.each for loop in loops}
+    first = sum(needed[loop.key] for loop in loops if loop.first)
+    others = sum(needed.values()) - first
+    for_first = min(1.5 * first, 0.75 * seconds if others else seconds)
+    return {
+        loop.key: needed[loop.key] * (for_first / first if loop.first else (seconds - for_first) / others)
+        for loop in loops
+    }
+
+
+def add(total: Score, found: Score) -> None:
+    """Add the figures of `found` to `total`."""
+    total.name = found.name
+    for name in ("injected", "detected", "survived", "wrong", "hangs", "tracebacks", "seconds"):
+        setattr(total, name, getattr(total, name) + getattr(found, name))
+    total.notes += [note for note in found.notes if note not in total.notes]
+
+
+def table(scores: list[Score]) -> list[str]:
+    """Return the scores as Markdown, with a line for all of them."""
+    whole = Score("**all**")
+    for score in scores:
+        add(whole, score)
+    whole.name = "**all**"
+    return [*_HEAD, *(score.line() for score in scores), whole.line()]
+
+
+def update(lines: list[str]) -> None:
+    """Replace what stands between the marks of the page."""
+    text = PAGE.read_text()
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    PAGE.write_text("\n".join([f"{head}{BEGIN}", "", *lines, "", f"{END}{tail}"]))
+
+
+def one_stretch(key: str, count: int, seed: int) -> None:
+    """Carry out a stretch in this process and print its score."""
+    loop = next(loop for loop in LOOPS if loop.key == key)
+    score: Score = getattr(importlib.import_module(loop.module), loop.function)(count, seed, **loop.more)
+    print(json.dumps(asdict(score)))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help=f"loops, separated by commas: {', '.join(one.key for one in LOOPS)}")
+    parser.add_argument("--minutes", type=float, default=None, help="stop after about so long, all loops sharing it")
+    parser.add_argument("--count", type=int, default=None, help="faults of each loop")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the faults of each loop that is injected")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first fault; the others count on from it")
+    parser.add_argument("--jobs", type=int, default=2, help="loops at a time")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/reliability.md")
+    parser.add_argument("--out", type=Path, default=None, help="write the scores as JSON to this file too")
+    parser.add_argument("--stretch", default=None, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parsed()
+    if arguments.stretch:
+        one_stretch(arguments.stretch, arguments.count, arguments.seed)
+        return 0
+    wanted = list(filter(None, arguments.only.split(",")))
+    unknown = set(wanted) - {loop.key for loop in LOOPS}
+    if unknown:
+        sys.exit(
+            f"error: no loop is called {', '.join(sorted(unknown))}; there are {', '.join(one.key for one in LOOPS)}"
+        )
+    loops = [loop for loop in LOOPS if not wanted or loop.key in wanted]
+    missing = [loop.key for loop in loops if not (FAULTS / f"{loop.module}.py").exists()]
+    loops = [loop for loop in loops if loop.key not in missing]
+    counts = {loop.key: arguments.count or max(1, round(loop.deep * arguments.scale)) for loop in loops}
+    limits = shares(loops, counts, None if arguments.minutes is None else 60 * arguments.minutes * arguments.jobs)
+    lock, began = threading.Lock(), time.monotonic()
+
+    def say(words: str) -> None:
+        with lock:
+            print(f"  {time.monotonic() - began:6.0f} s  {words}", file=sys.stderr, flush=True)
+
+    def one(loop: Loop) -> Score:
+        left = float("inf") if arguments.minutes is None else 60 * arguments.minutes - (time.monotonic() - began)
+        return carry_out(loop, counts[loop.key], arguments.seed, min(limits[loop.key], left), say)
+
+    turns = sorted(loops, key=lambda loop: (not loop.first, -limits[loop.key]))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        found = dict(zip((loop.key for loop in turns), pool.map(one, turns), strict=True))
+    by_key = {loop.key: found[loop.key] for loop in loops}
+    ordered = list(by_key.values())
+    lines = table(ordered)
+    print("\n".join(lines))
+    for key in missing:
+        print(f"{key}: there is no tests/faults/{key}.py")
+    for key, score in by_key.items():
+        for note in score.notes[:20]:
+            print(f"{key}: {note}")
+    if arguments.update:
+        update(lines)
+    data = {
+        "seconds": time.monotonic() - began,
+        "seed": arguments.seed,
+        "scores": {k: asdict(s) for k, s in by_key.items()},
+    }
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(data, indent=2) + "\n")
+    print(json.dumps(data))
+    return int(any(score.wrong or score.hangs or score.tracebacks for score in ordered))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

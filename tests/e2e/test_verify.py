@@ -1,0 +1,247 @@
+"""`streampca verify`: sound runs agree with their data, and whatever was changed since is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from stores import chunk_files, config_text, make_values, picture, write_store
+
+import streampca as sp
+from streampca.verifying import verify_run
+
+
+def correlated(n: int = 900, d: int = 12, seed: int = 4) -> np.ndarray:
+    """Return rows with a decaying spectrum and means far from zero."""
+    rng = np.random.default_rng(seed)
+    return make_values(n, d, seed) * 0.7 ** np.arange(d) @ rng.standard_normal((d, d)) + 20 * rng.standard_normal(d)
+
+
+def run_of(directory: Path, values: np.ndarray, *lines: str, output: str = "report: false") -> Path:
+    """Return the directory of a run on `values`, which lie in x.zarr."""
+    if not (directory / "x.zarr").exists():
+        write_store(directory / "x.zarr", values, chunks=(200, values.shape[1]))
+    config = directory / "c.yaml"
+    config.write_text(config_text(directory / "x.zarr", directory / "run", *lines, output=f"{output}, overwrite: true"))
+    return sp.run(config).directory
+
+
+def verdicts(run: Path, *overrides: str) -> dict[str, str]:
+    """Return the outcome of every check."""
+    return {check.name: check.verdict for check in verify_run(run, overrides=overrides).checks}
+
+
+EXACT = ("manifest", "samples", "mean", "total variance", "variances of components", "relative residual")
+KINDS = {
+    "plain": [],
+    "few components": ["model: {n_components: 3}"],
+    "z-scores": ["preprocess: {scale: true}", "model: {n_components: 0.9, ddof: 0}"],
+    "not centred": ["preprocess: {center: false}", "model: {n_components: 4}"],
+    "not centred z-scores": ["preprocess: {center: false, scale: true}", "model: {n_components: 4}"],
+    "whitened": ["model: {n_components: 4, whiten: true}"],
+    "weighted": ["preprocess: {sample_weight: WEIGHTS, feature_weight: FEATURES}", "model: {n_components: 4}"],
+    "gram": ["model: {solver: gram, n_components: 5}"],
+    "qr": ["model: {solver: qr, n_components: 5}"],
+    "sketch": ["model: {solver: sketch, n_components: 3}"],
+    "sketch until certain": ["model: {solver: sketch, n_components: 3, tolerance: 0.01, max_passes: 4}"],
+    "conversion": ["model: {solver: sketch, n_components: 3, recovery: conversion}"],
+    "adaptive": ["model: {solver: adaptive, n_components: 3}"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_sound_run_agrees_with_its_data(tmp_path, kind, dtype):
+    values = correlated().astype(dtype)
+    np.save(tmp_path / "w.npy", np.random.default_rng(1).integers(0, 4, len(values)).astype(float))
+    np.save(tmp_path / "f.npy", np.linspace(0.5, 2.0, values.shape[1]))
+    lines = [
+        line.replace("WEIGHTS", f"'{tmp_path}/w.npy'").replace("FEATURES", f"'{tmp_path}/f.npy'")
+        for line in KINDS[kind]
+    ]
+    run = run_of(tmp_path, values, *lines)
+    before = picture(tmp_path)
+    found = verify_run(run)
+    assert not found.failed, [check for check in found.checks if check.holds is False]
+    told = {check.name: check for check in found.checks}
+    assert told["scores"].holds
+    assert told["orthonormality"].measured < 1e-8
+    assert told["relative residual"].holds
+    assert told["total variance"].holds
+    assert picture(tmp_path) == before
+    assert found.count.bytes == values.nbytes
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", ">f8", "float16", "bool"])
+def test_data_types(tmp_path, dtype):
+    values = np.round(np.clip(correlated() * 3 + 60, 0, 200)).astype(np.uint8)
+    values = (values > 60) if dtype == "bool" else values.astype(dtype)
+    assert not verify_run(run_of(tmp_path, values, "model: {n_components: 4}")).failed
+
+
+def test_rows_that_were_left_out(tmp_path):
+    values = correlated()
+    values[::50, 3] = np.nan
+    run = run_of(tmp_path, values, "preprocess: {missing: drop_rows}", "model: {n_components: 4}")
+    found = verify_run(run)
+    assert not found.failed, found.failed
+    assert {check.name: check for check in found.checks}["samples"].measured == 882
+
+
+@pytest.mark.parametrize("lines", [["model: {n_components: 4}"], ["model: {n_components: 4, whiten: true}"]])
+def test_a_narrow_memory_measures_the_same(tmp_path, lines):
+    run = run_of(tmp_path, correlated(6000, 40), *lines)
+    assert not verify_run(run, overrides=["resources.threads=1"]).failed
+
+
+@pytest.mark.parametrize("method", ["exact", "nystrom", "nystrom_extension", "empirical_map"])
+def test_kernel_runs_say_what_was_not_verified(tmp_path, method):
+    lines = f"model: {{kind: kernel_pca, n_components: 3, method: {method}, n_landmarks: 60, kernel: {{name: rbf, gamma: 0.01}}}}"
+    run = run_of(tmp_path, correlated(500, 6), lines)
+    found = verify_run(run)
+    assert not found.failed, [check for check in found.checks if check.holds is False]
+    told = {check.name: check for check in found.checks}
+    assert told["scores"].holds
+    assert told["trace"].holds is None
+    assert told["trace"].note
+    if method in ("exact", "nystrom"):
+        assert told["eigenvalues"].holds
+    array = zarr.open_array(run / "scores.zarr/scores", mode="r+")
+    array[7, 1] += 0.5
+    assert verify_run(run).failed == ["scores"]
+
+
+@pytest.fixture
+def sound(tmp_path, monkeypatch):
+    """Return a directory with a store, its configuration and a finished run, which is where commands are called."""
+    monkeypatch.chdir(tmp_path)
+    run_of(Path(), correlated(), "model: {n_components: 4}")
+    return tmp_path
+
+
+def test_the_table_and_the_status(sound, call):
+    called = call("verify", "run")
+    assert called.status == 0, called.err
+    lines = called.out.splitlines()
+    assert lines[0].split() == ["recorded", "measured", "difference", "allowed"]
+    assert lines[-1].startswith("run: 900 x 12 read again in ")
+    assert lines[-1].endswith("all that was measured agrees")
+    assert any(line.startswith("mean ") and " ok " in line for line in lines)
+    assert any(
+        line.startswith("chunks ") and "not verified" in line and "streampca fingerprint" in line for line in lines
+    )
+    assert "reading again: 900 of 900 rows" in called.err
+    told = json.loads(call("verify", "run", "--quiet", "--json").out)
+    assert told["holds"] is True
+    assert told["reads"]["bytes"] == 900 * 12 * 8
+
+
+def _other_value(values):
+    values[417, 5] += 3.0
+
+
+def _other_mean(values):
+    values += 0.5
+
+
+def _other_scale(values):
+    values *= 1.01
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (_other_value, {"mean", "total variance", "scores"}),
+        (_other_mean, {"mean", "scores"}),
+        (_other_scale, {"total variance", "variances of components", "scores"}),
+    ],
+)
+def test_changed_values_are_named(sound, call, change, names):
+    values = correlated()
+    change(values)
+    zarr.open_array("x.zarr", mode="r+")[...] = values
+    called = call("verify", "run", "--quiet")
+    assert called.status == 5
+    assert len(called.err.splitlines()) == 1
+    differing = set(called.err.partition("differ: ")[2].split(":")[0].split(", "))
+    assert names <= differing, called.err
+    assert "orthonormality" not in differing
+    assert json.loads(call("verify", "run", "--quiet", "--json").out)["holds"] is False
+
+
+def test_changed_results_are_named(sound, call):
+    scores = zarr.open_array("run/scores.zarr/scores", mode="r+")
+    kept = scores[...]
+    scores[899, 3] += 1e-6
+    assert verify_run(Path("run")).failed == ["scores"]
+    scores[...] = kept
+    assert not verify_run(Path("run")).failed
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    manifest["result"]["explained_variance"][2] *= 1.0001
+    Path("run/manifest.json").write_text(json.dumps(manifest))
+    assert verify_run(Path("run")).failed == ["manifest"]
+    shutil.rmtree("run/scores.zarr")
+    assert verify_run(Path("run")).failed == ["manifest", "scores"]
+    chunk = chunk_files(Path("run/model.zarr/components"))[0]
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    call("verify", "run", "--quiet").refused(5, "model.zarr")
+
+
+def test_changed_metadata_and_other_data_are_named(sound, call):
+    place = Path("x.zarr/zarr.json")
+    metadata = json.loads(place.read_text())
+    place.write_text(json.dumps(metadata | {"attributes": {"since": "then"}}))
+    assert verify_run(Path("run")).failed == ["input"]
+    shutil.rmtree("x.zarr")
+    call("verify", "run", "--quiet").refused(5, "x.zarr", "no such file")
+    write_store(Path("x.zarr"), correlated(901))
+    call("verify", "run", "--quiet").refused(5, "(901, 12)", "other data")
+    write_store(Path("y.zarr"), correlated(), chunks=(100, 12))
+    assert verdicts(Path("run"), "source.path=y.zarr")["input"] == "ok"
+    assert not verify_run(Path("run"), overrides=["source.path=y.zarr"]).failed
+
+
+def test_a_fingerprint_beside_the_store_is_used(sound, call):
+    assert call("fingerprint", "x.zarr", "--quiet").status == 0
+    assert verdicts(Path("run"))["chunks"] == "ok"
+    chunk = chunk_files(Path("x.zarr"))[1]
+    data = bytearray(chunk.read_bytes())
+    data[100] ^= 1
+    chunk.write_bytes(bytes(data))
+    call("verify", "run", "--quiet").refused(5, "c/1/0", "is not what was fingerprinted")
+
+
+def test_npy_files_of_another_time_are_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", correlated())
+    Path("c.yaml").write_text(config_text("x.npy", "run"))
+    sp.run("c.yaml")
+    assert verdicts(Path("run"))["input"] == "ok"
+    np.save("x.npy", correlated())
+    told = verdicts(Path("run"))
+    assert told["input"] == "not verified"
+    assert "differs" not in told.values()
+
+
+def test_what_cannot_be_measured_is_refused(sound, call):
+    call("verify", "run", "--set", "seed=3").refused(2, "seed", "source and resources")
+    call("verify", "nowhere").refused(5, "nowhere is not a finished run")
+    call("verify", "x.zarr").refused(5, "x.zarr is not a finished run")
+    call("verify", "run", "--set", "resources.memory=64MiB").refused(7, "verifying")
+    for lines, words in (
+        (["preprocess: {missing: mean}"], "preprocess.missing: mean"),
+        (["model: {forgetting: 0.99}"], "model.forgetting: 0.99"),
+    ):
+        run_of(sound, correlated(), *lines)
+        call("verify", sound / "run", "--quiet").refused(2, words, "does not measure")
+
+
+def test_runs_without_scores(sound):
+    run_of(sound, correlated(), "model: {n_components: 2}", output="report: false, scores: false")
+    told = verdicts(sound / "run")
+    assert told["scores"] == "not verified"
+    assert "differs" not in told.values()

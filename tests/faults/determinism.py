@@ -1,0 +1,247 @@
+"""Every way of carrying out a fit gives the same bits: threads, workers, order of completion, with or without a stop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+from score import Score, again
+from stores import write_store
+
+from streampca.engine import ledger as ledgers
+from streampca.engine.checkpoint import CheckpointDirectory
+from streampca.engine.fit import Parameters, fit, plan_fit
+from streampca.engine.kernel.fit import fit_kernel, plan_kernel
+from streampca.engine.kernel.parameters import KernelParameters
+from streampca.engine.ledger import Ledger, Terms, ledger_in_use
+from streampca.engine.plan import Plan
+from streampca.kernels import RBF
+from streampca.seeding import generator
+from streampca.sources import Source, open_source
+from streampca.sources.base import ReadCount
+
+_BLOCKS, _LEAVES, _PER_BLOCK = 24, 8, 250
+_LONGEST_SLEEP = 0.02
+
+
+@dataclass(frozen=True)
+class Solver:
+    """What is fitted."""
+
+    parameters: Any
+    """`Parameters`, or `KernelParameters`."""
+    shape: tuple[int, int]
+    """Rows and features; the longer axis is that of the blocks."""
+
+
+SOLVERS = {
+    "covariance": Solver(Parameters(5, solver="covariance", scale=True), (6_000, 24)),
+    "sketch": Solver(
+        Parameters(5, solver="sketch", sketch_size=12, max_passes=2, tolerance=0.0, pilot=10), (6_000, 24)
+    ),
+    "adaptive": Solver(Parameters(5, solver="adaptive", pilot=10), (6_000, 24)),
+    "gram": Solver(Parameters(5, solver="gram"), (40, 6_000)),
+    "nystrom": Solver(KernelParameters(RBF(gamma=0.01), 5, method="nystrom", n_landmarks=40), (6_000, 24)),
+}
+"""By name: a solver that is to be tried joins by a line."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of carrying out a fit."""
+
+    where: str
+    """``"here"``, ``"threads"`` for a cluster in this process, or ``"processes"``."""
+    workers: int = 1
+    """Workers of the cluster."""
+    threads: int = 1
+    """Threads here, or of each worker."""
+    shuffled: bool = False
+    """Whether each reading takes as long as chance has it."""
+    stopped: bool = False
+    """Whether the fit is stopped midway and gone on with."""
+
+    def __str__(self) -> str:
+        extra = [word for word in ("shuffled", "stopped") if getattr(self, word)]
+        return " ".join([self.where, f"{self.workers} x {self.threads}", *extra])
+
+
+WAYS = (
+    *(Way("here", 1, threads, s, r) for threads in (1, 2, 3) for s in (False, True) for r in (False, True)),
+    *(Way("threads", workers, threads, True) for workers, threads in ((1, 2), (2, 1))),
+    *(Way("processes", workers, 1, s) for workers in (1, 2, 3, 4) for s in (False, True)),
+    *(Way("processes", workers, 1, True, True) for workers in (4, 2)),
+)
+"""The ways that are tried: twenty-four."""
+
+
+class Slow(Source):
+    """A source that another process can open and whose reads take as long as chance has it."""
+
+    portable = True
+
+    def __init__(self, source: Source, seed: int):
+        self.source, self.seed = source, seed
+        for name in ("shape", "dtype", "description", "chunk_rows", "chunk_bytes", "buffered", "column_major"):
+            setattr(self, name, getattr(source, name))
+
+    @property
+    def fingerprint(self) -> str:
+        return self.source.fingerprint
+
+    def by_features(self) -> Slow:
+        return Slow(self.source.by_features(), self.seed)
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        time.sleep(float(generator(self.seed, "sleep", start).random()) * _LONGEST_SLEEP)
+        return self.source.read(start, stop, out)
+
+
+class _StoppedError(Exception):
+    """Stops a fit midway, as a kill would."""
+
+
+class Clusters:
+    """Clusters of this machine, started when they are asked for first."""
+
+    def __init__(self, stack: ExitStack):
+        self._stack, self._clients = stack, {}
+
+    def client(self, way: Way) -> Any:
+        """Return a client of a cluster for that way, with as many workers."""
+        from distributed import Client, LocalCluster
+
+        key = (way.where, way.threads)
+        if key not in self._clients:
+            processes = way.where == "processes"
+            options = {"dashboard_address": "127.0.0.1:0", "memory_limit": 0, "silence_logs": 50}
+            options |= {"host": "127.0.0.1"} if processes else {}
+            cluster = self._stack.enter_context(
+                LocalCluster(n_workers=way.workers, threads_per_worker=way.threads, processes=processes, **options)
+            )
+            self._clients[key] = cluster, self._stack.enter_context(Client(cluster, set_as_default=False))
+        cluster, client = self._clients[key]
+        if len(client.scheduler_info(n_workers=-1)["workers"]) != way.workers:
+            cluster.scale(way.workers)
+            self._wait(client, way.workers)
+        return client
+
+    @staticmethod
+    def _wait(client: Any, n_workers: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(client.scheduler_info(n_workers=-1)["workers"]) != n_workers:
+            assert time.monotonic() < deadline, f"the cluster does not come to {n_workers} workers"
+            time.sleep(0.05)
+
+
+@contextmanager
+def prepared() -> Iterator[tuple[Path, Clusters]]:
+    """Give a directory with the input of every solver, and clusters."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        for solver in SOLVERS.values():
+            rows = np.random.default_rng(1).standard_normal(solver.shape).astype(np.float32)
+            rows *= np.linspace(1, 3, solver.shape[1], dtype=np.float32)
+            tall = solver.shape[0] >= solver.shape[1]
+            path = _store(Path(name), solver)
+            if not path.exists():
+                write_store(path, rows + 5, chunks=(_PER_BLOCK, 24) if tall else (solver.shape[0], _PER_BLOCK))
+        yield Path(name), Clusters(stack)
+
+
+def _store(place: Path, solver: Solver) -> Path:
+    return place / ("tall.zarr" if solver.shape[0] >= solver.shape[1] else "wide.zarr")
+
+
+def _plan(source: Source, parameters: Any, way: Way) -> Plan:
+    """Return the plan that data too large for a test would have: eight leaves of three blocks."""
+    kernel = isinstance(parameters, KernelParameters)
+    plan: Plan = plan_kernel(source, parameters) if kernel else plan_fit(source, parameters)
+    at_once = way.threads * way.workers
+    changes: dict[str, Any] = {"rows_per_block": _PER_BLOCK, "n_blocks": _BLOCKS, "n_leaves": _LEAVES, "edges": None}
+    if plan.solver == "adaptive":
+        changes["sketch"] = plan.sketch | {"rows_per_update": 2 * _PER_BLOCK}
+    return replace(plan, **changes, leaves_in_flight=at_once, window=2 * at_once, threads=at_once, threads_per_leaf=1)
+
+
+def digest_of(place: Path, clusters: Clusters, name: str, way: Way, seed: int) -> str:
+    """Return the SHA-256 of what the solver `name` finds in that way: all arrays of the model, and its certificate."""
+    solver = SOLVERS[name]
+    source = open_source(_store(place, solver))
+    plan = _plan(source, solver.parameters, way)
+    source = Slow(source, seed) if way.shuffled else source
+    with ExitStack() as stack:
+        if way.where != "here":
+            stack.enter_context(clusters.client(way).as_current())
+        model = _stop_and_go_on(source, solver, plan, seed) if way.stopped else _fit(source, solver, plan, None)
+    found = {key: value for key, value in sorted(vars(model).items()) if isinstance(value, np.ndarray)}
+    digest = hashlib.sha256(json.dumps(model.certificate, sort_keys=True, default=str).encode())
+    for key, array in found.items():
+        digest.update(key.encode() + str(array.dtype).encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _fit(source: Source, solver: Solver, plan: Any, progress: Any) -> Any:
+    carry_out: Any = fit_kernel if isinstance(solver.parameters, KernelParameters) else fit
+    return carry_out(source, solver.parameters, plan, progress=progress).model
+
+
+def _stop_and_go_on(source: Source, solver: Solver, plan: Plan, seed: int) -> Any:
+    """Stop the fit at a random place, and go on from its checkpoint."""
+    part = random.Random(seed).uniform(0.3, 0.9)
+
+    def stop_late(step: Any) -> None:
+        if step.phase in ("fit", "components") and step.rows > part * step.n_samples:
+            raise _StoppedError
+
+    with tempfile.TemporaryDirectory() as name, _eager_checkpoints():
+        place, terms = CheckpointDirectory(Path(name) / "kept"), Terms("0" * 16, {})
+        try:
+            with ledger_in_use(Ledger(place, terms)):
+                _fit(source, solver, plan, stop_late)
+        except _StoppedError:
+            found, damaged = place.newest()
+            assert found is not None, damaged
+            with ledger_in_use(Ledger(place, terms, found)):
+                return _fit(source, solver, plan, None)
+    raise AssertionError("it was not stopped")
+
+
+@contextmanager
+def _eager_checkpoints() -> Iterator[None]:
+    with (
+        patch.object(ledgers, "_FIRST_COST", 0.0),
+        patch.object(ledgers, "_FIRST_RATE", 1e18),
+        patch.object(Ledger, "_learn", lambda *_: None),
+    ):
+        yield
+
+
+def run(count: int, seed: int) -> Score:
+    """Try `count` pairs of a solver and a way."""
+    score, began = Score("solvers x threads, workers, order of completion, stops"), time.monotonic()
+    expected: dict[str, str] = {}
+    with prepared() as (place, clusters):
+        for item in range(seed, seed + count):
+            name = list(SOLVERS)[item % len(SOLVERS)]
+            way = WAYS[item // len(SOLVERS) % len(WAYS)]
+            if name not in expected:
+                expected[name] = digest_of(place, clusters, name, Way("here"), 0)
+            score.injected += 1
+            if digest_of(place, clusters, name, way, item) == expected[name]:
+                score.survived += 1
+            else:
+                score.wrong += 1
+                score.notes.append(f"{name}, {way}: other bits: {again('determinism', item)}")
+    score.seconds = time.monotonic() - began
+    return score

@@ -1,0 +1,393 @@
+"""Object stores and web servers that answer badly: the right numbers, or an error that names the key, and never many requests."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stores import Command, call_apart, chunk_files, config_text, make_values, picture, write_group, write_store
+
+import streampca as sp
+from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
+from streampca.sources import open_source, remote
+from streampca.sources.remote import Patience, is_passing, open_store, shown
+from streampca.sources.zarr_store import ZarrSource
+
+pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
+s3 = pytest.importorskip("s3")
+
+KEY = "c/17/0"
+_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    with s3.bucket_in(tmp_path_factory.mktemp("bucket"), chain="zstd+crc32c") as found:
+        yield found
+
+
+@pytest.fixture
+def bucket(filled):
+    """Return a bucket that answers well, until it is told otherwise."""
+    filled.faults.start(None)
+    filled.faults.stall_seconds = 1.0
+    return filled
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Let requests be repeated as often as always, and sooner."""
+    monkeypatch.setattr(remote, "PATIENCE", Patience(first_seconds=0.01, longest_seconds=0.02))
+
+
+def path_in(bucket: Any) -> str:
+    """Return the path of requests for the chunk that is spoilt."""
+    return f"/{bucket.name}/x.zarr/{KEY}"
+
+
+def only(path: str, fault: str, times: int = 10**9) -> Any:
+    """Return a profile that spoils the first answers for one path."""
+    left = [times]
+
+    def draw(asked: str, rng: object) -> str | None:
+        if asked != path or not left[0]:
+            return None
+        left[0] -= 1
+        return fault
+
+    return draw
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_faults_that_pass_leave_the_bits_as_they_are(seed):
+    score = s3.run(1, seed, stall_seconds=1.0)
+    print(score.line())
+    score.require_clean()
+    assert score.injected > 3
+    assert score.survived == score.injected
+
+
+def test_a_request_is_repeated_at_most_twelve_times_within_a_minute():
+    assert Patience().requests == 12
+    assert 30 < Patience().total_seconds <= 60
+    assert [Patience().wait(n) for n in (1, 2, 3, 11)] == [0.2, 0.4, 0.8, 8.0]
+
+
+@pytest.mark.parametrize("status", ["500", "503"])
+def test_a_store_that_never_answers_is_named_with_the_key(bucket, hasty, status):
+    bucket.faults.start(only(path_in(bucket), status))
+    with pytest.raises(StoreError, match=rf"{KEY} cannot be read: status {status}.* after 12 requests") as caught:
+        s3.within(_SECONDS, lambda: sp.PCA(2).fit(bucket.source()))
+    assert bucket.faults.requests[path_in(bucket)] == 12
+    assert max(bucket.faults.requests.values()) == 12
+    assert bucket.url in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_store_that_is_down_is_named_when_it_is_opened(bucket, hasty):
+    bucket.faults.start(lambda path, rng: "503")
+    with pytest.raises(StoreError, match=r"zarr\.json|\.zarray"):
+        s3.within(_SECONDS, bucket.source)
+    assert max(bucket.faults.requests.values()) <= 12
+
+
+def test_what_is_forbidden_is_asked_for_once(bucket):
+    bucket.faults.start(only(path_in(bucket), "403"))
+    with pytest.raises(StoreError, match=rf"{KEY} cannot be read: status 403.*credentials"):
+        s3.within(_SECONDS, lambda: sp.PCA(2).fit(bucket.source()))
+    assert bucket.faults.requests[path_in(bucket)] == 1
+
+
+def test_a_chunk_that_is_not_there_is_missing(bucket, monkeypatch):
+    bucket.faults.start(only(path_in(bucket), "404"))  # the listing still has it
+    with pytest.raises(MissingChunkError, match=KEY):
+        s3.within(_SECONDS, lambda: sp.PCA(2).fit(bucket.source()))
+    assert bucket.faults.requests[path_in(bucket)] == 1
+    bucket.faults.start(None)
+    whole = bucket.client.get_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}")["Body"].read()
+    bucket.client.delete_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}")
+    try:
+        bucket.faults.start(None)
+        with monkeypatch.context() as patched:
+            patched.setattr(ZarrSource, "read", lambda *_: pytest.fail("it read"))
+            with pytest.raises(MissingChunkError, match=rf"1 of 40 chunks do not exist, first: {KEY}"):
+                s3.within(_SECONDS, lambda: sp.PCA(2).fit(bucket.source()))
+        holes = open_source(bucket.url, storage_options=bucket.options(), missing_chunks="fill")
+        assert s3.within(_SECONDS, lambda: sp.PCA(2).fit(holes)).n_samples_seen_ == 8_000
+        assert holes.missing_chunks_filled == 1
+    finally:
+        bucket.client.put_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}", Body=whole)
+
+
+def test_a_damaged_object_is_named(bucket):
+    whole = bucket.client.get_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}")["Body"].read()
+    bucket.client.put_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}", Body=whole[:-7] + b"damaged")
+    try:
+        with pytest.raises(DataError, match=rf"chunk {KEY} .*damaged"):
+            s3.within(_SECONDS, lambda: sp.PCA(2).fit(bucket.source()))
+    finally:
+        bucket.client.put_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}", Body=whole)
+
+
+def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(bucket):
+    expected = s3.digest_of_fit(bucket.source())
+    bucket.faults.stall_seconds = 20.0
+    bucket.faults.start(only(path_in(bucket), "stall", times=1))
+    digest = s3.within(15.0, lambda: s3.digest_of_fit(bucket.source(read_timeout=0.5)))
+    assert digest == expected
+    assert bucket.faults.requests[path_in(bucket)] == 2
+
+
+def test_a_slow_chunk_holds_up_no_other(bucket):
+    """The answer for one chunk is held back until all the others were asked for: had they to wait, it would never come."""
+    others = {f"/{bucket.name}/x.zarr/c/{i}/0" for i in range(40)} - {path_in(bucket)}
+    asked: set[str] = set()
+    all_asked = threading.Event()
+
+    def hold(path: str, rng: object) -> None:
+        asked.add(path)
+        if others <= asked:
+            all_asked.set()
+
+    behind = bucket.faults.application
+
+    def application(environ, respond):
+        if environ["PATH_INFO"] == path_in(bucket):
+            assert all_asked.wait(30)
+        return behind(environ, respond)
+
+    bucket.faults.application = application
+    try:
+        bucket.faults.start(hold)
+        s3.within(_SECONDS, lambda: sp.PCA(2).fit(bucket.source()))
+    finally:
+        bucket.faults.application = behind
+    assert all_asked.is_set()
+
+
+def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_path, monkeypatch, capsys):
+    bucket.faults.start(s3.PROFILES["flaky"], seed=7)
+    monkeypatch.setenv("STORE_SECRET", "canary-5d8f2c")
+    monkeypatch.chdir(tmp_path)
+    options = f"{{key: testing, secret: '${{STORE_SECRET}}', client_kwargs: {{endpoint_url: '{bucket.endpoint}', region_name: us-east-1}}}}"
+    text = config_text(bucket.url, "out").replace(
+        f"path: '{bucket.url}'", f"path: '{bucket.url}', storage_options: {options}"
+    )
+    Path("c.yaml").write_text(text)
+    command = Command(capsys)
+    called = s3.within(_SECONDS, lambda: command("fingerprint", "c.yaml", "--quiet"))
+    assert called.status == 0, called.err
+    assert called.out.startswith("x.zarr.fingerprint.json: 40 chunks, ")
+    called = s3.within(_SECONDS, lambda: command.quietly("run", "c.yaml", "--set", "source.verify=manifest"))
+    assert called.status == 0, called.err
+    expected = np.linalg.eigvalsh(np.cov(make_values(8_000, 32, seed=3).T))[::-1]
+    model = sp.load("out")
+    np.testing.assert_allclose(model.explained_variance_, expected, rtol=1e-10)
+    called = s3.within(_SECONDS, lambda: command.quietly("verify", "out"))
+    assert called.status == 0, (called.out, called.err)
+    assert not [name for name, found in picture(tmp_path).items() if b"canary" in str(found).encode()]
+    bucket.faults.start(only(path_in(bucket), "403"))
+    apart = call_apart("run", "c.yaml", "--quiet", "--set", "output.directory=other", directory=tmp_path)
+    line = apart.refused(5, KEY, "403")  # one line: requests that were under way say nothing when the process ends
+    assert "canary" not in line
+
+
+@pytest.mark.parametrize("fault", ["stall", "503"])
+def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fault):
+    options = bucket.options()
+    told = (
+        f"{{key: {options['key']}, secret: {options['secret']}, client_kwargs: {{endpoint_url: '{bucket.endpoint}'}}}}"
+    )
+    text = config_text(bucket.url, "out").replace(f"'{bucket.url}'", f"'{bucket.url}', storage_options: {told}")
+    (tmp_path / "c.yaml").write_text(text)
+    bucket.faults.stall_seconds = 40.0
+    bucket.faults.start(lambda path, rng: fault if "/c/" in path else None)
+    command = [sys.executable, "-m", "streampca", "run", "c.yaml", "--quiet"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + _SECONDS
+        while bucket.faults.injected.total() < 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (130, ""), err
+    assert err.startswith("streampca: error: stopped by SIGINT")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.distributed
+def test_workers_read_a_store_with_faults(bucket):
+    from distributed import Client, LocalCluster
+
+    expected = s3.digest_of_fit(bucket.source())
+    bucket.faults.start(s3.PROFILES["flaky"], seed=11)
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50
+        ) as cluster,
+        Client(cluster),
+    ):
+        assert s3.within(_SECONDS, lambda: s3.digest_of_fit(bucket.source())) == expected
+    assert bucket.faults.injected.total() > 3
+
+
+def test_a_source_that_travels_opens_its_store_again(bucket):
+    bucket.faults.start(None)
+    source = bucket.source()
+    again = pickle.loads(pickle.dumps(source))
+    np.testing.assert_array_equal(again.read(0, 10)[0], source.read(0, 10)[0])
+    assert b"testing-secret" not in pickle.dumps(source)
+
+
+@pytest.fixture(scope="module")
+def website(tmp_path_factory):
+    """Serve a directory of stores over HTTP; gives the faults, the URL and the directory."""
+    root = tmp_path_factory.mktemp("website")
+    write_store(root / "x.zarr", chain="gzip")
+    write_group(root / "g.zarr")
+
+    def application(environ, respond):
+        file = root / environ["PATH_INFO"].lstrip("/")
+        if not file.is_file():
+            return s3.refusal(404, respond)
+        body = file.read_bytes()
+        respond("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    with s3.serving(application) as (faults, url):
+        yield faults, url, root
+
+
+@pytest.mark.parametrize("profile", ["flaky", "broken", "cut"])
+def test_a_web_server_with_faults_gives_the_same_bits(website, profile):
+    faults, url, root = website
+    expected = s3.digest_of_fit(str(root / "x.zarr"))
+    faults.stall_seconds = 0.2
+    # Half of a document with the length of the half cannot be told from one that was damaged: no checksum comes with it.
+    faults.start(s3.often({"cut": 0.2}) if profile == "cut" else s3.PROFILES[profile], seed=5)
+    assert s3.within(_SECONDS, lambda: s3.digest_of_fit(f"{url}/x.zarr")) == expected
+
+
+def test_a_web_server_cannot_list_so_missing_chunks_are_found_when_they_are_read(website, hasty):
+    faults, url, root = website
+    faults.start(None)
+    np.testing.assert_array_equal(
+        open_source(f"{url}/g.zarr", array="left").read(0, 400)[0],
+        open_source(root / "g.zarr", array="left").read(0, 400)[0],
+    )
+    with pytest.raises(DataError, match=r"g\.zarr"):
+        open_source(f"{url}/g.zarr")
+    chunk = chunk_files(root / "x.zarr")[1]
+    whole = chunk.read_bytes()
+    chunk.unlink()
+    try:
+        with pytest.raises(MissingChunkError, match="c/1/0"):
+            s3.within(_SECONDS, lambda: sp.PCA(2).fit(f"{url}/x.zarr"))
+        with pytest.raises(DataError, match="missing_chunks: fill is for stores that can list"):
+            sp.PCA(2).fit(open_source(f"{url}/x.zarr", missing_chunks="fill"))
+    finally:
+        chunk.write_bytes(whole)
+    faults.start(only("/x.zarr/c/2/0", "403"))
+    with pytest.raises(StoreError, match=r"c/2/0 cannot be read: status 403"):
+        s3.within(_SECONDS, lambda: sp.PCA(2).fit(f"{url}/x.zarr"))
+    assert faults.requests["/x.zarr/c/2/0"] == 1
+    faults.start(only("/x.zarr/c/2/0", "503"))
+    with pytest.raises(StoreError, match=r"c/2/0 cannot be read: status 503.*after 12 requests"):
+        s3.within(_SECONDS, lambda: sp.PCA(2).fit(f"{url}/x.zarr"))
+    assert faults.requests["/x.zarr/c/2/0"] == 12
+    faults.start(None)
+
+
+def _raised(kind: type[BaseException], *arguments: Any, **attributes: Any) -> BaseException:
+    error = kind(*arguments)
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+class ClientPayloadError(Exception):
+    """As aiohttp has one."""
+
+
+class ReadTimeoutError(Exception):
+    """As botocore has one, but not of its family."""
+
+
+class NoCredentialsError(Exception):
+    """As botocore has one."""
+
+
+def _answer(status: int, code: str) -> dict[str, Any]:
+    return {"ResponseMetadata": {"HTTPStatusCode": status}, "Error": {"Code": code}}
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (_raised(OSError, 5, "InternalError"), True),
+        (_raised(OSError, 16, "reduce your request rate"), True),
+        (_raised(OSError, 22, "Bad Request"), False),
+        (_raised(OSError, "no number"), True),
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (PermissionError(13, "Access Denied"), False),
+        (ValueError("Invalid endpoint"), False),
+        (TypeError("unexpected keyword"), False),
+        (NoCredentialsError(), False),
+        (ReadTimeoutError(), False),
+        (ClientPayloadError(), True),
+        (_raised(Exception, status=503), True),
+        (_raised(Exception, status=429), True),
+        (_raised(Exception, status=403), False),
+        (_raised(Exception, status=404), False),
+        (_raised(Exception, code=502), True),
+        (_raised(Exception, response=_answer(400, "RequestTimeout")), True),
+        (_raised(Exception, response=_answer(400, "ExpiredToken")), False),
+        (_raised(Exception, response=_answer(403, "AccessDenied")), False),
+        (_raised(OSError, 5, "wrapped", __cause__=_raised(Exception, response=_answer(400, "Malformed"))), False),
+        (_raised(OSError, 5, "wrapped", __cause__=_raised(Exception, response=_answer(503, "SlowDown"))), True),
+    ],
+)
+def test_which_failures_pass(error, passes):
+    assert is_passing(error) is passes
+
+
+def test_urls_are_shown_without_what_may_be_secret():
+    assert shown("https://user:word@host:80/a/b.zarr?X-Amz-Signature=abc") == "https://host:80/a/b.zarr"
+    assert shown("s3://bucket/x.zarr") == "s3://bucket/x.zarr"
+    assert shown("memory://x?token=1") == "memory://x"
+
+
+def test_protocols_and_options_that_cannot_be():
+    with pytest.raises((DataError, NotAvailableError), match="nothing://"):
+        open_store("nothing://there")
+    with pytest.raises((DataError, NotAvailableError), match=r"pip install|fsspec client"):
+        open_store("hdfs://namenode/x.zarr") if not _has("pyarrow") else open_store("gs://bucket/x.zarr")
+
+
+def _has(name: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(name) is not None
+
+
+def test_outputs_are_local_directories(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = write_store(tmp_path / "x.zarr")
+    Path("c.yaml").write_text(config_text(store, "s3://bucket/out"))
+    with pytest.raises(ConfigError, match=r"local directory.*copied"):
+        sp.run("c.yaml")
+    with pytest.raises(OutputError, match=r"local.*copy"):
+        sp.PCA(2).fit(store).save("s3://bucket/model.zarr")
+    assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}

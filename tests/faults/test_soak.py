@@ -1,0 +1,17 @@
+"""Twenty fits in one process leave nothing behind in it."""
+
+from __future__ import annotations
+
+import pytest
+import soak
+
+
+def test_fits_one_after_the_other_leave_nothing_behind():
+    score = soak.run(20, seed=0)
+    score.require_clean()
+    assert score.survived == 20
+
+
+@pytest.mark.parametrize(("values", "expected"), [([1, 1, 1, 1], 0), ([0, 1, 2, 3, 4], 1), ([5, 5, 5, 99, 5, 5, 5], 0)])
+def test_the_slope_of_a_series_with_a_jump(values, expected):
+    assert soak.slope(values) == expected

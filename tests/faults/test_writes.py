@@ -1,0 +1,11 @@
+"""Acts of the driver on the disk fail, or it dies of them: some of all there are; scripts/faults tries each."""
+
+from __future__ import annotations
+
+import writes
+
+
+def test_acts_on_the_disk_that_fail():
+    score = writes.run(20, seed=0)
+    score.require_clean()
+    assert score.survived + score.detected == 20

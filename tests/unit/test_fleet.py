@@ -1,0 +1,210 @@
+"""Who gets a leaf on a cluster, which worker is silent, and which leaf is to blame, without a cluster."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from streampca.engine.attempts import ATTEMPTS
+from streampca.engine.fleet import Fleet
+from streampca.engine.trials import Trial
+
+
+def told(seen: float = 1.0, **threads: int) -> dict[str, dict[str, Any]]:
+    return {name: {"nthreads": n, "last_seen": seen, "nanny": None, "status": "running"} for name, n in threads.items()}
+
+
+def fleet_of(*, leaves_per_worker: int = 0, **threads: int) -> Fleet:
+    fleet = Fleet(10.0, leaves_per_worker)
+    assert fleet.count(told(**threads), 0.0) == []
+    return fleet
+
+
+def place(fleet: Fleet, key: str, **how: Any) -> str | None:
+    worker = fleet.place(key, **how)
+    return None if worker is None else worker.address
+
+
+def test_tasks_go_where_there_is_least_to_do() -> None:
+    fleet = fleet_of(a=1, b=3)
+    assert (fleet.usable, fleet.threads) == (2, 4)
+    assert [place(fleet, f"{i}") for i in range(5)] == ["a", "b", "b", "b", None]
+    fleet.take("b", "2")
+    assert place(fleet, "5") == "b"
+    assert place(fleet, "6") is None
+    assert place(fleet, "6", ahead=True) in ("a", "b")
+
+
+def test_no_more_leaves_are_ahead_than_at_work_and_none_where_memory_is_for_fewer_than_threads() -> None:
+    fleet = fleet_of(a=2)
+    assert [place(fleet, f"{i}", ahead=True) for i in range(5)] == ["a"] * 4 + [None]
+    tight = fleet_of(a=4, leaves_per_worker=2)
+    assert tight.threads == 2
+    assert [place(tight, f"{i}", ahead=True) for i in range(3)] == ["a", "a", None]
+
+
+def test_one_alone_has_a_worker_for_itself() -> None:
+    fleet = fleet_of(a=2, b=2)
+    assert [place(fleet, f"{i}") for i in range(3)] == ["a", "b", "a"]
+    assert place(fleet, "alone", alone=True) is None
+    assert fleet.workers["b"].hands
+    assert place(fleet, "more") == "a" or place(fleet, "more") is None
+    fleet.take("b", "1")
+    assert place(fleet, "alone", alone=True) == "b"
+    assert place(fleet, "another") != "b"
+    assert place(fleet, "another", ahead=True) != "b"
+    fleet.take("b", "alone")
+    assert place(fleet, "after") == "b"
+
+
+def test_a_worker_is_kept_free_only_while_one_waits_for_it() -> None:
+    fleet = fleet_of(a=2)
+    assert place(fleet, "0") == "a"
+    assert place(fleet, "alone", alone=True) is None
+    assert place(fleet, "1") is None
+    fleet.keep_none()
+    assert place(fleet, "1") == "a"
+
+
+def test_a_kept_worker_that_goes_is_not_waited_for() -> None:
+    fleet = fleet_of(a=1, b=1)
+    assert {place(fleet, "0"), place(fleet, "1")} == {"a", "b"}
+    assert place(fleet, "alone", alone=True) is None
+    assert fleet.remove("a") in (["0"], ["1"])
+    fleet.take("b", "0")
+    fleet.take("b", "1")
+    assert place(fleet, "alone", alone=True) == "b"
+
+
+def test_a_worker_on_which_a_leaf_failed_is_the_last_to_get_it_again() -> None:
+    fleet = fleet_of(a=1, b=1)
+    assert place(fleet, "0", avoid={"a"}) == "b"
+    assert place(fleet, "1", avoid={"b"}) == "a"
+    fleet.take("a", "1")
+    assert place(fleet, "2", avoid={"a"}) is None
+    fleet.remove("b")
+    assert place(fleet, "2", avoid={"a"}) == "a"
+
+
+def test_a_removed_worker_gives_back_its_tasks_and_gets_no_more() -> None:
+    fleet = fleet_of(a=2)
+    place(fleet, "0")
+    place(fleet, "1")
+    assert fleet.remove("a") == ["0", "1"]
+    assert fleet.remove("a") == []
+    assert place(fleet, "2") is None
+    assert fleet.count(told(2.0, b=1), 1.0) == []
+    assert place(fleet, "2") == "b"
+    assert fleet.count({}, 1.0) == ["b"]
+
+
+def test_silence_is_counted_in_seconds_that_were_watched_and_ends_with_a_word() -> None:
+    fleet = fleet_of(a=1, b=1)
+    for second in range(10):
+        seen = {"a": told(1.0, a=1)["a"], "b": told(2.0 + second, b=1)["b"]}
+        fleet.count(seen, 1.0)
+        assert fleet.newly_silent() == []
+        assert fleet.unheard == 0
+    fleet.count({"a": told(1.0, a=1)["a"], "b": told(20.0, b=1)["b"]}, 1.0)
+    assert [worker.address for worker in fleet.newly_silent()] == ["a"]
+    assert fleet.newly_silent() == []
+    assert fleet.usable == 1
+    assert {place(fleet, "0"), place(fleet, "1")} == {"b", None}
+    fleet.count(told(30.0, a=1, b=1), 1.0)
+    assert fleet.usable == 2
+    assert place(fleet, "2") == "a"
+
+
+def test_a_result_is_a_sign_of_life() -> None:
+    fleet = fleet_of(a=1)
+    for i in range(30):
+        place(fleet, f"{i}")
+        fleet.count(told(1.0, a=1), 1.0)
+        fleet.take("a", f"{i}", alive=True)
+        assert fleet.newly_silent() == []
+
+
+def test_a_worker_that_takes_no_tasks_gets_none_until_it_does() -> None:
+    fleet = fleet_of(a=1)
+    paused = told(2.0, a=1)
+    paused["a"]["status"] = "paused"
+    fleet.count(paused, 1.0)
+    assert fleet.usable == 0
+    assert place(fleet, "0") is None
+    fleet.count(told(3.0, a=1), 1.0)
+    assert place(fleet, "0") == "a"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_fleet_keeps_its_rules_whatever_happens(seed: int) -> None:
+    """Against a plain account of who has what: no worker above its limit, nothing beside one that is alone, none idle in vain."""
+    rng, fleet = random.Random(seed), Fleet(1e9)
+    has: dict[str, set[str]] = {}
+    alone: set[str] = set()
+    for step in range(400):
+        act = rng.random()
+        if act < 0.05 or not has:
+            has[f"w{step}"] = set()
+            fleet.count({name: told(float(step), w=2)["w"] for name in has}, 0.1)
+        elif act < 0.08:
+            gone = rng.choice(sorted(has))
+            assert set(fleet.remove(gone)) == has.pop(gone)
+        elif act < 0.5 and any(has.values()):
+            name = rng.choice([name for name in sorted(has) if has[name]])
+            key = rng.choice(sorted(has[name]))
+            has[name].remove(key)
+            fleet.take(name, key)
+        else:
+            key, by_itself = f"k{step}", rng.random() < 0.2
+            where = place(fleet, key, alone=by_itself, ahead=rng.random() < 0.5)
+            if where is None:
+                idle = [name for name in has if not has[name]]
+                assert not idle or (not by_itself and len(idle) == 1), seed  # kept for one that is to be alone
+                continue
+            assert not (has[where] and by_itself), seed
+            assert not has[where] & alone, seed
+            has[where].add(key)
+            alone |= {key} if by_itself else set()
+            assert len(has[where]) <= 4, seed
+
+
+def test_a_leaf_that_dies_alone_is_blamed_at_the_fourth_attempt_for_one_block() -> None:
+    trial = Trial(3)
+    assert [trial.lost(alone=True, all_losses=n) for n in (1, 2, 3)] == [False] * 3
+    assert trial.block == 0
+    trial.survived(4)
+    trial.survived(4)
+    assert (trial.block, trial.cleared) == (2, False)
+    assert trial.lost(alone=True, all_losses=4)
+    assert (trial.losses, trial.block) == (ATTEMPTS, 2)
+
+
+def test_a_leaf_of_which_no_block_dies_alone_is_blamed_as_a_whole() -> None:
+    trial = Trial(3)
+    for n in (1, 2, 3):
+        trial.lost(alone=True, all_losses=n)
+    for _ in range(4):
+        trial.survived(4)
+    assert (trial.block, trial.cleared) == (None, True)
+    assert trial.lost(alone=True, all_losses=4)
+
+
+def test_the_first_loss_may_be_shared_but_no_other() -> None:
+    trial = Trial(3)
+    assert not trial.lost(alone=False, all_losses=1)
+    assert [trial.lost(alone=True, all_losses=n) for n in (2, 3)] == [False] * 2
+    assert trial.block == 0
+    assert trial.lost(alone=True, all_losses=4)
+    shared = Trial(3)
+    assert not any(shared.lost(alone=False, all_losses=n) for n in range(1, 30))
+    assert shared.block is None
+
+
+def test_where_other_leaves_lose_workers_too_blame_takes_three_times_as_long() -> None:
+    trial, count = Trial(3), 0
+    while not trial.lost(alone=True, all_losses=trial.losses + 2):
+        count += 1
+        assert count < 20
+    assert trial.losses == 3 * ATTEMPTS
