@@ -21,7 +21,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ def read_once(source: FreeSource, client: Any) -> tuple[Any, float]:
 def run_blocks(n_blocks: int, n_features: int, workers: int) -> dict[str, Any]:
     """Plan and read so many blocks that cost nothing."""
     source = FreeSource(n_blocks, n_features)
-    with cluster(workers, 1) as client:
+    with cluster(workers, 1) if workers else nullcontext() as client:
         read_once(FreeSource(64, n_features), client)  # imports and connections are not what is measured
         memory, process = Memory(), psutil.Process()
         began, cpu = time.perf_counter(), sum(process.cpu_times()[:2])
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("mode", choices=("blocks", "waiting", "model"))
     parser.add_argument("--blocks", type=int, default=1_000_000)
     parser.add_argument("--features", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="0: on threads of this process (default: %(default)s)")
     parser.add_argument("--threads", default="16,32,64,128", help="for waiting (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="leaves of each thread, for waiting")
     options = parser.parse_args()
