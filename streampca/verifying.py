@@ -201,13 +201,7 @@ def _of_model(model: PCAModel, manifest: dict[str, Any], state: MeasuredState) -
         and result["total_variance"] == model.total_variance
     )
     found = [
-        Check(
-            "manifest",
-            "eigenvalues",
-            "eigenvalues",
-            holds=same,
-            note="those of the model, whose arrays have their SHA-256",
-        ),
+        _manifest(same),
         close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows that count"),
         *_centre(model, state, np.sqrt(np.maximum(variances, 0.0)), precision),
         close("total variance", model.total_variance, total, model.total_variance, allowed, "relative to itself"),
@@ -299,17 +293,17 @@ def _scores(model: PCAModel | KernelModel, source: Source, state: MeasuredState 
     return close("scores", 0.0, worst, state.longest, float(allowed), note, difference=worst)
 
 
+def _manifest(same: bool) -> Check:
+    """Return whether the manifest tells the eigenvalues of the model."""
+    note = "those of the model, whose arrays have their SHA-256"
+    return Check("manifest", "eigenvalues", "eigenvalues", holds=same, note=note)
+
+
 def _of_kernel(model: KernelModel, manifest: dict[str, Any], state: KernelMeasuredState) -> list[Check]:
     """Return what is measured of kernel PCA: what scores and landmarks tell."""
     same = manifest["result"]["eigenvalues"] == model.eigenvalues.tolist()
     found = [
-        Check(
-            "manifest",
-            "eigenvalues",
-            "eigenvalues",
-            holds=same,
-            note="those of the model, whose arrays have their SHA-256",
-        ),
+        _manifest(same),
         close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows"),
     ]
     if model.landmark_indices is None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import boto3
 import numpy as np
+from jobs import within
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from score import Score, again
 from stores import make_values, write_store
@@ -225,27 +226,6 @@ def digest_of_fit(source: Any) -> str:
     for values in (pca.components_, pca.explained_variance_, pca.mean_):
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
-
-
-def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Return what `call` returns, or raises; raise `TimeoutError` if it is still at it after so many seconds."""
-    found: list[Any] = []
-
-    def work() -> None:
-        try:
-            found.append((call(), None))
-        except BaseException as error:  # noqa: BLE001 it is raised again in the thread that asked
-            found.append((None, error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(timeout=seconds)
-    if not found:
-        raise TimeoutError(f"nothing after {seconds:.0f} s")
-    value, error = found[0]
-    if error is not None:
-        raise error
-    return value
 
 
 def run(count: int, seed: int, stall_seconds: float = 3.0) -> Score:

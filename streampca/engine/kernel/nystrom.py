@@ -42,7 +42,7 @@ _LATE_FROM = {"float32": 1e-6, "float64": 0.0}
 """Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
 average out, as of rows of few distinct values, then costs up to 1e-5 of the largest eigenvalue (measured: 1.1e-5), else 1e-7."""
 _WELL_CONDITIONED = 1e-5
-"""Share above which all eigenvalues lie where triangular factors are as good as eigenvectors, at a tenth of the time."""
+"""Share above which all eigenvalues lie where triangular factors are as good as eigenvectors, at a third of the time."""
 _HARMLESS = 1e-2
 """Share of the error that landmarks leave anyway which the directions below that share may add to it."""
 SIGNED_CUTOFF = 1e-2
@@ -106,10 +106,11 @@ class Whitening:
         if kernel.definite is not False and own.diagonal().min() >= 0:
             lengths = np.sqrt(np.maximum(own.diagonal(), 0.0))
             units = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-            triangular = cls._triangular(own * units * units[:, None], units, lengths)
+            unit = own * units * units[:, None]
+            triangular = cls._triangular(unit, units, lengths)
             if triangular is not None:
                 return triangular
-            values, vectors = np.linalg.eigh(own * units * units[:, None])
+            values, vectors = np.linalg.eigh(unit)
             if kernel.definite or values[0] >= -1e-8 * abs(values[-1]):
                 kept, late = values > cutoff * values[-1], values > late_from * values[-1]
                 if _harmless(values, vectors, ~late):
