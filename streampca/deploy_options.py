@@ -42,6 +42,8 @@ _SCHEDULER_SETTINGS: dict[str, Any] = {
     "distributed.deploy.lost-worker-timeout": "10 minutes",
 }
 """A worker that is frozen is given up after a minute, not after five, and one that comes back after its second death is not sent away."""
+_LOCAL_SETTINGS: dict[str, Any] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
+"""Left to itself glibc keeps the memory of one chunk for the next; Dask has it given back each time, for a page fault every 4 KiB."""
 _WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler.http.routes"
 """Every process of Dask serves HTTP; without pages it has nothing to show. Pods need theirs to tell that they live."""
 
@@ -56,6 +58,8 @@ def settings_of(cluster: AnyCluster) -> dict[str, Any]:
     wanted = dict(_WORKER_SETTINGS)
     if not isinstance(cluster, AddressCluster):
         wanted |= _SCHEDULER_SETTINGS
+    if isinstance(cluster, LocalCluster):
+        wanted |= _LOCAL_SETTINGS
     defaults = dask.config.merge(*dask.config.defaults)
     settings = {
         key: value

@@ -1,7 +1,8 @@
 """The same fit on one and on two workers of one thread each, on this machine, where arithmetic bounds it.
 
-Workers are started, and have imported everything, before the clock starts. The same fit on the threads of one process stands
-beside them: what a cluster costs where it is not needed.
+Workers are started, and have imported everything, before the clock starts. Each is kept to a core of its own, as where workers
+are given one core each; a single one that is not reads its next block on the other core, so it is more than one core. That
+one, and the same fit on the threads of one process, stand beside them.
 
     .venv/bin/python scripts/bench/workers.py
     .venv/bin/python scripts/bench/workers.py --rows 66000 --features 2048 --repeats 3 --out workers.json
@@ -10,7 +11,9 @@ beside them: what a cluster costs where it is not needed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,16 @@ from _bench import DIRECTORY, ROOT, Contender, Outcome, Row, at_least, medians, 
 sys.path.insert(0, str(DIRECTORY.parent))
 
 RATIO = "one worker over two"
+LEAF_ROWS = 32_768
 
 
 def fit(path: str, n_workers: str, k: str) -> Row:
-    """Run `streampca.PCA.fit` on so many workers; 0 = on the threads of this process."""
+    """Run `streampca.PCA.fit` on so many workers, each on one core; 0 = on the threads of this process, free = one, on any core."""
+    import dask
+
     import streampca as sp
+    from streampca.config_clusters import LocalCluster as LocalConfig
+    from streampca.deploy_options import settings_of
 
     if n_workers == "0":
         pca = sp.PCA(int(k), solver="covariance")
@@ -33,22 +41,36 @@ def fit(path: str, n_workers: str, k: str) -> Row:
     from distributed import Client, LocalCluster
 
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "memory_limit": 0, "threads_per_worker": 1}
-    with LocalCluster(n_workers=int(n_workers), **options) as cluster, Client(cluster) as client:
-        client.run(_warm)
+    n = 1 if n_workers == "free" else int(n_workers)
+    settings = settings_of(LocalConfig(kind="local"))
+    with dask.config.set(settings), LocalCluster(n_workers=n, **options) as cluster, Client(cluster) as client:
+        _warm(n)
+        for core, address in enumerate(client.scheduler_info()["workers"]):
+            if n_workers != "free":
+                client.run(_keep_to, sorted(os.sched_getaffinity(0))[core], workers=[address])
         pca = sp.PCA(int(k), solver="covariance")
         pca.plan(path)
         return _measured(pca, path)
 
 
-def _warm() -> None:
-    """Import in a worker what a leaf imports, and multiply once."""
-    import streampca.engine.fit
-    import streampca.engine.lines.covariance  # noqa: F401
-    from streampca.accumulators import Covariance
-    from streampca.block import Block
+def _keep_to(core: int) -> None:
+    """Let all threads of this process run on one core."""
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
 
-    accumulator = Covariance()
-    accumulator.update(accumulator.init(64), Block(np.ones((64, 64), dtype=np.float32)))
+
+def _warm(n_workers: int) -> None:
+    """Fit something small, of a leaf for each worker: each imports what a leaf imports, reads a chunk and multiplies once."""
+    import zarr
+
+    import streampca as sp
+
+    with tempfile.TemporaryDirectory() as scratch:
+        small = zarr.create_array(
+            f"{scratch}/small.zarr", shape=(n_workers * LEAF_ROWS, 16), chunks=(4096, 16), dtype="f4"
+        )
+        small[:] = np.random.default_rng(0).standard_normal(small.shape, dtype=np.float32)
+        sp.PCA(2, solver="covariance").fit(f"{scratch}/small.zarr")
 
 
 def _measured(pca: Any, path: str) -> Row:
@@ -58,7 +80,7 @@ def _measured(pca: Any, path: str) -> Row:
 
 def measure(title: str, store: str, k: int, *, repeats: int = 3, fresh: bool = True) -> Outcome:
     """Run one and two workers, and threads of one process, in turns."""
-    names = {"one worker": "1", "two workers": "2", "threads, no cluster": "0"}
+    names = {"one worker": "1", "two workers": "2", "one worker, any core": "free", "threads, no cluster": "0"}
     contenders = [Contender(name, "workers", "fit", (store, n, str(k))) for name, n in names.items()]
     rows = medians(contenders, repeats=repeats, fresh=fresh)
     failed = [name for name, row in rows.items() if "failed" in row]
@@ -66,6 +88,9 @@ def measure(title: str, store: str, k: int, *, repeats: int = 3, fresh: bool = T
     ratios = {}
     if not failed:
         ratios[RATIO] = rows["one worker"]["seconds"] / rows["two workers"]["seconds"]
+        ratios["one worker on any core over two"] = (
+            rows["one worker, any core"]["seconds"] / rows["two workers"]["seconds"]
+        )
         ratios["two workers over threads"] = rows["two workers"]["seconds"] / rows["threads, no cluster"]["seconds"]
         ratios["runs with other eigenvalues"] = float(sum(one != found["one worker"] for one in found.values()))
     return Outcome(title, rows, None, ratios, {RATIO: at_least(1.8), "runs with other eigenvalues": (0.0, 0.0)})
@@ -90,7 +115,9 @@ def main() -> None:
         make_data.write(
             make_data.Recipe(options.features, mean_to_sd=3.0), path, options.rows, (2048, options.features)
         )
-    title = f"{options.rows:,} x {options.features:,} float32, k = {options.components}, on workers of one thread"
+    title = (
+        f"{options.rows:,} x {options.features:,} float32, k = {options.components}, on workers of one thread and core"
+    )
     fresh = not options.same_process
     report(measure(title, str(path), options.components, repeats=options.repeats, fresh=fresh), options.out)
 
