@@ -171,7 +171,7 @@ class Costs:
 
 def model(n_bytes: float, d: int, workers: int, costs: Costs) -> dict[str, float]:
     """Return the seconds of covariance over float32 rows on workers of one core each, by part."""
-    from streampca.engine.plan import count_leaves
+    from streampca.engine.leaves import count_leaves
 
     n = int(n_bytes / (4 * d))
     state = 4 * d * d

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streampca.engine.plan import Leaf, Plan
+from streampca.engine.leaves import Leaf
+from streampca.engine.plan import Plan
 from streampca.engine.trials import Trial, one_block
 from streampca.errors import BlockFailedError, ClusterError
 from streampca.sources.base import Source

@@ -21,11 +21,12 @@ from typing import Any
 
 from streampca.engine.attempts import ATTEMPTS, may_pass, pause_after
 from streampca.engine.blame import blamed, given_up, hanging, named
+from streampca.engine.branches import Branches
 from streampca.engine.calls import Calls, ttl_seconds
-from streampca.engine.execute import Meter, Task
+from streampca.engine.execute import FoldTask, Meter, Task
 from streampca.engine.fleet import Fleet, Worker
 from streampca.engine.fold import LeafResult
-from streampca.engine.parcel import LostParcelError, Parcel
+from streampca.engine.parcel import LostParcelError, Parcel, Wanted
 from streampca.engine.plan import Plan
 from streampca.engine.trials import Trial, one_block
 from streampca.errors import ClusterError
@@ -34,6 +35,25 @@ _LOOK_SECONDS = 1.0  # between two looks at the workers
 _UNHEARD = 1.6  # times the time that a worker may be silent, after which all are lost
 _SLOW = 10  # times the median time of a leaf, after which something is wrong if none was finished
 _TIMES = 101  # leaves that the median is taken of
+
+
+def branches_on_cluster(client: Any, task: FoldTask, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
+    """Yield the results of `task` for all branches from the one of leaf `first` on; states of leaves stay on the workers.
+
+    Raises
+    ------
+    BlockFailedError, ClusterError
+        As `on_cluster`.
+    """
+    reading, size = ClusterReading(client, task, plan, first, in_branches=True), plan.leaves_per_branch
+    try:
+        for start, result in zip(range(first, plan.n_leaves, size), reading.results(), strict=True):
+            stop = min(start + size, plan.n_leaves)
+            meter.add(sum(plan.leaf(index).n_rows for index in range(start, stop)), result.count.bytes)
+            yield result
+            del result
+    finally:
+        reading.close()
 
 
 class LostResultError(Exception):
@@ -89,7 +109,7 @@ def on_cluster(client: Any, task: Task, plan: Plan, meter: Meter, first: int = 0
 class ClusterReading:
     """One reading of the source by a cluster; its state is changed in the thread that asks for results only."""
 
-    def __init__(self, client: Any, task: Task, plan: Plan, first: int):
+    def __init__(self, client: Any, task: Task, plan: Plan, first: int, *, in_branches: bool = False):
         self._task, self._plan, self._first = task, plan, first
         self._name = f"streampca-{secrets.token_hex(6)}"
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -102,24 +122,40 @@ class ClusterReading:
         self._trials: dict[int, Trial] = {}
         self._flights: dict[str, _Flight] = {}
         self._outcomes: dict[int, LeafResult | BaseException] = {}
-        self._losses = 0
+        self._losses = self._n_tasks = 0
         self._times: deque[float] = deque(maxlen=_TIMES)
         self._without_result = self._without_company = 0.0
         self._looked = self._counted = time.monotonic()
         self._next_look = 0.0
+        self._branches: Branches | None = None
+        if in_branches:
+            self._branches = Branches(
+                plan,
+                self._name,
+                self._parcel,
+                self._calls,
+                self._fleet,
+                self._read_again,
+                self._progressed,
+                self._outcomes.__setitem__,
+            )
 
     def results(self) -> Generator[LeafResult]:
-        """Yield results in order, each as soon as all before it are there; an error when its leaf's turn comes."""
+        """Yield results in order, each as soon as all before it are there; an error when its turn comes.
+
+        They are those of leaves, or of branches if leaves are merged on the workers.
+        """
         self._calls.open(self._removed, self._joined)
-        for turn in range(self._first, self._plan.n_leaves):
-            while self._next < min(self._plan.n_leaves, turn + self._plan.window):
-                self._trials[self._next] = Trial(self._next)
-                self._waiting.append(self._next)
-                self._next += 1
+        per_turn = self._plan.leaves_per_branch if self._branches else 1
+        for turn in range(-(-self._first // per_turn), -(-self._plan.n_leaves // per_turn)):
+            if self._branches:
+                self._branches.turn(turn)
             while turn not in self._outcomes:
+                self._begin(turn)
                 self._step()
             while not self._events.empty():  # so that workers are busy while the result is merged
                 self._events.get()()
+            self._begin(turn)
             self._place()
             outcome = self._outcomes.pop(turn)
             if isinstance(outcome, BaseException):
@@ -127,11 +163,21 @@ class ClusterReading:
             yield outcome
             del outcome  # a state is large
 
+    def _begin(self, turn: int) -> None:
+        """Let the next leaves wait for workers: as many as the window has room for."""
+        behind = self._first + self._branches.n_merged if self._branches else turn
+        while self._next < min(self._plan.n_leaves, behind + self._plan.window):
+            self._trials[self._next] = Trial(self._next)
+            self._waiting.append(self._next)
+            self._next += 1
+
     def close(self) -> None:
         """Let go of everything that is under way; waits for nothing."""
         for flight in self._flights.values():
             flight.let_go()
         self._flights.clear()
+        if self._branches:
+            self._branches.close()
         self._parcel.release()
         self._calls.close()
 
@@ -158,10 +204,11 @@ class ClusterReading:
             trial = self._trials[index]
             if trial.not_before > now:
                 continue
-            key, alone = f"{self._name}-{index}-{trial.n_tasks}", trial.losses > 0
+            key, alone = f"{self._name}-{index}-{self._n_tasks}", trial.losses > 0
             # At the end, no leaf is to wait for another one while some worker has nothing to do.
-            ahead = unplaced > self._fleet.threads
-            worker = self._fleet.place(key, alone=alone, avoid=trial.avoid, ahead=ahead)
+            ahead = unplaced > self._fleet.threads and not self._branches
+            stays = self._branches is not None and not (alone or self._branches.waits_for(index))
+            worker = self._fleet.place(key, alone=alone, avoid=trial.avoid, ahead=ahead, stays=stays)
             if worker is not None:
                 self._waiting.remove(index)
                 unplaced -= 1
@@ -174,12 +221,14 @@ class ClusterReading:
 
     def _launch(self, trial: Trial, key: str, worker: Worker, now: float) -> None:
         self._calls.require_connected()
-        leaf, whole = self._plan.leaf(trial.leaf), trial.block is None
+        leaf = self._plan.leaf(trial.leaf)
         part = leaf if trial.block is None else one_block(leaf, trial.block)
-        future = self._parcel.submit(part, key, worker.address, keep=whole, known=worker.holds)
+        wanted: Wanted = "nothing" if trial.block is not None else "state" if self._branches else "result"
+        future = self._parcel.submit(part, key, worker.address, wanted=wanted, known=worker.holds)
         self._flights[key] = _Flight(key, trial.leaf, trial.block, worker.address, now, future)
         trial.keys.add(key)
         trial.n_tasks += 1
+        self._n_tasks += 1
         self._calls.follow(future, partial(self._landed, key), partial(self._failed, key))
 
     def _landed(self, key: str) -> None:
@@ -191,6 +240,14 @@ class ClusterReading:
         if worker is not None:
             worker.holds = True
         self._fleet.take(flight.worker, key, alive=True)
+        if flight.block is None and self._branches:
+            self._times.append(time.monotonic() - flight.began)
+            self._progressed()
+            del self._flights[key]
+            self._trials[flight.leaf].keys.discard(key)
+            self._give_up(flight.leaf)
+            self._branches.keep(flight.leaf, key, flight.worker, flight.future)
+            return
         if flight.block is None:
             flight.fetching = self._calls.fetch(key, flight.worker, partial(self._fetched, key))
             return
@@ -210,7 +267,7 @@ class ClusterReading:
             self._failed(key, error or LostResultError("its result was lost with a worker"))
             return
         self._times.append(time.monotonic() - flight.began)
-        self._without_result = 0.0
+        self._progressed()
         self._conclude(flight.leaf, result)
 
     def _failed(self, key: str, error: BaseException) -> None:
@@ -255,11 +312,14 @@ class ClusterReading:
         self._next_look = 0.0
         worker = self._fleet.workers.get(address)
         if worker is not None:  # one that was given up before has nothing in hand, and does not count twice
-            self._lost(self._fleet.remove(address), expected=expected or worker.silent)
+            self._lost(address, self._fleet.remove(address), expected=expected or worker.silent)
 
-    def _lost(self, keys: list[str], *, expected: bool) -> None:
+    def _lost(self, address: str, keys: list[str], *, expected: bool) -> None:
         """Begin again what a worker had in hand; if it was lost, each of its leaves may be the reason."""
         self._losses += not expected
+        merging = self._branches is not None and self._branches.merges_at(address)
+        if self._branches:
+            self._branches.lost(address, expected=expected)
         for key in keys:
             flight = self._flights.get(key)
             if flight is None:
@@ -268,7 +328,7 @@ class ClusterReading:
             if expected:
                 self._end(flight)
                 self._again(trial)
-            elif trial.lost(alone=len(keys) == 1, all_losses=self._losses):
+            elif trial.lost(alone=len(keys) == 1 and not merging, all_losses=self._losses):
                 self._conclude(flight.leaf, blamed(trial, flight.block, self._plan, self._task.source))
             else:
                 self._end(flight)
@@ -286,14 +346,30 @@ class ClusterReading:
             insort(self._waiting, trial.leaf)
 
     def _conclude(self, leaf: int, outcome: LeafResult | BaseException) -> None:
-        """Note what a leaf came to, and give up other tasks for it."""
-        self._outcomes[leaf] = outcome
+        """Note what a leaf came to."""
+        self._give_up(leaf)
+        if self._branches and isinstance(outcome, BaseException):
+            self._branches.fail(leaf, outcome)
+        else:
+            self._outcomes[leaf] = outcome
+
+    def _give_up(self, leaf: int) -> None:
+        """End all tasks for a leaf."""
         for key in tuple(self._trials[leaf].keys):
             self._fleet.take(self._flights[key].worker, key)
             self._end(self._flights[key])
         if leaf in self._waiting:
             self._waiting.remove(leaf)
         del self._trials[leaf]
+
+    def _read_again(self, leaf: int) -> None:
+        """Let a leaf wait again whose state was lost on a worker."""
+        if leaf not in self._trials:
+            self._trials[leaf] = Trial(leaf)
+            insort(self._waiting, leaf)
+
+    def _progressed(self) -> None:
+        self._without_result = 0.0
 
     def _look(self) -> None:
         """Ask after the workers, and see whether there are any and whether anything is finished."""
@@ -311,9 +387,11 @@ class ClusterReading:
         if not self._fleet.usable:
             self._require_company()
         self._without_result += seconds
-        if self._times and self._without_result > max(self._ttl, _SLOW * statistics.median(self._times)):
+        patience = max(self._ttl, _SLOW * statistics.median(self._times)) if self._times else float("inf")
+        if self._without_result > patience:
             self._without_result = 0.0
-            self._move_the_oldest()
+            if not (self._branches and self._branches.hurry(patience)):
+                self._move_the_oldest()
 
     def _between_looks(self) -> float:
         """Return the seconds between two looks; asking after a thousand workers is work for the scheduler."""
@@ -331,7 +409,7 @@ class ClusterReading:
             keys = list(worker.hands)
             for key in keys:
                 self._fleet.take(worker.address, key)
-            self._lost(keys, expected=False)
+            self._lost(worker.address, keys, expected=False)
             for flight in [one for one in self._flights.values() if one.worker == worker.address]:
                 self._failed(flight.key, LostResultError("its worker is silent"))
 

@@ -16,9 +16,10 @@ from streampca.accumulators.gram import Gram, panel_features
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import uninterrupted
+from streampca.engine.leaves import Leaf
 from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
-from streampca.engine.plan import Leaf, Plan
+from streampca.engine.plan import Plan
 from streampca.engine.scratch import Scratch
 from streampca.models.stored_components import Components, StoredComponents
 from streampca.seeding import generator

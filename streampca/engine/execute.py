@@ -18,11 +18,12 @@ from threadpoolctl import threadpool_limits
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
-from streampca.engine.fold import LeafResult, run_leaf
+from streampca.engine.fold import LeafResult, in_branches, run_leaf
 from streampca.engine.interrupts import uninterrupted
+from streampca.engine.leaves import Leaf
 from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
-from streampca.engine.plan import Leaf, Plan
+from streampca.engine.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import release
 
@@ -170,7 +171,7 @@ def accumulate(
     if client is None:
         meter.skip_begun(plan, record)
     of_rows = None if weights is None else RowWeights(weights)
-    results = execute(FoldTask(source, accumulator, of_rows, record), plan, meter, client, turn)
+    results = _merged(FoldTask(source, accumulator, of_rows, record), plan, meter, client, turn)
     whole = True
     try:
         for result in results:
@@ -178,7 +179,7 @@ def accumulate(
                 whole = False
                 total = accumulator.absorb(total, result.state)
                 count += result.count
-                turn, whole = turn + 1, True
+                turn, whole = min(turn + plan.leaves_per_branch, plan.n_leaves), True
             del result
             record.absorbed(turn - 1, total, count)
     except BaseException as error:
@@ -200,6 +201,17 @@ def execute(task: Task, plan: Plan, meter: Meter, client: Any = None, first: int
     from streampca.engine.cluster import on_cluster
 
     return on_cluster(client, task, plan, meter, first)
+
+
+def _merged(task: FoldTask, plan: Plan, meter: Meter, client: Any, first: int) -> Generator[LeafResult]:
+    """Yield the results of `task` for all branches, merged where they were read, or for all leaves where there are no branches."""
+    if plan.leaves_per_branch == 1:
+        return execute(task, plan, meter, client, first)
+    if client is None:
+        return in_branches(_on_threads(task, plan, meter, first), task.accumulator, plan.leaves_per_branch)
+    from streampca.engine.cluster import branches_on_cluster
+
+    return branches_on_cluster(client, task, plan, meter, first)
 
 
 def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:

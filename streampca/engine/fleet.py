@@ -35,6 +35,8 @@ class Worker:
     """Whether it has what all leaves of the reading have in common."""
     hands: dict[str, None] = field(default_factory=dict)
     """Keys of the tasks it was given, in that order."""
+    states: int = 0
+    """States that stay on it until they are merged or fetched."""
     serial: int = 0
     """Number of its last entry among those on offer."""
 
@@ -45,8 +47,8 @@ class Worker:
 
     @property
     def load(self) -> float:
-        """Return how many tasks it has for each that it runs at once."""
-        return len(self.hands) / self.at_once
+        """Return how many tasks, and states, it has for each task that it runs at once."""
+        return (len(self.hands) + self.states) / self.at_once
 
 
 class Fleet:
@@ -108,17 +110,20 @@ class Fleet:
         self._tally()
         return [] if worker is None else list(worker.hands)
 
-    def place(self, key: str, *, alone: bool = False, avoid: Container[str] = (), ahead: bool = False) -> Worker | None:
+    def place(
+        self, key: str, *, alone: bool = False, avoid: Container[str] = (), ahead: bool = False, stays: bool = False
+    ) -> Worker | None:
         """Give a task to a worker and return it, None if it has to wait.
 
-        `avoid` are workers that are only taken if there are no others; with `ahead`, it may wait on a busy worker.
+        `avoid` are workers that are only taken if there are no others; with `ahead`, it may wait on a busy worker. A task whose
+        state `stays` on the worker does not go where several wait already.
         """
         worker = self._for_one_alone(avoid) if alone else self._least_busy(avoid)
         if worker is None:
             return None
         # Where memory is for fewer leaves than there are threads, one that waits would be begun at once.
         room = 2 * worker.at_once if ahead and worker.at_once == worker.threads else worker.at_once
-        if len(worker.hands) >= room:
+        if len(worker.hands) >= room or (stays and worker.states > 1):
             return None
         worker.hands[key] = None
         worker.sealed = alone
@@ -135,6 +140,13 @@ class Fleet:
             worker.quiet = self.unheard = 0.0
         worker.sealed = worker.sealed and bool(worker.hands)
         self._offer(worker)
+
+    def keep(self, address: str, n_states: int) -> None:
+        """Note that so many states more, or fewer, stay on a worker."""
+        worker = self.workers.get(address)
+        if worker is not None:
+            worker.states += n_states
+            self._offer(worker)
 
     def keep_none(self) -> None:
         """Keep no worker free: no task waits that is to be alone."""

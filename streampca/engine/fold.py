@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
 from streampca.engine.attempts import read_patiently
-from streampca.engine.plan import Leaf
+from streampca.engine.leaves import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.workspace import borrow, release
 
@@ -32,6 +32,40 @@ class LeafResult:
     """State of its rows."""
     count: ReadCount
     """What reading them cost."""
+
+
+@dataclass(eq=False)
+class Growing:
+    """The state of neighbouring leaves; stays on the worker that the first of them was read by, and grows in place there."""
+
+    state: Any
+    """State of their rows."""
+    count: ReadCount
+    """What reading them cost."""
+    first: int
+    """Position of the first leaf."""
+    stop: int
+    """Position behind the last one; -1 while it grows, so that what was broken off is never taken for whole."""
+
+    def absorb(self, accumulator: Accumulator[Any, Any], other: Growing) -> Growing:
+        """Return itself with the leaves of `other`, the next ones, merged into it.
+
+        Raises
+        ------
+        LostStateError
+            If they are not the next ones: it has grown by them already, or broke off.
+        """
+        if self.stop != other.first:
+            raise LostStateError(f"leaves {self.first} to {self.stop} are not before leaf {other.first}")
+        self.stop = -1
+        self.state = accumulator.absorb(self.state, other.state)
+        self.count += other.count
+        self.stop = other.stop
+        return self
+
+
+class LostStateError(Exception):
+    """A state on a worker is not what it should be, and has to be made again."""
 
 
 def fold(accumulator: Accumulator[State, Any], blocks: Iterable[Block], n_features: int) -> State:
@@ -80,6 +114,29 @@ def run_leaf(
         if stopped:
             raise StoppedError
     return LeafResult(state, total)
+
+
+def in_branches(
+    results: Generator[LeafResult], accumulator: Accumulator[State, Any], leaves_per_branch: int
+) -> Generator[LeafResult]:
+    """Yield the results of branches: so many neighbouring leaves merged from left to right, the last ones perhaps fewer."""
+    branch, n_leaves = None, 0
+    try:
+        for result in results:
+            if branch is None:
+                branch = result
+            else:
+                state = accumulator.absorb(branch.state, result.state)
+                branch = LeafResult(state, branch.count + result.count)
+            n_leaves += 1
+            del result
+            if n_leaves == leaves_per_branch:
+                yield branch
+                branch, n_leaves = None, 0
+        if branch is not None:
+            yield branch
+    finally:
+        results.close()
 
 
 def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Block, ReadCount]]:

@@ -20,7 +20,8 @@ import xxhash
 
 from streampca.engine.checkpoint import CheckpointDirectory, StoredState
 from streampca.engine.interrupts import uninterrupted
-from streampca.engine.plan import Leaf, Plan
+from streampca.engine.leaves import Leaf
+from streampca.engine.plan import Plan
 from streampca.engine.state_file import NotRecordableError, read_state_file, state_bytes, write_state_file
 from streampca.errors import ClusterError
 from streampca.sources.base import ReadCount

@@ -59,11 +59,13 @@ def tightest(limits: Iterable[WorkerLimits]) -> int | None:
 def spread(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPlan:
     """Return `plan`, made for one worker, for a cluster of them.
 
-    This process holds no more states than its ceiling allows beside `kept_bytes`.
+    This process holds no more states than its ceiling allows beside `kept_bytes`; those of branches grow on the workers.
     """
-    state = plan.memory["states"] // (1 + min(plan.window, plan.n_leaves))
+    state = plan.memory["states"] // plan.n_states
     at_once = sum(min(each.threads, plan.leaves_in_flight) for each in limits)
-    window = max(1, min(2 * at_once, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
+    window = 2 * at_once
+    if plan.leaves_per_branch == 1:
+        window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
     return replace(
         plan,
         threads=sum(each.threads for each in limits),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from threadpoolctl import threadpool_limits
 
 from streampca.engine.execute import Task
-from streampca.engine.fold import LeafResult
-from streampca.engine.plan import Leaf
+from streampca.engine.fold import Growing, LeafResult, LostStateError
+from streampca.engine.leaves import Leaf
+
+Wanted = Literal["result", "state", "nothing"]
+"""What is wanted of a leaf: its result, its state, which is to stay on the worker, or only that it was carried out."""
 
 _SMALL_BYTES = 2**20  # what is larger does not go into every task
 
@@ -31,14 +35,15 @@ class Parcel:
         self._client, self._token = client, name
         self._task: Any = task
         self._common: bytes | None = None
+        self._merging: bytes | None = None
         self._carrier: Any = None
         self._n_carriers = 0
         common = _pickled(getattr(task, task.common))
         if len(common) > _SMALL_BYTES:
             self._common, self._task = common, replace(cast("Any", task), **{task.common: None})
 
-    def submit(self, leaf: Leaf, key: str, address: str, *, keep: bool, known: bool) -> Any:
-        """Send `leaf` to the worker at `address` and return the future of its result, or of None if it is not to be kept.
+    def submit(self, leaf: Leaf, key: str, address: str, *, wanted: Wanted, known: bool) -> Any:
+        """Send `leaf` to the worker at `address` and return the future of what is `wanted` of it.
 
         `known` says that the worker has what leaves have in common.
         """
@@ -47,7 +52,26 @@ class Parcel:
         common = None if self._common is None or known else self._carried()
         with _without_advice(len(body)):
             return self._client.submit(
-                run_on_worker, body, leaf, keep, token, common, key=key, workers=[address], pure=False
+                run_on_worker, body, leaf, wanted, token, common, key=key, workers=[address], pure=False
+            )
+
+    def submit_merge(self, branch: Any, other: Any, key: str, address: str, *, known: bool) -> Any:
+        """Have the worker at `address`, which has the state behind the future `branch`, merge the one behind `other` into it."""
+        if self._merging is None:
+            self._merging = _pickled(replace(self._task, source=None, weights=None, record=None))
+        token = None if self._common is None else self._token
+        common = None if self._common is None or known else self._carried()
+        with _without_advice(len(self._merging)):
+            return self._client.submit(
+                merge_on_worker,
+                self._merging,
+                branch,
+                other,
+                token,
+                common,
+                key=key,
+                workers=[address],
+                pure=False,
             )
 
     def renew(self) -> None:
@@ -79,30 +103,71 @@ def _without_advice(n_bytes: int) -> AbstractContextManager[Any]:
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"})
 
 
+_begun: deque[str] = deque(maxlen=1024)  # in a worker: tasks that are not to be carried out again
 _kept: tuple[str, Any] | None = None  # in a worker: the token of a reading, and what its leaves have in common
 
 
-def run_on_worker(body: bytes, leaf: Leaf, keep: bool, token: str | None, common: Any) -> LeafResult | None:
+def run_on_worker(
+    body: bytes, leaf: Leaf, wanted: Wanted, token: str | None, common: Any
+) -> LeafResult | Growing | None:
     """Carry out a leaf; called by Dask on a worker.
 
     Raises
     ------
     LostParcelError
         If what leaves have in common is needed and not here.
+    LostStateError
+        If it was carried out before and its state was to stay.
     """
+    task = _task_of(body, token, common)
+    if wanted == "state":
+        _begin_once()
+    result: LeafResult = task(leaf)
+    if wanted == "state":
+        return Growing(result.state, result.count, leaf.index, leaf.index + 1)
+    return result if wanted == "result" else None
+
+
+def _begin_once() -> None:
+    """Let merges go on beside this task, and refuse to carry it out again.
+
+    When a state is lost Dask would by itself begin again all that had gone into it, everywhere at once.
+    """
+    from distributed import get_worker, secede
+
+    key = str(get_worker().get_current_task())
+    if key in _begun:
+        raise LostStateError(f"{key} was begun before")
+    _begun.append(key)
+    secede()  # type: ignore[no-untyped-call]
+
+
+def merge_on_worker(body: bytes, branch: Growing, other: Growing, token: str | None, common: Any) -> Growing:
+    """Merge the state of the next leaves into that of a branch; called by Dask on the worker that has the latter.
+
+    Raises
+    ------
+    LostParcelError
+        If what leaves have in common is needed and not here.
+    LostStateError
+        If they are not the next leaves.
+    """
+    return branch.absorb(_task_of(body, token, common).accumulator, other)
+
+
+def _task_of(body: bytes, token: str | None, common: Any) -> Any:
     global _kept
     threadpool_limits(1)  # for good: a worker has no use for more, and tasks beside this one may run at the same time
     task = _unpacked(body)
-    if token is not None:
-        if common is not None:
-            _kept = (token, common)
-        elif _kept is not None and _kept[0] == token:
-            common = _kept[1]
-        else:
-            raise LostParcelError(token)
-        task = replace(task, **{task.common: common})
-    result: LeafResult = task(leaf)
-    return result if keep else None
+    if token is None:
+        return task
+    if common is not None:
+        _kept = (token, common)
+    elif _kept is not None and _kept[0] == token:
+        common = _kept[1]
+    else:
+        raise LostParcelError(token)
+    return replace(task, **{task.common: common})
 
 
 def _pickled(thing: Any) -> bytes:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance, panel_rows
+from streampca.engine.leaves import Leaf, count_leaves, leaves_per_branch, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, WORKER_PROCESS_BYTES, as_seconds, as_text
 from streampca.errors import PlanError
 from streampca.krylov import basis_size
@@ -24,32 +25,6 @@ BLOCK_BYTES = 32 * 2**20 - 2**16  # the C library hands blocks from 32 MiB on ba
 _BLOCK_ROWS = 2**18
 _TILE_THREADS_FROM = 4096  # features from which threads share one state instead of having one each
 _SMALL_STATE_BYTES = 16 * 2**20  # states up to here may wait for their turn to be merged
-_FIRST_LEAVES, _FIRST_LEAF_ROWS = 16, 8192
-_LEAF_ROWS, _LEAF_BYTES = 32768, 64 * 2**20
-_MOST_LEAVES, _LEAST_MOST = 65536, 64
-_MOST_STATES = 2**38  # bytes of states that one reading brings to the driver: minutes of its network
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A run of consecutive blocks that one task reads and folds."""
-
-    index: int
-    """Position in the order of merging."""
-    edges: tuple[int, ...]
-    """First row of each block, and the row behind the last; only the outermost two where blocks are not neighbours."""
-    shuffled: tuple[tuple[int, int], ...] | None = None
-    """First row and row behind the last of each block in the order of reading, where they are not neighbours."""
-
-    @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """Return first row and row behind the last of each block, in the order of reading."""
-        return tuple(zip(self.edges[:-1], self.edges[1:], strict=True)) if self.shuffled is None else self.shuffled
-
-    @property
-    def n_rows(self) -> int:
-        """Return the number of rows."""
-        return sum(stop - start for start, stop in self.spans)
 
 
 @dataclass(frozen=True)
@@ -109,6 +84,8 @@ class Plan:
     """What blocks are runs of: ``"samples"``, or ``"features"`` where whole columns are read."""
     merge: str = "leaves are folded from left to right in the order of their rows"
     """The order of merging."""
+    leaves_per_branch: int = 1
+    """Neighbouring leaves that are merged before the rest, on a cluster by its workers; 1 = none."""
     expected_seconds: float | None = None
     """How long a fit is expected to take; None where nobody asked."""
     expected_by: str = ""
@@ -131,6 +108,16 @@ class Plan:
         return [self.leaf(i) for i in range(self.n_leaves)]
 
     @property
+    def n_branches(self) -> int:
+        """Return how many states are merged at last: those of branches, or of leaves where there are none."""
+        return -(-self.n_leaves // self.leaves_per_branch)
+
+    @property
+    def n_states(self) -> int:
+        """Return how many states stand at once in a process at most."""
+        return states_at_once(self.window, self.n_leaves, self.leaves_per_branch)
+
+    @property
     def extent(self) -> int:
         """Return how many samples, or features, the blocks are runs of."""
         return self.n_samples if self.axis == "samples" else self.n_features
@@ -145,6 +132,11 @@ class Plan:
             return Leaf(index, self.edges[first : last + 1])
         edges = [min(block * self.rows_per_block, self.extent) for block in range(first, last + 1)]
         return Leaf(index, tuple(edges))
+
+    def _merging(self) -> str:
+        if self.leaves_per_branch == 1:
+            return self.merge
+        return f"{self.merge}, {self.leaves_per_branch} at a time into {self.n_branches} branches, and these likewise"
 
     def _span(self, block: int) -> tuple[int, int]:
         """Return first row and row behind the last of a block."""
@@ -175,7 +167,7 @@ class Plan:
             f"memory       {as_text(self.projected_bytes)} projected of {as_text(self.allowed_bytes)} allowed ("
             + ", ".join(f"{name} {as_text(size)}" for name, size in self.memory.items() if size)
             + ")",
-            f"merging      {self.merge}",
+            f"merging      {self._merging()}",
         ]
         if self.expected_seconds is not None:
             lines.append(f"time         about {as_seconds(self.expected_seconds)} by {self.expected_by}")
@@ -242,7 +234,9 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
         small = leaves > 1 and accumulator.state_bytes(d) <= _SMALL_STATE_BYTES
         window = leaves * (2 if small else 1)
         shared = replace(accumulator, n_threads=threads_per_leaf)
-        memory = covariance_memory(source, shared, n_components, rows, leaves, min(window, n_leaves), resources)
+        per_branch = leaves_per_branch(n_leaves, accumulator.state_bytes(d))
+        n_states = states_at_once(window, n_leaves, per_branch)
+        memory = covariance_memory(source, shared, n_components, rows, leaves, n_states, resources)
         reading = bytes_to_read(source, rows) if rows % source.chunk_rows else n * source.row_bytes
         return Plan(
             solver="covariance",
@@ -260,6 +254,7 @@ def plan_covariance(source: Source, accumulator: Covariance, n_components: int |
             window=window,
             threads=resources.threads,
             threads_per_leaf=threads_per_leaf,
+            leaves_per_branch=per_branch,
             tile=grid.longest_side,
             bytes_to_read=reading,
             flops=float(n) * d * d + 4 / 3 * float(d) ** 3,
@@ -333,38 +328,6 @@ def block_rows_to_try(source: Source, dtype: np.dtype[Any], block_bytes: int = B
     return rows
 
 
-def count_leaves(n: int, n_blocks: int, row_bytes: int, state_bytes: int = 0) -> int:
-    """Return a number of leaves that depends on the data alone.
-
-    About sixteen as soon as each has 8,192 rows, and more, in sixteens, once each has 32,768 rows and 64 MiB: adding a
-    leaf's matrix to the total then takes less than one part in a hundred of making it. Never more than 65,536, nor, above
-    64, than have 256 GiB of states, `state_bytes` each: driver and scheduler get through that in minutes. What would be
-    more is folded into one state where it is read.
-    """
-    many = min(n // _LEAF_ROWS, n * row_bytes // _LEAF_BYTES)
-    if many >= 2 * _FIRST_LEAVES:
-        most = min(_MOST_LEAVES, max(_LEAST_MOST, _MOST_STATES // max(1, state_bytes)))
-        return int(min(many // _FIRST_LEAVES * _FIRST_LEAVES, n_blocks, most))
-    most = max(1, min(n // _FIRST_LEAF_ROWS, n_blocks))
-    if most < _FIRST_LEAVES:
-        return most
-    return min(
-        range(_FIRST_LEAVES // 2, min(most, _FIRST_LEAVES * 3 // 2) + 1),
-        key=lambda n_leaves: (_unevenness(n_blocks, n_leaves), abs(n_leaves - _FIRST_LEAVES)),
-    )
-
-
-def _unevenness(n_blocks: int, n_leaves: int) -> float:
-    """Return how much longer 2, 4 and 8 threads take with that many leaves than if they shared the blocks evenly."""
-    total = 0.0
-    for threads in (2, 4, 8):
-        busy = [0] * threads
-        for i in range(n_leaves):
-            busy[busy.index(min(busy))] += n_blocks * (i + 1) // n_leaves - n_blocks * i // n_leaves
-        total += max(busy) * threads / n_blocks
-    return round(total, 6)
-
-
 def leaves_to_try(d: int, most: int) -> list[int]:
     """Return how many leaves run at once, best first: one with all threads where a state is large."""
     if d >= _TILE_THREADS_FROM:
@@ -391,7 +354,7 @@ def covariance_memory(
     n_components: int | None,
     rows: int,
     leaves: int,
-    window: int,
+    n_states: int,
     resources: Resources,
 ) -> dict[str, int]:
     """Return the bytes by purpose of accumulating the covariance of `source` and solving it in memory."""
@@ -408,7 +371,7 @@ def covariance_memory(
     solve = 8 * d * (basis if uses_krylov(d, k) else 2 * d + 3 * k)
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "states": accumulator.state_bytes(d) * (1 + window),
+        "states": accumulator.state_bytes(d) * n_states,
         "blocks": leaves * buffers,
         "scratch": leaves * accumulator.scratch_bytes(d, rows, itemsize),
         "rows kept": 3 * resources.kept_rows * source.row_bytes,

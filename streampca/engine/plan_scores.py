@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streampca.accumulators.centring import work_dtype
+from streampca.engine.leaves import count_leaves
 from streampca.engine.memory import ALLOWANCE_BYTES, allowed_bytes, as_text, n_cores, process_bytes
-from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read, count_leaves
+from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read
 from streampca.engine.scores_by_features import plan_by_features
 from streampca.errors import PlanError
 from streampca.models.kernel import KernelModel, panel_rows

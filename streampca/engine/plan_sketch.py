@@ -11,18 +11,11 @@ from streampca.accumulators.adaptive import Adaptive
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.shifting import panel_rows
 from streampca.accumulators.sketch import Sketch
+from streampca.engine.leaves import count_leaves, leaves_per_branch, most_leaves, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
 from streampca.engine.parameters import Parameters
 from streampca.engine.pilot import Pilot, plan_pilot
-from streampca.engine.plan import (
-    BLOCK_BYTES,
-    Plan,
-    Resources,
-    block_rows_to_try,
-    bytes_to_read,
-    choose,
-    count_leaves,
-)
+from streampca.engine.plan import BLOCK_BYTES, Plan, Resources, block_rows_to_try, bytes_to_read, choose
 from streampca.errors import NotAvailableError, ParameterError, PlanError
 from streampca.selection import Count
 from streampca.sources.base import Source
@@ -158,7 +151,8 @@ def _plan(
         wanted = parameters.pilot
     pilot = plan_pilot(source, wanted, columns, room)
     dtype = work_dtype(source.dtype)
-    n_leaves_of = _leaves_of(source, solver)
+    state = 8 * d * (columns + HELD_OUT)
+    n_leaves_of = _leaves_of(source, solver, state)
 
     def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         n_blocks = -(-n // rows)
@@ -166,7 +160,9 @@ def _plan(
         update = _rows_per_update(rows, n_blocks, n_leaves, columns, d * dtype.itemsize) if solver == "adaptive" else 0
         sizes = Sizes(columns, min(HELD_OUT, d), passes, keep_all, pilot.n_rows, pilot.n_bands, pilot.bytes, update)
         window = min(leaves, n_leaves)
-        memory = _memory(source, sizes, k, rows, (window, threads_per_leaf), resources)
+        per_branch = leaves_per_branch(n_leaves, state)
+        n_states = states_at_once(window, n_leaves, per_branch)
+        memory = _memory(source, sizes, k, rows, (window, n_states, threads_per_leaf), resources)
         reading = bytes_to_read(source, rows) if rows % source.chunk_rows else n * source.row_bytes
         shared = 4.0 * n * d * (passes * columns + sizes.held_out)
         return Plan(
@@ -185,6 +181,7 @@ def _plan(
             window=window,
             threads=resources.threads,
             threads_per_leaf=threads_per_leaf,
+            leaves_per_branch=per_branch,
             tile=0,
             bytes_to_read=passes * reading + pilot.bytes,
             flops=shared * (3.5 if solver == "adaptive" and passes == 1 else 1.0) + 6.0 * d * (passes * columns) ** 2,
@@ -212,11 +209,11 @@ def _block_rows(source: Source, dtype: np.dtype[Any], solver: str) -> list[int]:
     return block_rows_to_try(source, dtype, size)
 
 
-def _leaves_of(source: Source, solver: str) -> Any:
+def _leaves_of(source: Source, solver: str, state_bytes: int) -> Any:
     n = source.shape[0]
     if solver == "sketch":
         # Adding a leaf's products to the total takes a few parts in a hundred of making them.
-        most = max(1, n * source.row_bytes // _LEAF_BYTES)
+        most = min(max(1, n * source.row_bytes // _LEAF_BYTES), most_leaves(state_bytes))
         return lambda rows, n_blocks: min(max(most, count_leaves(n, n_blocks, source.row_bytes)), n_blocks)
     row_bytes = source.shape[1] * work_dtype(source.dtype).itemsize
 
@@ -238,9 +235,9 @@ def _rows_per_update(rows: int, n_blocks: int, n_leaves: int, rank: int, row_byt
 
 
 def _memory(
-    source: Source, sizes: Sizes, k: int | None, rows: int, shape: tuple[int, int], resources: Resources
+    source: Source, sizes: Sizes, k: int | None, rows: int, shape: tuple[int, int, int], resources: Resources
 ) -> dict[str, int]:
-    (leaves, threads), (n, d) = shape, source.shape
+    (leaves, n_states, threads), (n, d) = shape, source.shape
     dtype = work_dtype(source.dtype)
     adaptive = sizes.rows_per_update > 0
     k = sizes.columns if k is None else min(k, sizes.columns)
@@ -271,7 +268,7 @@ def _memory(
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
         # In later passes the first state, its test matrix, and the next basis in float64 stand beside what is read.
-        "states": states * (1 + leaves) + (first + 8 * d * columns if sizes.passes > 1 else 0),
+        "states": states * n_states + (first + 8 * d * columns if sizes.passes > 1 else 0),
         "test matrix": test * (2 if sizes.passes > 1 else 1),
         "kept products": kept,
         "blocks": leaves * buffers,

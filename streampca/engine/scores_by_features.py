@@ -15,9 +15,10 @@ from streampca.accumulators.missing import refuse_infinite
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import uninterrupted
+from streampca.engine.leaves import Leaf, count_leaves
 from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.memory import ALLOWANCE_BYTES
-from streampca.engine.plan import Leaf, Plan, block_rows_to_try, bytes_to_read, count_leaves
+from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read
 from streampca.errors import NotAvailableError
 from streampca.models.by_slabs import add_scores
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features

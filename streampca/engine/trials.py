@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from streampca.engine.attempts import ATTEMPTS
-from streampca.engine.plan import Leaf
+from streampca.engine.leaves import Leaf
 
 _PATIENCE = 3  # times as many attempts where workers are lost for other reasons, too
 

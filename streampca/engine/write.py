@@ -21,9 +21,10 @@ from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_cl
 from streampca.engine.files import flush_one, writing
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import uninterrupted
+from streampca.engine.leaves import Leaf
 from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.output import require_room
-from streampca.engine.plan import Leaf, Plan
+from streampca.engine.plan import Plan
 from streampca.engine.scores_by_features import scores_by_features
 from streampca.errors import NotFiniteError, OutputError
 from streampca.models.kernel import KernelModel

@@ -40,6 +40,8 @@ class Job:
     """Leaves."""
     delay: float
     """Seconds that a block takes longer."""
+    per_branch: int = 1
+    """Leaves of a branch, which are merged on the workers."""
 
     @property
     def n_blocks(self) -> int:
@@ -55,6 +57,10 @@ JOBS = {
     ),
     "gram": Job(Parameters(5, solver="gram"), WIDE, 250, 16, 0.05),
     "nystrom": Job(KernelParameters(RBF(gamma=0.01), 5, method="nystrom", n_landmarks=40), TALL, 1000, 32, 0.05),
+    "branches": Job(Parameters(5, solver="covariance"), TALL, 500, 32, 0.05, 5),
+    "sketch-branches": Job(
+        Parameters(5, solver="sketch", sketch_size=16, max_passes=2, tolerance=0.0, pilot=10), TALL, 1000, 32, 0.05, 4
+    ),
 }
 """What is fitted, by name: a solver that is to be tried joins by a line."""
 
@@ -153,6 +159,7 @@ def planned(source: Source, job: Job, at_once: int = 2) -> Plan:
     kernel = isinstance(job.parameters, KernelParameters)
     plan: Plan = plan_kernel(source, job.parameters) if kernel else plan_fit(source, job.parameters)
     shape: dict[str, Any] = {"rows_per_block": job.per_block, "n_blocks": job.n_blocks, "n_leaves": job.n_leaves}
+    shape["leaves_per_branch"] = job.per_branch
     return replace(
         plan, **shape, edges=None, leaves_in_flight=at_once, window=2 * at_once, threads=at_once, threads_per_leaf=1
     )

@@ -19,10 +19,11 @@ from streampca.engine.attempts import ATTEMPTS, may_pass, pause_after, read_pati
 from streampca.engine.blame import blamed, named
 from streampca.engine.execute import FoldTask, accumulate
 from streampca.engine.fit import Parameters, plan_fit, resources_of
+from streampca.engine.leaves import Leaf
 from streampca.engine.limits import WorkerLimits, limits_of, spread
 from streampca.engine.memory import WORKER_PROCESS_BYTES
 from streampca.engine.parcel import LostParcelError, Parcel, run_on_worker
-from streampca.engine.plan import Leaf, Plan
+from streampca.engine.plan import Plan
 from streampca.engine.trials import Trial, one_block
 from streampca.errors import (
     BlockFailedError,
@@ -202,20 +203,20 @@ def test_what_is_large_and_common_goes_to_a_worker_once(columns: int, monkeypatc
     large = Large(np.ones((3, columns)))
     sent = Parcel(client, FoldTask(source, large), "name")
     leaves = plan_of(source).leaves()
-    first = sent.submit(leaves[0], "name-0-0", "a", keep=True, known=False).work()
-    second = sent.submit(leaves[1], "name-1-0", "a", keep=True, known=True).work()
+    first = sent.submit(leaves[0], "name-0-0", "a", wanted="result", known=False).work()
+    second = sent.submit(leaves[1], "name-1-0", "a", wanted="result", known=True).work()
     total = first.state + second.state
     assert total == pytest.approx(columns * source.rows.sum(), rel=1e-9)
     assert [key for key in client.keys if "common" in key] == (["name-common-0"] if columns > 2 else [])
     assert client.sizes[-1] < 2**16
-    assert sent.submit(leaves[1], "name-1-1", "a", keep=False, known=True).work() is None
+    assert sent.submit(leaves[1], "name-1-1", "a", wanted="nothing", known=True).work() is None
     if columns > 2:
         monkeypatch.setattr(parcel, "_kept", ("another reading", None))
         with pytest.raises(LostParcelError):
-            sent.submit(leaves[1], "name-1-2", "a", keep=True, known=True).work()
+            sent.submit(leaves[1], "name-1-2", "a", wanted="result", known=True).work()
         sent._carrier.status = "lost"
         sent.renew()
-        assert sent.submit(leaves[1], "name-1-3", "b", keep=True, known=False).work().state == second.state
+        assert sent.submit(leaves[1], "name-1-3", "b", wanted="result", known=False).work().state == second.state
         assert client.keys[-2:] == ["name-common-1", "name-1-3"]
 
 
@@ -224,7 +225,7 @@ def test_a_leaf_on_a_worker_gives_what_it_gives_here() -> None:
 
     source, leaf = Keyed(), leaf_of(0, 10, 20)
     task = FoldTask(source, Covariance())
-    there = run_on_worker(dumps(task.for_leaf(leaf)), leaf, True, None, None)
+    there = run_on_worker(dumps(task.for_leaf(leaf)), leaf, "result", None, None)
     assert there is not None
     assert there.state.scatter.tobytes() == task(leaf).state.scatter.tobytes()
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.engine.fit import Parameters, plan_fit
+from streampca.engine.leaves import count_leaves
 from streampca.engine.memory import allowed_bytes, as_text
-from streampca.engine.plan import Plan, Resources, count_leaves, plan_covariance
+from streampca.engine.plan import Plan, Resources, plan_covariance
 from streampca.errors import DataError, ParameterError, PlanError
 from streampca.sources.base import ReadCount, Source
 

@@ -17,7 +17,7 @@ from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.block import Block, RowWeights
 from streampca.engine.execute import FoldTask
-from streampca.engine.plan import Leaf
+from streampca.engine.leaves import Leaf
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
 from streampca.sources import open_source
 

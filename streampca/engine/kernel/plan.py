@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance
 from streampca.accumulators.kernel_features import feature_rows
+from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
-from streampca.engine.plan import BLOCK_BYTES, Plan, Resources, block_rows_to_try, bytes_to_read, choose, count_leaves
+from streampca.engine.plan import BLOCK_BYTES, Plan, Resources, block_rows_to_try, bytes_to_read, choose
 from streampca.errors import PlanError
 from streampca.krylov import basis_size
 from streampca.models.kernel import panel_rows as value_rows
@@ -72,11 +73,13 @@ def feature_plan(
 
     def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         n_blocks = -(-n // rows)
-        n_leaves = count_leaves(n * max(1, m // 128), n_blocks, source.row_bytes + m * dtype.itemsize)
-        small = leaves > 1 and Covariance().state_bytes(m) <= _SMALL_STATE_BYTES
-        window = leaves * (2 if small else 1)
+        state = Covariance().state_bytes(m)
+        n_leaves = count_leaves(n * max(1, m // 128), n_blocks, source.row_bytes + m * dtype.itemsize, state)
+        window = leaves * (2 if leaves > 1 and state <= _SMALL_STATE_BYTES else 1)
+        per_branch = leaves_per_branch(n_leaves, state)
+        n_states = states_at_once(window, n_leaves, per_branch)
         memory = _feature_memory(
-            source, parameters, (rows, leaves, min(window, n_leaves), threads_per_leaf), resources, landmark_bytes(rows)
+            source, parameters, (rows, leaves, n_states, threads_per_leaf), resources, landmark_bytes(rows)
         )
         if not features:
             memory |= {"states": 0, "scratch": 0}
@@ -96,6 +99,7 @@ def feature_plan(
             window=window,
             threads=resources.threads,
             threads_per_leaf=threads_per_leaf,
+            leaves_per_branch=per_branch,
             tile=grid.longest_side,
             bytes_to_read=passes * bytes_to_read(source, rows),
             flops=features * (float(n) * m * (parameters.kernel.needs(d).flops + m)) + 10.0 * float(m) ** 3,
@@ -129,7 +133,7 @@ def _feature_memory(
     resources: Resources,
     landmark_bytes: tuple[int, int],
 ) -> dict[str, int]:
-    (n, d), (rows, leaves, window, threads_per_leaf) = source.shape, work
+    (n, d), (rows, leaves, n_states, threads_per_leaf) = source.shape, work
     m, dtype = parameters.n_wanted(n), work_dtype(source.dtype)
     k = parameters.count(m) or m
     covariance = Covariance(n_threads=threads_per_leaf)
@@ -143,8 +147,8 @@ def _feature_memory(
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
         "landmarks": m * d * (8 + dtype.itemsize) + kernel.prepared_bytes(m, d) + m * m * (16 + dtype.itemsize) + held,
-        "choosing": (1 + window) * state + leaves * chosen,
-        "states": (covariance.state_bytes(m) + held) * (1 + window),
+        "choosing": n_states * state + leaves * chosen,
+        "states": (covariance.state_bytes(m) + held) * n_states,
         "blocks": leaves * buffers,
         "scratch": leaves * scratch,
         "rows kept": 3 * resources.kept_rows * source.row_bytes,

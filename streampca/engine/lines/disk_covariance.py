@@ -14,10 +14,11 @@ from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, T
 from streampca.accumulators.tiles import TileGrid
 from streampca.engine.execute import Progress, ProgressCallback, accumulate, one_blas_thread
 from streampca.engine.kinds import accumulator_of, as_kept
+from streampca.engine.leaves import count_leaves
 from streampca.engine.lines import covariance as in_memory
 from streampca.engine.memory import WORKER_PROCESS_BYTES, as_text, give_back_freed_memory
 from streampca.engine.parameters import Fit, Parameters
-from streampca.engine.plan import Plan, Resources, block_rows_to_try, bytes_to_read, count_leaves, covariance_memory
+from streampca.engine.plan import Plan, Resources, block_rows_to_try, bytes_to_read, covariance_memory
 from streampca.engine.scratch import Scratch
 from streampca.errors import DataError, PlanError
 from streampca.krylov import basis_size, block_size
@@ -87,7 +88,7 @@ class _Work:
         shared = replace(self.accumulator, n_threads=threads)
         group = 8 * (min(n_tiles * grid.longest_side**2, grid.size) + 2 * d)
         own = {"states": 2 * group, "tiles": product_bytes(grid, block_size(self.k), threads)}
-        return covariance_memory(self.source, shared, self.k, rows, 1, 1, self.resources) | own
+        return covariance_memory(self.source, shared, self.k, rows, 1, 2, self.resources) | own
 
     def groups(self, rows: int, threads: int, allowed: int) -> int | None:
         """Return the smallest number of groups with which `allowed` bytes are enough; None if one tile is too much."""
@@ -147,7 +148,7 @@ def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
         passes=groups,
         rows_per_block=rows,
         n_blocks=n_blocks,
-        n_leaves=count_leaves(n, n_blocks, source.row_bytes),
+        n_leaves=count_leaves(n, n_blocks, source.row_bytes, disk),
         leaves_in_flight=1,
         window=1,
         threads=threads,

@@ -13,16 +13,10 @@ from streampca.accumulators.gram import Gram, GramReduced, panel_features
 from streampca.accumulators.rows import Rows, RowsState
 from streampca.engine.components import ComponentsTask, Found, find_components
 from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text, give_back_freed_memory
 from streampca.engine.parameters import Fit, Parameters
-from streampca.engine.plan import (
-    Plan,
-    Resources,
-    block_rows_to_try,
-    bytes_to_read,
-    choose,
-    count_leaves,
-)
+from streampca.engine.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
 from streampca.engine.scratch import Scratch
 from streampca.errors import NotAvailableError, PlanError
 from streampca.krylov import basis_size
@@ -94,7 +88,9 @@ def _planned(
     window = leaves * (2 if leaves > 1 and state <= _SMALL_STATE_BYTES else 1)
     shared = replace(accumulator, n_threads=threads_per_leaf)
     most = min(side, d) if k is None else k
-    memory = _memory(features, shared, most, columns, (leaves, window, n_leaves), resources, on_disk)
+    per_branch = leaves_per_branch(n_leaves, state)
+    n_states = states_at_once(window, n_leaves, per_branch)
+    memory = _memory(features, shared, most, columns, (leaves, window, n_leaves, n_states), resources, on_disk)
     reading = 2 * bytes_to_read(features, columns)
     disk_bytes = 8 * most * d if on_disk else 0
     return Plan(
@@ -113,6 +109,7 @@ def _planned(
         window=window,
         threads=resources.threads,
         threads_per_leaf=threads_per_leaf,
+        leaves_per_branch=per_branch,
         tile=accumulator.grid(n).longest_side,
         bytes_to_read=reading,
         flops=float(d) * side * side + 4 / 3 * float(side) ** 3 + 2.0 * side * d * most,
@@ -147,11 +144,11 @@ def _memory(
     accumulator: Gram,
     k: int,
     columns: int,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     resources: Resources,
     on_disk: bool,
 ) -> dict[str, int]:
-    leaves, window, n_leaves = shape
+    leaves, window, n_leaves, n_states = shape
     d, n = features.shape
     side, itemsize = accumulator.side(n), work_dtype(features.dtype).itemsize
     block = columns * features.row_bytes
@@ -160,7 +157,7 @@ def _memory(
     basis = 2 * basis_size(side, k) + 8 * 64 + k
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "states": accumulator.state_bytes(n) * (1 + min(window, n_leaves)),
+        "states": accumulator.state_bytes(n) * n_states,
         "feature means": 8 * d * 6,
         "blocks": leaves * buffers,
         "scratch": leaves * accumulator.scratch_bytes(n, columns, itemsize),

@@ -12,9 +12,10 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import Rows
 from streampca.accumulators.triangle import Factored, Triangle, TriangleState
 from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.engine.leaves import count_leaves
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
 from streampca.engine.parameters import Fit, Gathered, Parameters
-from streampca.engine.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose, count_leaves
+from streampca.engine.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
 from streampca.errors import DataError, NotAvailableError, PlanError, StreamPCAError
 from streampca.models.pca import PCAModel
 from streampca.selection import Count, Selection, as_selection
