@@ -7,10 +7,14 @@ driver for each leaf, how its resident memory grew, and that of the scheduler be
 threads at once; prints which share of the time is left for work: leaves x 1 s over threads x wall time. That is the load that as many
 worker cores would put on one scheduler.
 
+``states``: leaves with a state of 72 MiB each, merged on the workers in branches and, beside that, one by one in the driver; prints
+seconds and what came to the driver.
+
 ``model``: the cost model of docs/scaling.md from 1 to 1,000 workers and from 1 GB to 1 PB, with the measured costs.
 
     .venv/bin/python scripts/bench/scale.py blocks
     .venv/bin/python scripts/bench/scale.py waiting --threads 16,32,64,128
+    .venv/bin/python scripts/bench/scale.py states
     .venv/bin/python scripts/bench/scale.py model
 """
 
@@ -22,47 +26,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import psutil
 from _bench import machine
-from numpy.typing import NDArray
+from free_source import FreeSource
 
-from streampca.sources import ReadCount, Source
+from streampca.engine.leaves import count_leaves, leaves_per_branch
 
-_BAND = 262_144  # rows of a chunk: with 16 features 16 MiB, a block, of which a leaf has four
-_BLOCKS_OF_A_LEAF = 4
-
-
-class FreeSource(Source):
-    """Rows that are there already: every block is the same few, and waits as long as it is told to."""
-
-    portable = True
-    buffered = False
-
-    def __init__(self, n_blocks: int, n_features: int, seconds: float = 0.0, band: int = _BAND):
-        self.shape, self.dtype = (n_blocks * band, n_features), np.dtype(np.float32)
-        self.chunk_rows, self.chunk_bytes = band, band * n_features * 4
-        self.description, self.seconds = "rows that cost nothing", seconds
-
-    @property
-    def fingerprint(self) -> str:
-        """Return what the rows depend on."""
-        return f"free {self.shape}"
-
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
-        """Return the same rows as ever."""
-        if self.seconds:
-            time.sleep(self.seconds)
-        rows = _rows(stop - start, self.shape[1])
-        return rows, ReadCount(1, rows.nbytes, 0)
-
-
-def _rows(n_rows: int, n_features: int) -> NDArray[np.float32]:
-    """Return a row as often as it is asked for, in no memory."""
-    return np.broadcast_to(np.arange(n_features, dtype=np.float32), (n_rows, n_features))
+_BLOCKS_OF_A_LEAF = 4  # of `FreeSource`
+_ROWS_OF_A_STATE = 256
 
 
 @contextmanager
@@ -153,6 +127,37 @@ def run_waiting(threads: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, Any]:
+    """Fold leaves of a few rows, with states that are large, on two workers."""
+    from streampca.accumulators import Covariance
+    from streampca.engine.execute import accumulate
+    from streampca.engine.fit import Parameters, plan_fit
+
+    source = FreeSource(n_leaves, n_features, band=_ROWS_OF_A_STATE)
+    with cluster(2, 1) as client:
+        read_once(FreeSource(64, 16), client)
+        plan = replace(plan_fit(source, Parameters(2, solver="covariance"), client=client), edges=None)
+        plan = replace(plan, rows_per_block=_ROWS_OF_A_STATE, n_blocks=n_leaves, n_leaves=n_leaves)
+        state = Covariance().state_bytes(n_features)
+        per_branch = leaves_per_branch(n_leaves, state) if branches else 1
+        plan = replace(plan, leaves_per_branch=per_branch, leaves_per_worker=1)
+        memory, process = Memory(), psutil.Process()
+        began, cpu = time.perf_counter(), sum(process.cpu_times()[:2])
+        accumulate(source, Covariance(), plan, client=client)
+        seconds, cpu = time.perf_counter() - began, sum(process.cpu_times()[:2]) - cpu
+        memory.growth()
+    return {
+        "merged by": "workers and driver" if branches else "driver",
+        "leaves": n_leaves,
+        "leaves of a branch": per_branch,
+        "a state, MiB": state / 2**20,
+        "brought to the driver, GiB": plan.n_branches * state / 2**30,
+        "seconds": seconds,
+        "processor of the driver, s": cpu,
+        "driver MiB at most": max(memory.seen) / 2**20,
+    }
+
+
 @dataclass(frozen=True)
 class Costs:
     """What the model takes each thing to cost; defaults as measured or as stated in docs/scaling.md."""
@@ -171,15 +176,16 @@ class Costs:
 
 def model(n_bytes: float, d: int, workers: int, costs: Costs) -> dict[str, float]:
     """Return the seconds of covariance over float32 rows on workers of one core each, by part."""
-    from streampca.engine.leaves import count_leaves
-
     n = int(n_bytes / (4 * d))
     state = 4 * d * d
     leaves = count_leaves(n, max(1, n // 8192), 4 * d, state)
     busy = min(workers, leaves)
     rounds = -(-leaves // busy) * busy / leaves
+    per_branch = leaves_per_branch(leaves, state)
+    merge = state * (1 / costs.network + 1 / costs.merge)
     work = rounds * max(n * float(d) ** 2 / costs.flops, n_bytes / costs.store) / busy
-    driver = leaves * costs.leaf + leaves * state * (1 / costs.network + 1 / costs.merge)
+    work += (per_branch - 1) * merge  # the last branch, one state after the other; those before grow meanwhile
+    driver = leaves * costs.leaf + -(-leaves // per_branch) * merge
     return {"leaves": leaves, "work": work, "driver": driver, "total": max(work, driver)}
 
 
@@ -204,7 +210,7 @@ def _time(seconds: float) -> str:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("blocks", "waiting", "model"))
+    parser.add_argument("mode", choices=("blocks", "waiting", "states", "model"))
     parser.add_argument("--blocks", type=int, default=1_000_000)
     parser.add_argument("--features", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2, help="0: on threads of this process (default: %(default)s)")
@@ -216,6 +222,8 @@ def main() -> None:
         return
     if options.mode == "blocks":
         rows = [run_blocks(options.blocks, options.features, options.workers)]
+    elif options.mode == "states":
+        rows = [run_states(256, 4096, branches=branches) for branches in (True, False)]
     else:
         rows = [run_waiting(int(threads), options.rounds) for threads in options.threads.split(",")]
     print("| " + " | ".join(rows[0]) + " |")
@@ -223,7 +231,7 @@ def main() -> None:
     for row in rows:
         print(
             "| "
-            + " | ".join(f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" for value in row.values())
+            + " | ".join(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values())
             + " |"
         )
     print(json.dumps({"rows": rows, "machine": machine()}))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 _FIRST_LEAVES, _FIRST_LEAF_ROWS = 16, 8192
 _LEAF_ROWS, _LEAF_BYTES = 32768, 64 * 2**20
 _MOST_LEAVES, _LEAST_MOST = 65536, 64
-_MOST_STATES = 2**38  # bytes of states that one reading makes: minutes of a network
+_MOST_STATES = 2**38  # bytes of states that one reading brings to the driver: minutes of its network
+_MOST_MERGED = 2**42  # bytes of states that workers merge among each other: minutes of the networks of a hundred
 _LARGE_STATE_BYTES = 64 * 2**20
 _BRANCHES, _BRANCHED_FROM = 64, 256
 
@@ -64,10 +65,13 @@ def _unevenness(n_blocks: int, n_leaves: int) -> float:
 
 
 def most_leaves(state_bytes: int) -> int:
-    """Return how many leaves there are at most: 65,536, and no more, above 64, than have 256 GiB of states.
+    """Return how many leaves there are at most: 65,536, and no more, above 64, than have 256 GiB of states, of branches 4 TiB.
 
     Driver, scheduler and network get through that in minutes; what would be more is folded into one state where it is read.
     """
+    merged = _MOST_MERGED // max(1, state_bytes)
+    if state_bytes >= _LARGE_STATE_BYTES and merged >= _BRANCHED_FROM:
+        return min(_MOST_LEAVES, merged)
     return min(_MOST_LEAVES, max(_LEAST_MOST, _MOST_STATES // max(1, state_bytes)))
 
 
@@ -75,7 +79,7 @@ def leaves_per_branch(n_leaves: int, state_bytes: int) -> int:
     """Return how many neighbouring leaves are merged into a branch, and branches into the whole; 1 where leaves are so themselves.
 
     Branches are merged where the leaves are, on the workers of a cluster, so that large states come to the driver 64 times and
-    not a thousand times.
+    not ten thousand times.
     """
     if state_bytes < _LARGE_STATE_BYTES or n_leaves < _BRANCHED_FROM:
         return 1

@@ -1,0 +1,42 @@
+"""Rows that cost nothing to read, for what the driver and the scheduler do beside; a module of its own, which workers import."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.sources import ReadCount, Source
+
+_BAND = 262_144  # rows of a chunk: with 16 features 16 MiB, a block, of which a leaf has four
+
+
+class FreeSource(Source):
+    """Rows that are there already: every block is the same few, and waits as long as it is told to."""
+
+    portable = True
+    buffered = False
+
+    def __init__(self, n_blocks: int, n_features: int, seconds: float = 0.0, band: int = _BAND):
+        self.shape, self.dtype = (n_blocks * band, n_features), np.dtype(np.float32)
+        self.chunk_rows, self.chunk_bytes = band, band * n_features * 4
+        self.description, self.seconds = "rows that cost nothing", seconds
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what the rows depend on."""
+        return f"free {self.shape}"
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return the same rows as ever."""
+        if self.seconds:
+            time.sleep(self.seconds)
+        rows = _rows(stop - start, self.shape[1])
+        return rows, ReadCount(1, rows.nbytes, 0)
+
+
+def _rows(n_rows: int, n_features: int) -> NDArray[np.float32]:
+    """Return a row as often as it is asked for, in no memory."""
+    return np.broadcast_to(np.arange(n_features, dtype=np.float32), (n_rows, n_features))
