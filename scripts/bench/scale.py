@@ -168,7 +168,7 @@ class Costs:
     """Bytes per second and core from an object store."""
     network: float = 1e9
     """Bytes per second into the driver."""
-    leaf: float = 4.7e-3
+    leaf: float = 3.4e-3
     """Seconds of driver and scheduler for a leaf."""
     merge: float = 3e9
     """Bytes of states per second that the driver adds up."""

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+_MOST_STATES = 2  # that wait on a worker before it is given more to read
+
+_Offer = tuple[tuple[float, int], int, str]
+
+
 @dataclass(eq=False)
 class Worker:
     """One worker process."""
@@ -46,9 +51,9 @@ class Worker:
         return self.running and not self.silent
 
     @property
-    def load(self) -> float:
-        """Return how many tasks, and states, it has for each task that it runs at once."""
-        return (len(self.hands) + self.states) / self.at_once
+    def load(self) -> tuple[float, int]:
+        """Return how many tasks it has for each that it runs at once, and how many states."""
+        return len(self.hands) / self.at_once, self.states
 
 
 class Fleet:
@@ -68,7 +73,7 @@ class Fleet:
         self.unheard = 0.0
         """Seconds since anything was heard of any worker."""
         self._ttl, self._leaves_per_worker = ttl, leaves_per_worker
-        self._offers: list[tuple[float, int, str]] = []
+        self._offers: list[_Offer] = []
         self._serial = itertools.count(1)
         self._kept: str | None = None
 
@@ -118,12 +123,12 @@ class Fleet:
         `avoid` are workers that are only taken if there are no others; with `ahead`, it may wait on a busy worker. A task whose
         state `stays` on the worker does not go where several wait already.
         """
-        worker = self._for_one_alone(avoid) if alone else self._least_busy(avoid)
+        worker = self._for_one_alone(avoid) if alone else self._least_busy(avoid, stays=stays)
         if worker is None:
             return None
         # Where memory is for fewer leaves than there are threads, one that waits would be begun at once.
         room = 2 * worker.at_once if ahead and worker.at_once == worker.threads else worker.at_once
-        if len(worker.hands) >= room or (stays and worker.states > 1):
+        if len(worker.hands) >= room:
             return None
         worker.hands[key] = None
         worker.sealed = alone
@@ -159,17 +164,20 @@ class Fleet:
     def _offer(self, worker: Worker) -> None:
         worker.serial = next(self._serial)
         heapq.heappush(self._offers, (worker.load, worker.serial, worker.address))
+        if len(self._offers) > 4 * len(self.workers) + 16:  # most of them are of the past
+            self._offers = [(one.load, one.serial, one.address) for one in self.workers.values() if one.serial]
+            heapq.heapify(self._offers)
 
-    def _least_busy(self, avoid: Container[str]) -> Worker | None:
+    def _least_busy(self, avoid: Container[str], *, stays: bool = False) -> Worker | None:
         """Return the open worker with the least to do, one of `avoid` only if there are no others."""
-        aside: list[tuple[float, int, str]] = []
+        aside: list[_Offer] = []
         found, second = None, None
         while self._offers and found is None:
             _, serial, address = self._offers[0]
             worker = self.workers.get(address)
             if worker is None or worker.serial != serial or not worker.usable or worker.sealed:
                 heapq.heappop(self._offers)
-            elif address == self._kept:
+            elif address == self._kept or (stays and worker.states >= _MOST_STATES):
                 aside.append(heapq.heappop(self._offers))
             elif address in avoid:
                 aside.append(heapq.heappop(self._offers))

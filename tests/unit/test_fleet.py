@@ -68,6 +68,25 @@ def test_a_worker_is_kept_free_only_while_one_waits_for_it() -> None:
     assert place(fleet, "1") == "a"
 
 
+def test_what_was_offered_in_the_past_is_forgotten() -> None:
+    fleet = fleet_of(a=1, b=2, c=1)
+    for i in range(1000):
+        worker = place(fleet, f"{i}")
+        assert worker is not None
+        fleet.take(worker, f"{i}")
+    assert len(fleet._offers) < 40
+
+
+def test_a_state_that_stays_does_not_go_where_two_wait_but_one_that_is_waited_for_does() -> None:
+    fleet = fleet_of(a=2, b=1)
+    fleet.keep("a", 2)
+    fleet.keep("gone", 1)
+    assert [place(fleet, f"{i}", stays=True) for i in range(2)] == ["b", None]
+    assert place(fleet, "next") == "a"
+    fleet.keep("a", -1)
+    assert place(fleet, "2", stays=True) == "a"
+
+
 def test_a_kept_worker_that_goes_is_not_waited_for() -> None:
     fleet = fleet_of(a=1, b=1)
     assert {place(fleet, "0"), place(fleet, "1")} == {"a", "b"}
