@@ -8,7 +8,6 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
-
 _MOST_STATES = 2  # that wait on a worker before it is given more to read
 
 _Offer = tuple[tuple[float, int], int, str]

@@ -187,7 +187,7 @@ class Sim:
 
     def _know(self) -> None:
         info = {"nthreads": 1, "last_seen": 1.0, "nanny": None, "status": "running"}
-        self.fleet.count({address: info for address in self.alive}, 0.0)
+        self.fleet.count(dict.fromkeys(self.alive, info), 0.0)
 
     def progressed(self) -> None:
         self.progress += 1
