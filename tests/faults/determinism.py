@@ -43,6 +43,8 @@ class Solver:
     """`Parameters`, or `KernelParameters`."""
     shape: tuple[int, int]
     """Rows and features; the longer axis is that of the blocks."""
+    per_branch: int = 1
+    """Leaves of a branch, which are merged before the rest."""
 
 
 SOLVERS = {
@@ -53,6 +55,11 @@ SOLVERS = {
     "adaptive": Solver(Parameters(5, solver="adaptive", pilot=10), (6_000, 24)),
     "gram": Solver(Parameters(5, solver="gram"), (40, 6_000)),
     "nystrom": Solver(KernelParameters(RBF(gamma=0.01), 5, method="nystrom", n_landmarks=40), (6_000, 24)),
+    "branches": Solver(Parameters(5, solver="covariance", scale=True), (6_000, 24), per_branch=3),
+    "sketch-branches": Solver(
+        Parameters(5, solver="sketch", sketch_size=12, max_passes=2, tolerance=0.0, pilot=10), (6_000, 24), per_branch=2
+    ),
+    "gram-branches": Solver(Parameters(5, solver="gram"), (40, 6_000), per_branch=3),
 }
 """By name: a solver that is to be tried joins by a line."""
 
@@ -163,12 +170,14 @@ def _store(place: Path, solver: Solver) -> Path:
     return place / ("tall.zarr" if solver.shape[0] >= solver.shape[1] else "wide.zarr")
 
 
-def _plan(source: Source, parameters: Any, way: Way) -> Plan:
+def _plan(source: Source, solver: Solver, way: Way) -> Plan:
     """Return the plan that data too large for a test would have: eight leaves of three blocks."""
+    parameters = solver.parameters
     kernel = isinstance(parameters, KernelParameters)
     plan: Plan = plan_kernel(source, parameters) if kernel else plan_fit(source, parameters)
     at_once = way.threads * way.workers
     changes: dict[str, Any] = {"rows_per_block": _PER_BLOCK, "n_blocks": _BLOCKS, "n_leaves": _LEAVES, "edges": None}
+    changes["leaves_per_branch"] = solver.per_branch
     if plan.solver == "adaptive":
         changes["sketch"] = plan.sketch | {"rows_per_update": 2 * _PER_BLOCK}
     return replace(plan, **changes, leaves_in_flight=at_once, window=2 * at_once, threads=at_once, threads_per_leaf=1)
@@ -178,7 +187,7 @@ def digest_of(place: Path, clusters: Clusters, name: str, way: Way, seed: int) -
     """Return the SHA-256 of what the solver `name` finds in that way: all arrays of the model, and its certificate."""
     solver = SOLVERS[name]
     source = open_source(_store(place, solver))
-    plan = _plan(source, solver.parameters, way)
+    plan = _plan(source, solver, way)
     source = Slow(source, seed) if way.shuffled else source
     with ExitStack() as stack:
         if way.where != "here":
