@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
-from _bench import machine
+from _bench import machine, peak_mib
 from free_source import FreeSource
 
-from streampca.engine.leaves import count_leaves, leaves_per_branch
+from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
 
 _BLOCKS_OF_A_LEAF = 4  # of `FreeSource`
 _ROWS_OF_A_STATE = 256
@@ -141,11 +141,14 @@ def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, A
         state = Covariance().state_bytes(n_features)
         per_branch = leaves_per_branch(n_leaves, state) if branches else 1
         plan = replace(plan, leaves_per_branch=per_branch, leaves_per_worker=1)
+        own = state * states_at_once(1, n_leaves, per_branch)
+        projected = plan.projected_bytes - plan.memory["states"] + own
         memory, process = Memory(), psutil.Process()
         began, cpu = time.perf_counter(), sum(process.cpu_times()[:2])
         accumulate(source, Covariance(), plan, client=client)
         seconds, cpu = time.perf_counter() - began, sum(process.cpu_times()[:2]) - cpu
         memory.growth()
+        workers = client.run(peak_mib)
     return {
         "merged by": "workers and driver" if branches else "driver",
         "leaves": n_leaves,
@@ -155,6 +158,8 @@ def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, A
         "seconds": seconds,
         "processor of the driver, s": cpu,
         "driver MiB at most": max(memory.seen) / 2**20,
+        "a worker MiB at most": max(workers.values()),
+        "projected for it MiB": projected / 2**20,
     }
 
 
