@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,11 @@ from streampca.block import Block
 
 DTYPES = ("float64", "float32", "float16", "uint8", "int8", "int16", "uint16", "int64", "bool", ">f8", ">f4", ">i2")
 KINDS = ("normal", "far", "farther", "constant", "rank_deficient", "wild_first_row", "sparse")
+
+
+def examples(n: int) -> int:
+    """Return how many examples hypothesis tries: `n`, as often as STREAMPCA_TEST_TIMES says."""
+    return n * int(os.environ.get("STREAMPCA_TEST_TIMES", "1"))
 
 
 def make_rows(n: int, d: int, dtype: str, kind: str, seed: int) -> NDArray[Any]:

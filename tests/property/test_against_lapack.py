@@ -19,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, GZip, Zstd
 from numpy.typing import NDArray
-from strategies import make_rows, tables
+from strategies import examples, make_rows, tables
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
@@ -31,7 +31,7 @@ from streampca.metrics import principal_angles
 from streampca.models.pca import PCAModel
 from streampca.sources import Source, open_source
 
-EXAMPLES = 40
+EXAMPLES = examples(40)
 _names = count()
 
 V2_CODECS: dict[str, Any] = {

@@ -11,7 +11,7 @@ import tolerances
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from strategies import make_rows
+from strategies import examples, make_rows
 
 import streampca as sp
 from streampca.accumulators import Covariance
@@ -19,7 +19,7 @@ from streampca.block import Block
 from streampca.engine.fold import fold
 
 SAME = 1e-12
-EXAMPLES = 40
+EXAMPLES = examples(40)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "scaled": {"scale": True},

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from kernel_sums import kernel_sums
 from kinds import kinds_of_rows
 from numpy.typing import NDArray
-from strategies import Chunked, chunked
+from strategies import Chunked, chunked, examples
 
 from streampca.accumulators import Accumulator, Adaptive, Covariance, Joint, Moments, Rows, Sketch, Triangle
 from streampca.accumulators.centring import work_dtype
 from streampca.engine.fold import fold
 
 AnyAccumulator = Accumulator[Any, Any]
-EXAMPLES = 60
+EXAMPLES = examples(60)
 
 
 @dataclass(frozen=True)

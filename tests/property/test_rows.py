@@ -18,14 +18,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kinds import by_pairs, imputed
 from numpy.typing import NDArray
-from strategies import make_rows
+from strategies import examples, make_rows
 
 from streampca import PCA
 from streampca.accumulators import Covariance, Integers
 from streampca.accumulators.centring import work_dtype
 from streampca.engine.fold import fold
 
-EXAMPLES = 40
+EXAMPLES = examples(40)
 seeds = st.integers(0, 2**32 - 1)
 floats = st.sampled_from(["float64", "float32", "float16", ">f8", ">f4"])
 sizes = st.tuples(st.integers(6, 60), st.integers(1, 6))
