@@ -15,6 +15,8 @@ _EXPORTS = {
     "load": "streampca.estimators",
     "merge": "streampca.estimators",
     "run": "streampca.runs",
+    "publish": "streampca.publishing",
+    "fetch": "streampca.publishing",
     "StreamPCAError": "streampca.errors",
 }
 _MODULES = ("accumulators", "conversion", "errors", "kernels", "metrics", "sources", "transforms")
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from streampca.estimators import KernelPCA as KernelPCA
     from streampca.estimators import load as load
     from streampca.estimators import merge as merge
+    from streampca.publishing import fetch as fetch
+    from streampca.publishing import publish as publish
     from streampca.runs import run as run
     from streampca.selection import Threshold as Threshold
 

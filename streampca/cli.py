@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -194,6 +195,38 @@ def report(run_directory: Path) -> None:
 
     read_manifest(run_directory)
     click.echo(str(write_report(run_directory)))
+
+
+@cli.command()
+@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("url", type=str)
+@_JSON
+def publish(directory: Path, url: str, as_json: bool) -> None:
+    """Copy RUN, finished, or a model, to URL in an object store, where it is whole or not there, and never replaced.
+
+    Credentials are those of the environment; a run with output.publish takes output.storage_options. What broke off is gone on
+    with by the same command.
+    """
+    from streampca.engine.memory import as_text
+    from streampca.publishing import publish as carry_out
+
+    found = carry_out(directory, url)
+    if as_json:
+        _print_json(asdict(found))
+        return
+    there = f", {found.n_objects - found.n_written:,} of them were there" if found.n_written < found.n_objects else ""
+    click.echo(f"{found.url}: run {found.run_id}, {found.n_objects:,} objects, {as_text(found.n_bytes)}{there}")
+
+
+@cli.command()
+@click.argument("url", type=str)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace a result that is there already.")
+def fetch(url: str, directory: Path, overwrite: bool) -> None:
+    """Copy a published run or model from URL to DIRECTORY. Credentials are those of the environment."""
+    from streampca.publishing import fetch as carry_out
+
+    click.echo(str(carry_out(url, directory, overwrite=overwrite)))
 
 
 @cli.command()

@@ -26,6 +26,7 @@ from streampca.config_values import (
     Options,
     Positive,
     PrivateOptions,
+    PublishURL,
     RunName,
     Sampling,
     Section,
@@ -235,6 +236,10 @@ class OutputConfig(Section):
     """Keep the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
     """Replace an earlier run of ours in the same directory."""
+    publish: PublishURL | None = None
+    """URL in an object store that the finished run is copied to."""
+    storage_options: Options = Field(default_factory=PrivateOptions)
+    """Options for the file system of that URL, references resolved; write them nowhere."""
 
 
 class RunConfig(Section):

@@ -14,7 +14,7 @@ from streampca.errors import ConfigError
 from streampca.yaml_loader import MAX_BYTES, MAX_DEPTH, KeyPath, decode, load_strict, shorten, spell_key
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_PRIVATE = (("source", "storage_options"), ("cluster", "options"))
+_PRIVATE = (("source", "storage_options"), ("output", "storage_options"), ("cluster", "options"))
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,14 @@ def _directory(value: Any) -> Path:
     return Path(os.path.expanduser(value))
 
 
+def _publish_url(value: Any) -> str:
+    scheme, separator, place = _text(value).partition("://")
+    _need(
+        bool(separator and place.strip("/")) and scheme.lower() not in ("", "file", "local", "http", "https", "builtin")
+    )
+    return str(value)
+
+
 def _auto_or_at_least(least: int) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         _need(value == "auto" if isinstance(value, str) else type(value) is int and value >= least)
@@ -228,7 +236,14 @@ SourcePath: TypeAlias = Annotated[
 Directory: TypeAlias = Annotated[
     Path,
     PlainValidator(_directory),
-    Field(description="the path of a local directory, which can be copied to a store when it is complete"),
+    Field(
+        description="the path of a local directory, which output.publish copies to an object store when it is complete"
+    ),
+]
+PublishURL: TypeAlias = Annotated[
+    str,
+    PlainValidator(_publish_url),
+    Field(description="the URL of a place in an object store, such as s3://bucket/runs/name, or null"),
 ]
 MemorySize: TypeAlias = Annotated[
     int | str | None,

@@ -40,7 +40,7 @@ _NOT_IN_THE_BITS = (
     "cluster",
     "checkpoint",
 )
-_NOT_IN_THE_BITS_OF_OUTPUT = ("directory", "overwrite", "scores", "state")
+_NOT_IN_THE_BITS_OF_OUTPUT = ("directory", "overwrite", "publish", "scores", "state", "storage_options")
 _VERSIONS = ("streampca", "numpy", "scipy", "blas")
 _SHAPE_OF_THE_WORK = (
     "solver",
@@ -52,6 +52,7 @@ _SHAPE_OF_THE_WORK = (
     "rows_per_block",
     "n_blocks",
     "n_leaves",
+    "leaves_per_branch",
     "tile",
     "edges",
     "axis",

@@ -34,7 +34,7 @@ from streampca.engine.output import Aside, require_apart, require_replaceable, r
 from streampca.engine.plan import Plan
 from streampca.engine.scratch import shares_disk
 from streampca.engine.write import write_known_scores, write_scores
-from streampca.errors import ConfigError, ModelError, NotFiniteError
+from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputError
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
 from streampca.resuming import (
@@ -128,19 +128,57 @@ def run(
         finished, before = finished_run(directory, place), run_of(place)
         tidy_after_the_dead(directory, lock, before)
         identity = identity_of_run(config, source, parameters)
+        told = notice or (lambda _: None)
         if finished and resume and before is None:
-            return _same_run(directory, identity)
+            same = _same_run(directory, identity)
+            _publish(config, told)
+            return same
         require_replaceable(directory, "run", overwrite=config.output.overwrite)
         every, about = config.checkpoint.every_seconds, {"config.yaml": config.to_yaml()}
         terms = Terms(lock.run_id, identity, every, about)
-        told = notice or (lambda _: None)
         ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=told, require_held=lock.require_held)
         if before is not None:  # also where the run that goes on could not give the earlier output its name back
             tidy_after(directory, before, keep_part=before == ledger.terms.run_id)
         if ledger.terms.run_id != lock.run_id:
             lock.name(ledger.terms.run_id)
+        _require_free(config, ledger.terms.run_id)
         with concluding(ledger), ledger_in_use(ledger):
-            return _carry_out(config, source, parameters, ledger, progress, told)
+            done = _carry_out(config, source, parameters, ledger, progress, told)
+        _publish(config, told)
+        return done
+
+
+def _require_free(config: RunConfig, run_id: str) -> None:
+    """Raise `OutputError` if `config` has the run copied to a place that is taken, before anything is read."""
+    if config.output.publish is not None:
+        from streampca.publishing import require_free
+        from streampca.sources.remote import shown
+
+        ends = [url.rstrip("/") + "/" for url in (config.output.publish, config.source.path)]
+        if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
+            raise OutputError(
+                f"output.publish {shown(config.output.publish)} and the input lie in each other: expected separate places"
+            )
+        options = plain_options(config.output.storage_options) or None
+        require_free(config.output.publish, run_id, storage_options=options)
+
+
+def _publish(config: RunConfig, told: Callable[[str], None]) -> None:
+    """Copy the finished run to the object store that `config` names, if it names one."""
+    url, directory = config.output.publish, config.output.directory
+    if url is None:
+        return
+    from streampca.publishing import publish
+
+    try:
+        found = publish(directory, url, storage_options=plain_options(config.output.storage_options) or None)
+    except OutputError as error:
+        raise OutputError(
+            f"{error}; the run itself is finished, in {directory}: with --resume only the copy is made"
+        ) from error
+    from streampca.engine.memory import as_text
+
+    told(f"published to {found.url}: {found.n_objects:,} objects, {as_text(found.n_bytes)}")
 
 
 def _same_run(directory: Path, identity: dict[str, str]) -> Run:

@@ -45,6 +45,11 @@ _OWN_FILES = {
 }
 
 
+def is_own_file(kind: str, relative: str) -> bool:
+    """Tell whether a result of that kind may hold a file of that name."""
+    return _OWN_FILES[kind].fullmatch(relative) is not None
+
+
 def read_record(path: Path) -> dict[str, Any] | None:
     """Return the commit record of the output at `path`, None if there is none."""
     try:
@@ -58,7 +63,8 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
     """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
         raise OutputError(
-            f"{path} names a URL: expected a local directory; write there, and copy it to the store when it is complete"
+            f"{path} names a URL: expected a local directory; output.publish, or streampca publish, copies it to the store when it is "
+            "complete"
         )
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
@@ -79,7 +85,7 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         raise OutputError(f"{path} holds a finished {kind} already: {how} to replace it, or name another place")
     for found in path.rglob("*"):
         relative = found.relative_to(path).as_posix()
-        if found.is_symlink() or not _OWN_FILES[kind].fullmatch(relative) or not _has_its_type(found):
+        if found.is_symlink() or not is_own_file(kind, relative) or not _has_its_type(found):
             raise OutputError(
                 f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
             )

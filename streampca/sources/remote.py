@@ -26,7 +26,9 @@ _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
 _PASSING_STATUS = frozenset({408, 425, 429})
 """Statuses below 500 that a second request may not meet."""
-_PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"})
+_PASSING_CODES = frozenset(
+    {"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
+)
 """Codes of S3, some of which come with a status of 400 or none."""
 _PASSING_NAMES = frozenset(
     {
@@ -75,6 +77,11 @@ PATIENCE = Patience()
 class RemoteStore(WrapperStore[Store]):
     """A store behind a URL that repeats requests, each key for itself, so that a slow one holds up no other."""
 
+    purpose = "read"
+    """What is wanted of the keys, for errors."""
+    options_key = "source.storage_options"
+    """Where the options come from, for errors."""
+
     def __init__(self, store: Store, url: str, options: dict[str, Any] | None = None, reopens: bool = False):
         super().__init__(store)
         self.url, self.options, self.reopens = url, options, reopens
@@ -101,20 +108,20 @@ class RemoteStore(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes behind `key`, None if there are none; raise `StoreError` if the store does not say."""
-        return await self._patiently(key, lambda: self._store.get(key, prototype, byte_range))
+        return await self.patiently(key, lambda: self._store.get(key, prototype, byte_range))
 
     async def exists(self, key: str) -> bool:
         """Tell whether there is such a key."""
-        return await self._patiently(key, lambda: self._store.exists(key))
+        return await self.patiently(key, lambda: self._store.exists(key))
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys that begin with `prefix`."""
-        for key in await self._patiently(prefix, lambda: _all(self._store.list_prefix(prefix))):
+        for key in await self.patiently(prefix, lambda: _all(self._store.list_prefix(prefix))):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield what follows `prefix`, up to the next slash."""
-        for key in await self._patiently(prefix, lambda: _all(self._store.list_dir(prefix))):
+        for key in await self.patiently(prefix, lambda: _all(self._store.list_dir(prefix))):
             yield key
 
     def hurry(self) -> None:
@@ -122,8 +129,8 @@ class RemoteStore(WrapperStore[Store]):
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: [work.cancel() for work in list(self._running)])
 
-    async def _patiently(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what `ask` returns, repeated while it fails for the moment, unless somebody is in a hurry."""
+    async def patiently(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return what `ask` returns about `key`, repeated while it fails for the moment, unless somebody is in a hurry."""
         self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, ask))
         self._running.add(work)
         try:
@@ -152,20 +159,20 @@ class RemoteStore(WrapperStore[Store]):
         raise AssertionError("the last request returns or raises")
 
     def _refused(self, key: str, error: Exception) -> str:
-        hint = "look at the address and at source.storage_options"
-        if _status_of(error) == 403 or isinstance(error, PermissionError):
-            hint = "look at the credentials in source.storage_options; some stores also refuse keys that do not exist"
-        return f"{shown(self.url)}: {key or 'the listing'} cannot be read: {self._in_words(error)}: {hint}"
+        hint = f"look at the address and at {self.options_key}"
+        if status_of(error) == 403 or isinstance(error, PermissionError):
+            hint = f"look at the credentials in {self.options_key}; some stores also refuse keys that do not exist"
+        return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._in_words(error)}: {hint}"
 
     def _given_up(self, key: str, error: Exception) -> str:
         return (
-            f"{shown(self.url)}: {key or 'the listing'} cannot be read: {self._in_words(error)}, after {PATIENCE.requests} "
+            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._in_words(error)}, after {PATIENCE.requests} "
             "requests: the store does not answer; start again when it does"
         )
 
     def _in_words(self, error: Exception) -> str:
         """Return what the store answered, on one line and without anything of the options that may be a secret."""
-        status = _status_of(error)
+        status = status_of(error)
         text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
         for secret in sorted(_texts(self.options or {}), key=len, reverse=True):
             text = text.replace(secret, "***")
@@ -264,9 +271,9 @@ def shown(url: str) -> str:
 
 def is_passing(error: BaseException) -> bool:
     """Tell whether a request that failed with `error` may succeed when it is repeated."""
-    if _code_of(error) in _PASSING_CODES:
+    if code_of(error) in _PASSING_CODES:
         return True
-    status = _status_of(error)
+    status = status_of(error)
     if status is not None:
         return status >= 500 or status in _PASSING_STATUS
     if isinstance(error, OSError):
@@ -274,7 +281,7 @@ def is_passing(error: BaseException) -> bool:
     return any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__)
 
 
-def _status_of(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that `error`, or what it was made from, tells of."""
     for ask in (_told_by_s3, lambda it: getattr(it, "status", None), lambda it: getattr(it, "code", None)):
         found = ask(error)  # one after the other: aiohttp warns of its second name
@@ -287,7 +294,8 @@ def _told_by_s3(error: BaseException) -> Any:
     return _response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
 
 
-def _code_of(error: BaseException) -> str | None:
+def code_of(error: BaseException) -> str | None:
+    """Return the code of S3 that `error`, or what it was made from, tells of."""
     code = _response_of(error).get("Error", {}).get("Code")
     return code if isinstance(code, str) else None
 

@@ -26,7 +26,7 @@ from stores import make_values, write_store
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 import streampca as sp
-from streampca.errors import StreamPCAError
+from streampca.errors import OutputError, StreamPCAError
 from streampca.sources import open_source
 
 LIMIT_SECONDS = 120.0
@@ -59,6 +59,9 @@ PROFILES: dict[str, Profile] = {
     "all": often({"500": 0.1, "503": 0.1, "reset": 0.02, "stall": 0.02, "cut": 0.05, "short": 0.05}),
 }
 
+WRITING = often({"500": 0.1, "503": 0.1, "reset": 0.05, "lost": 0.1})
+"""What befalls requests that write: some of them are carried out, and nobody is told."""
+
 
 @dataclass
 class Faults:
@@ -76,6 +79,8 @@ class Faults:
     """Reading requests by path."""
     injected: Counter[str] = field(default_factory=Counter)
     """Faults by name."""
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    """Methods of the requests that are spoilt and counted."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while counting."""
 
@@ -89,7 +94,7 @@ class Faults:
     def __call__(self, environ: Environ, respond: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
         path, fault = environ["PATH_INFO"], None
-        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+        if environ["REQUEST_METHOD"] in self.methods:
             with self.lock:
                 self.requests[path] += 1
                 fault = self.profile(path, self.rng) if self.profile else None
@@ -99,7 +104,9 @@ class Faults:
             return self.application(environ, respond)
         if fault.isdecimal():
             return refusal(int(fault), respond)
-        if fault == "reset":
+        if fault == "lost":  # it is done, and nobody is told
+            list(self.application(environ, lambda *_: None))
+        if fault in ("reset", "lost"):
             # Without lingering, closing the connection sends a reset.
             environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise ConnectionResetError
@@ -245,6 +252,62 @@ def run(count: int, seed: int, stall_seconds: float = 3.0) -> Score:
         bucket.faults.start(None)
     score.seconds = time.perf_counter() - began
     return score
+
+
+def run_publishing(count: int, seed: int) -> Score:
+    """Copy models to the store `count` times while writing requests fail or are not answered, every third time two at once.
+
+    One of two has to be there wholly, and the other one told; no fault may be seen.
+    """
+    score, began = Score("copies to an object store: faults while writing, two at once"), time.perf_counter()
+    with tempfile.TemporaryDirectory() as name, bucket_in(Path(name)) as bucket:
+        models = []
+        for k in (2, 3):
+            sp.PCA(k).fit(make_values(500, 8, seed=k)).save(Path(name) / f"model {k}")
+            models.append(Path(name) / f"model {k}")
+        bucket.faults.methods = ("PUT", "DELETE")
+        for own in range(seed, seed + count):
+            bucket.faults.start(WRITING, own)
+            told = _published(bucket, models if own % 3 == 0 else models[:1], f"copy-{own}")
+            score.injected += bucket.faults.injected.total() + (own % 3 == 0)
+            score.survived += 0 if told else bucket.faults.injected.total()
+            score.detected += own % 3 == 0 and not told
+            score.wrong += bool(told)
+            score.notes += [f"{told}: {again('publishing', own)}"] if told else []
+    score.seconds = time.perf_counter() - began
+    return score
+
+
+def _published(bucket: Bucket, models: list[Path], prefix: str) -> str:
+    """Publish all of `models` at one place at once; return what is wrong with what came of it."""
+    said: list[str] = []
+
+    def write(directory: Path) -> None:
+        try:
+            sp.publish(directory, f"s3://{bucket.name}/{prefix}", storage_options=bucket.options())
+            said.append("")
+        except OutputError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=write, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_SECONDS)
+    listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=f"{prefix}/").get("Contents", ())
+    there = {
+        one["Key"].removeprefix(f"{prefix}/"): bucket.client.get_object(Bucket=bucket.name, Key=one["Key"])[
+            "Body"
+        ].read()
+        for one in listed
+    }
+    wholes = [
+        {file.relative_to(model).as_posix(): file.read_bytes() for file in model.rglob("*") if file.is_file()}
+        for model in models
+    ]
+    if sorted(map(bool, said)) != [False, True][: len(models)] or there not in wholes:
+        return f"{len(models)} at once: {said}, {sorted(there)}"
+    return ""
 
 
 def _one(bucket: Bucket, name: str, seed: int, undisturbed: str, score: Score) -> None:

@@ -1,0 +1,240 @@
+"""Results in object stores: whole or not there, whoever writes beside us and whatever answers are lost; and back again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import make_values, write_store
+
+import streampca as sp
+from streampca.errors import ModelError, OutputError
+from streampca.publishing import CLAIM
+from streampca.sources import remote
+from streampca.sources.remote import Patience
+
+pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
+s3 = pytest.importorskip("s3")
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    with s3.bucket_in(tmp_path_factory.mktemp("bucket")) as found:
+        found.faults.methods = ("PUT",)
+        yield found
+
+
+@pytest.fixture
+def bucket(filled, monkeypatch):
+    """Return a bucket that answers well, until it is told otherwise, and that is asked again soon."""
+    monkeypatch.setattr(remote, "PATIENCE", Patience(first_seconds=0.01, longest_seconds=0.02))
+    filled.faults.start(None)
+    return filled
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run")
+    write_store(place / "x.zarr", make_values(3000, 12, seed=1), chunks=(500, 12))
+    return made(place, "first")
+
+
+@pytest.fixture(scope="module")
+def others(run):
+    return [run, *(made(run.parent, f"other {seed}", seed=seed, report=seed == 1) for seed in (1, 2))]
+
+
+def made(place: Path, name: str, *, seed: int = 0, report: bool = False) -> Path:
+    config = place / f"{name}.yaml"
+    config.write_text(
+        f"source: {{path: {place / 'x.zarr'}}}\nmodel: {{n_components: {3 + seed}}}\nseed: {seed}\n"
+        f"output: {{directory: {place / name}, report: {str(report).lower()}}}\n"
+    )
+    return sp.run(config).directory
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def objects(bucket: Any, prefix: str) -> dict[str, bytes]:
+    found = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=f"{prefix}/").get("Contents", ())
+    bodies = {one["Key"]: bucket.client.get_object(Bucket=bucket.name, Key=one["Key"])["Body"].read() for one in found}
+    return {key.removeprefix(f"{prefix}/"): body for key, body in bodies.items()}
+
+
+def test_a_run_and_back(bucket, run, tmp_path):
+    url = f"s3://{bucket.name}/runs/there"
+    found = sp.publish(run, url, storage_options=bucket.options())
+    assert objects(bucket, "runs/there") == contents(run)
+    assert (found.n_written, found.n_objects) == (len(contents(run)),) * 2
+    assert found.n_bytes == sum(map(len, contents(run).values()))
+    assert sp.publish(run, url, storage_options=bucket.options()).n_written == 0
+    back = sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
+    assert contents(back) == contents(run)
+    assert sp.load(back).components_.tobytes() == sp.load(run).components_.tobytes()
+    with pytest.raises(OutputError, match="holds a finished run already"):
+        sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
+    sp.fetch(url, tmp_path / "back", storage_options=bucket.options(), overwrite=True)
+    sp.load(run).save(tmp_path / "model")
+    sp.publish(tmp_path / "model", f"{url}-model", storage_options=bucket.options())
+    sp.fetch(f"{url}-model", tmp_path / "model again", storage_options=bucket.options())
+    assert contents(tmp_path / "model again") == contents(tmp_path / "model")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_writes_that_fail_or_are_not_answered_change_nothing(bucket, run, seed):
+    bucket.faults.start(s3.WRITING, seed)
+    prefix = f"runs/flaky-{seed}"
+    sp.publish(run, f"s3://{bucket.name}/{prefix}", storage_options=bucket.options())
+    assert bucket.faults.injected.total() > 1
+    assert objects(bucket, prefix) == contents(run)
+
+
+def test_many_copies_one_or_two_at_a_time():
+    score = s3.run_publishing(12, 0)
+    print(score.line())
+    score.require_clean()
+    assert score.injected > 12
+
+
+def test_the_record_whose_answer_was_lost_is_ours(bucket, run):
+    left = [1]
+
+    def draw(path: str, rng: object) -> str | None:
+        if not path.endswith("there2/streampca.json") or not left[0]:
+            return None
+        left[0] -= 1
+        return "lost"
+
+    bucket.faults.start(draw)
+    sp.publish(run, f"s3://{bucket.name}/there2", storage_options=bucket.options())
+    assert bucket.faults.injected["lost"] == 1
+    assert objects(bucket, "there2") == contents(run)
+
+
+def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
+    left, url = [7], f"s3://{bucket.name}/broken"
+
+    def draw(path: str, rng: object) -> str | None:
+        left[0] -= 1
+        return "403" if left[0] < 0 else None
+
+    bucket.faults.start(draw)
+    with pytest.raises(OutputError, match=r"cannot be written: status 403.*output\.storage_options"):
+        sp.publish(run, url, storage_options=bucket.options())
+    there = objects(bucket, "broken")
+    assert CLAIM in there
+    assert "streampca.json" not in there
+    with pytest.raises(ModelError, match=r"there is no streampca\.json in it"):
+        sp.fetch(url, run.parent / "nothing", storage_options=bucket.options())
+    bucket.faults.start(None)
+    found = sp.publish(run, url, storage_options=bucket.options())
+    assert found.n_written == found.n_objects - (len(there) - 1)
+    assert objects(bucket, "broken") == contents(run)
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_of_several_runs_one_is_published_wholly(bucket, others, attempt):
+    prefix, said = f"race-{attempt}", list[str]()
+    bucket.faults.start(s3.often({"lost": 0.1}), attempt)
+
+    def write(directory: Path) -> None:
+        try:
+            sp.publish(directory, f"s3://{bucket.name}/{prefix}", storage_options=bucket.options())
+            said.append("")
+        except OutputError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=write, args=(directory,)) for directory in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(map(bool, said)) == [False, True, True], said
+    assert objects(bucket, prefix) in [contents(directory) for directory in others]
+    for words in filter(None, said):
+        assert "is being written by another run (run_id '" in words or "already, which is left as it is" in words
+
+
+def test_what_is_of_others_is_left(bucket, run, tmp_path):
+    url = f"s3://{bucket.name}/theirs"
+    bucket.client.put_object(Bucket=bucket.name, Key="theirs/notes.txt", Body=b"theirs")
+    with pytest.raises(OutputError, match=r"holds 'notes\.txt', which is not of this run"):
+        sp.publish(run, url, storage_options=bucket.options())
+    assert objects(bucket, "theirs") == {"notes.txt": b"theirs"}
+    bucket.client.put_object(Bucket=bucket.name, Key="theirs/streampca.json", Body=b"[]")
+    with pytest.raises(OutputError, match="holds something that is not a run already"):
+        sp.publish(run, url, storage_options=bucket.options())
+    bucket.client.put_object(
+        Bucket=bucket.name, Key="theirs/streampca.json", Body=(run / "streampca.json").read_bytes()
+    )
+    with pytest.raises(ModelError, match=r"holds 'notes\.txt', which streampca did not write"):
+        sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
+    bucket.client.put_object(Bucket=bucket.name, Key="mixed/manifest.json", Body=b"{}")
+    with pytest.raises(OutputError, match=r"holds another manifest\.json"):
+        sp.publish(run, f"s3://{bucket.name}/mixed", storage_options=bucket.options())
+    (run / "extra").write_text("mine")
+    try:
+        with pytest.raises(OutputError, match="holds extra, which streampca did not write"):
+            sp.publish(run, f"s3://{bucket.name}/new", storage_options=bucket.options())
+    finally:
+        (run / "extra").unlink()
+    with pytest.raises(ModelError, match="neither a finished run nor a model"):
+        sp.publish(tmp_path, url)
+
+
+@pytest.mark.parametrize("url", ["runs/x", "https://example.org/x", "file:///x"])
+def test_places_that_are_not_object_stores_are_refused(run, url):
+    with pytest.raises(OutputError, match="is not in an object store"):
+        sp.publish(run, url)
+
+
+def test_a_configured_run_is_published_and_with_resume_only_copied(bucket, run, tmp_path):
+    options = json.dumps(bucket.options())
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"source: {{path: {run.parent / 'x.zarr'}}}\n"
+        f"output: {{directory: {tmp_path / 'run'}, report: false, publish: 's3://{bucket.name}/mine', storage_options: {options}}}\n"
+    )
+    bucket.faults.start(lambda path, rng: "403" if path.endswith("mine/streampca.json") else None)
+    with pytest.raises(OutputError, match=r"the run itself is finished, in .*run: with --resume only the copy is made"):
+        sp.run(config)
+    bucket.faults.start(None)
+    told: list[str] = []
+    sp.run(config, resume=True, notice=told.append)
+    assert f"published to s3://{bucket.name}/mine: " in told[-1]
+    assert objects(bucket, "mine") == contents(tmp_path / "run")
+    # A place that is taken is known before anything is read.
+    with pytest.raises(OutputError, match=r"holds run .* already"):
+        sp.run(config, overrides=[f"output.directory={tmp_path / 'other'}"])
+    for place in ("x.zarr", "x.zarr/run"):
+        changes = [f"source.path=s3://{bucket.name}/x.zarr", f"source.storage_options={options}"]
+        changes += [f"output.publish=s3://{bucket.name}/{place}", f"output.directory={tmp_path / 'other'}"]
+        with pytest.raises(OutputError, match="lie in each other"):
+            sp.run(config, overrides=changes)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_commands(run, tmp_path):
+    def streampca(*arguments: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "streampca", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    refused = streampca("publish", run, "s3:/bucket")
+    assert (refused.returncode, refused.stderr.count("\n")) == (6, 1)
+    assert "s3:/bucket is not in an object store: expected a URL such as s3://bucket/runs/name" in refused.stderr
+    gone = streampca("fetch", "memory://nothing/here", "back")
+    assert (gone.returncode, gone.stderr.count("\n")) == (ModelError.exit_status, 1)
+    done = streampca("publish", run, "memory://somewhere/run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("memory://somewhere/run: run ")
+    assert json.loads(streampca("publish", run, "memory://somewhere/run", "--json").stdout)["n_objects"] > 5
