@@ -290,6 +290,18 @@ def test_defaults():
     assert config.checkpoint.every_seconds == 30.0
     assert config.output.directory == Path("runs/x")
     assert (config.output.scores, config.output.report, config.output.overwrite) == (True, True, False)
+    assert (config.output.publish, config.output.storage_options) == (None, {})
+
+
+def test_results_are_published_to_object_stores_only():
+    config = parse(SOURCE + "output: {publish: 's3://bucket/runs/x', storage_options: {secret: abcdef}}")
+    assert config.output.publish == "s3://bucket/runs/x"
+    assert "abcdef" not in repr(config)
+    for url in ("runs/x", "file:///x", "https://example.org/x", "s3://", "s3:///", "5", "''", "builtin:iris"):
+        assert refusal(SOURCE + f"output: {{publish: {url}}}").startswith("output.publish: found ")
+    said = refusal(SOURCE + "output: {storage_options: hidden}")
+    assert "hidden" not in said
+    assert said.startswith("output.storage_options: ")
 
 
 def test_values_are_kept_and_resolved():
