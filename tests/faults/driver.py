@@ -20,7 +20,7 @@ from stores import config_text, make_values, write_store
 MODELS = {
     "covariance": "{n_components: 3, solver: covariance}",
     "qr": "{n_components: 3, solver: qr}",
-    "sketch": "{n_components: 3, solver: sketch, max_passes: 2, tolerance: 0.0, sketch_size: 8, pilot: 50}",
+    "sketch": "{n_components: 3, solver: sketch, max_passes: 2, tolerance: 0.0, sketch_size: 8, pilot: 30}",
     "adaptive": "{n_components: 3, solver: adaptive}",
     "nystrom": "{kind: kernel_pca, n_components: 3, method: nystrom, n_landmarks: 20, kernel: {name: rbf, gamma: 1.0e-2}}",
 }

@@ -388,6 +388,6 @@ def test_outputs_are_local_directories(tmp_path, monkeypatch):
     Path("c.yaml").write_text(config_text(store, "s3://bucket/out"))
     with pytest.raises(ConfigError, match=r"local directory.*copies"):
         sp.run("c.yaml")
-    with pytest.raises(OutputError, match=r"local.*copy"):
+    with pytest.raises(OutputError, match=r"local.*copies"):
         sp.PCA(2).fit(store).save("s3://bucket/model.zarr")
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
