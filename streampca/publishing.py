@@ -55,7 +55,7 @@ class _Writable(RemoteStore):
     """A store in which objects are made and never replaced."""
 
     purpose = "written"
-    options_key = "output.storage_options"
+    options_key = "output.storage_options, or the credentials of the environment"
 
     async def make(self, key: str, content: bytes) -> bool:
         """Make an object; return False if there is one under that key already."""
@@ -138,6 +138,7 @@ def fetch(
         If the store does not answer.
     """
     directory, store = Path(directory), open_store(url, storage_options)
+    store.options_key = "storage_options, or the credentials of the environment"
     content = _content(store, RECORD)
     try:
         record = json.loads(content or b"")
