@@ -43,6 +43,8 @@ _PASSING_NAMES = frozenset(
     }
 )
 """Classes of aiohttp, botocore and their kin for a connection that broke or an answer that was cut short."""
+_UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError"})
+"""Classes of botocore for a connection that did not come about: a wrong address, or, once the store has answered, a busy one."""
 _LASTING_NUMBERS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENAMETOOLONG})
 _S3 = '"streampca[s3]"'
 _CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
@@ -87,6 +89,7 @@ class RemoteStore(WrapperStore[Store]):
         self.url, self.options, self.reopens = url, options, reopens
         self._running: set[asyncio.Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_answered = False
         self._opened_by = (url, options if reopens else store)
         self._token = keep(self._opened_by) if _holds_secrets(*self._opened_by) else None
 
@@ -146,11 +149,13 @@ class RemoteStore(WrapperStore[Store]):
     async def _repeatedly(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         for n_asked in range(1, PATIENCE.requests + 1):
             try:
-                return await ask()
+                answer = await ask()
+                self._has_answered = True
+                return answer
             except StreamPCAError:
                 raise
             except Exception as error:  # noqa: BLE001 clients of stores have no class of errors in common
-                if not is_passing(error):
+                if not (is_passing(error) or (self._has_answered and _is_one_of(error, _UNREACHED))):
                     raise StoreError(self._refused(key, error)) from None
                 if n_asked == PATIENCE.requests:
                     raise StoreError(self._given_up(key, error)) from None
@@ -278,7 +283,11 @@ def is_passing(error: BaseException) -> bool:
         return status >= 500 or status in _PASSING_STATUS
     if isinstance(error, OSError):
         return not isinstance(error, PermissionError) and error.errno not in _LASTING_NUMBERS
-    return any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__)
+    return _is_one_of(error, _PASSING_NAMES)
+
+
+def _is_one_of(error: BaseException, names: frozenset[str]) -> bool:
+    return any(kind.__name__ in names for kind in type(error).__mro__)
 
 
 def status_of(error: BaseException) -> int | None:

@@ -196,6 +196,12 @@ class Bucket:
         """Open it."""
         return open_source(self.url, storage_options=self.options(**config))
 
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """Return what all objects below a prefix hold."""
+        found = self.client.list_objects_v2(Bucket=self.name, Prefix=f"{prefix}/").get("Contents", ())
+        bodies = {one["Key"]: self.client.get_object(Bucket=self.name, Key=one["Key"])["Body"] for one in found}
+        return {key.removeprefix(f"{prefix}/"): body.read() for key, body in bodies.items()}
+
     def upload(self, directory: Path, name: str = "x.zarr") -> None:
         """Put every file below `directory` into the bucket."""
         for file in sorted(path for path in directory.rglob("*") if path.is_file()):
@@ -280,6 +286,14 @@ def run_publishing(count: int, seed: int) -> Score:
 
 def _published(bucket: Bucket, models: list[Path], prefix: str) -> str:
     """Publish all of `models` at one place at once; return what is wrong with what came of it."""
+    said, there = at_once(bucket, models, prefix), bucket.objects(prefix)
+    if sorted(map(bool, said)) != [False, True][: len(models)] or there not in [contents(model) for model in models]:
+        return f"{len(models)} at once: {said}, {sorted(there)}"
+    return ""
+
+
+def at_once(bucket: Bucket, directories: list[Path], prefix: str) -> list[str]:
+    """Publish all of `directories` at one place at once; return what each was told, nothing where it went well."""
     said: list[str] = []
 
     def write(directory: Path) -> None:
@@ -289,25 +303,19 @@ def _published(bucket: Bucket, models: list[Path], prefix: str) -> str:
         except OutputError as error:
             said.append(str(error))
 
-    threads = [threading.Thread(target=write, args=(model,)) for model in models]
+    threads = [threading.Thread(target=write, args=(directory,)) for directory in directories]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LIMIT_SECONDS)
-    listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=f"{prefix}/").get("Contents", ())
-    there = {
-        one["Key"].removeprefix(f"{prefix}/"): bucket.client.get_object(Bucket=bucket.name, Key=one["Key"])[
-            "Body"
-        ].read()
-        for one in listed
+    return said
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return what all files below a directory hold."""
+    return {
+        file.relative_to(directory).as_posix(): file.read_bytes() for file in directory.rglob("*") if file.is_file()
     }
-    wholes = [
-        {file.relative_to(model).as_posix(): file.read_bytes() for file in model.rglob("*") if file.is_file()}
-        for model in models
-    ]
-    if sorted(map(bool, said)) != [False, True][: len(models)] or there not in wholes:
-        return f"{len(models)} at once: {said}, {sorted(there)}"
-    return ""
 
 
 def _one(bucket: Bucket, name: str, seed: int, undisturbed: str, score: Score) -> None:

@@ -391,3 +391,31 @@ def test_outputs_are_local_directories(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"local.*copies"):
         sp.PCA(2).fit(store).save("s3://bucket/model.zarr")
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
+
+
+def test_a_store_that_cannot_be_reached_is_asked_again_once_it_has_answered(bucket, hasty, monkeypatch):
+    botocore = pytest.importorskip("botocore.exceptions")
+    source = bucket.source()
+    store = open_store(bucket.url, bucket.options())
+    failing, asked, ask = [2], list[str](), store._store.get
+
+    async def get(key: str, *arguments: Any) -> Any:
+        asked.append(key)
+        if failing[0]:
+            failing[0] -= 1
+            raise botocore.EndpointConnectionError(endpoint_url="http://127.0.0.1:9")
+        return await ask(key, *arguments)
+
+    monkeypatch.setattr(store._store, "get", get)
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.core.sync import sync
+
+    with pytest.raises(StoreError, match=r"zarr\.json cannot be read: EndpointConnectionError"):
+        sync(store.get("zarr.json", default_buffer_prototype()))  # an address that is wrong is told at once
+    assert len(asked) == 1
+    failing[0] = 0
+    assert sync(store.get("zarr.json", default_buffer_prototype())) is not None
+    failing[0] = 5
+    assert sync(store.get("zarr.json", default_buffer_prototype())) is not None
+    assert len(asked) == 8
+    assert source.shape == (8000, 32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,27 +58,15 @@ def made(place: Path, name: str, *, seed: int = 0, report: bool = False) -> Path
     return sp.run(config).directory
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
-
-
-def objects(bucket: Any, prefix: str) -> dict[str, bytes]:
-    found = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=f"{prefix}/").get("Contents", ())
-    bodies = {one["Key"]: bucket.client.get_object(Bucket=bucket.name, Key=one["Key"])["Body"].read() for one in found}
-    return {key.removeprefix(f"{prefix}/"): body for key, body in bodies.items()}
-
-
 def test_a_run_and_back(bucket, run, tmp_path):
     url = f"s3://{bucket.name}/runs/there"
     found = sp.publish(run, url, storage_options=bucket.options())
-    assert objects(bucket, "runs/there") == contents(run)
-    assert (found.n_written, found.n_objects) == (len(contents(run)),) * 2
-    assert found.n_bytes == sum(map(len, contents(run).values()))
+    assert bucket.objects("runs/there") == s3.contents(run)
+    assert (found.n_written, found.n_objects) == (len(s3.contents(run)),) * 2
+    assert found.n_bytes == sum(map(len, s3.contents(run).values()))
     assert sp.publish(run, url, storage_options=bucket.options()).n_written == 0
     back = sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
-    assert contents(back) == contents(run)
+    assert s3.contents(back) == s3.contents(run)
     assert sp.load(back).components_.tobytes() == sp.load(run).components_.tobytes()
     with pytest.raises(OutputError, match="holds a finished run already"):
         sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
@@ -87,7 +74,7 @@ def test_a_run_and_back(bucket, run, tmp_path):
     sp.load(run).save(tmp_path / "model")
     sp.publish(tmp_path / "model", f"{url}-model", storage_options=bucket.options())
     sp.fetch(f"{url}-model", tmp_path / "model again", storage_options=bucket.options())
-    assert contents(tmp_path / "model again") == contents(tmp_path / "model")
+    assert s3.contents(tmp_path / "model again") == s3.contents(tmp_path / "model")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -96,7 +83,7 @@ def test_writes_that_fail_or_are_not_answered_change_nothing(bucket, run, seed):
     prefix = f"runs/flaky-{seed}"
     sp.publish(run, f"s3://{bucket.name}/{prefix}", storage_options=bucket.options())
     assert bucket.faults.injected.total() > 1
-    assert objects(bucket, prefix) == contents(run)
+    assert bucket.objects(prefix) == s3.contents(run)
 
 
 def test_many_copies_one_or_two_at_a_time():
@@ -118,7 +105,7 @@ def test_the_record_whose_answer_was_lost_is_ours(bucket, run):
     bucket.faults.start(draw)
     sp.publish(run, f"s3://{bucket.name}/there2", storage_options=bucket.options())
     assert bucket.faults.injected["lost"] == 1
-    assert objects(bucket, "there2") == contents(run)
+    assert bucket.objects("there2") == s3.contents(run)
 
 
 def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
@@ -131,7 +118,7 @@ def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
     bucket.faults.start(draw)
     with pytest.raises(OutputError, match=r"cannot be written: status 403.*output\.storage_options"):
         sp.publish(run, url, storage_options=bucket.options())
-    there = objects(bucket, "broken")
+    there = bucket.objects("broken")
     assert CLAIM in there
     assert "streampca.json" not in there
     with pytest.raises(ModelError, match=r"there is no streampca\.json in it"):
@@ -139,28 +126,16 @@ def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
     bucket.faults.start(None)
     found = sp.publish(run, url, storage_options=bucket.options())
     assert found.n_written == found.n_objects - (len(there) - 1)
-    assert objects(bucket, "broken") == contents(run)
+    assert bucket.objects("broken") == s3.contents(run)
 
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_of_several_runs_one_is_published_wholly(bucket, others, attempt):
-    prefix, said = f"race-{attempt}", list[str]()
+    prefix = f"race-{attempt}"
     bucket.faults.start(s3.often({"lost": 0.1}), attempt)
-
-    def write(directory: Path) -> None:
-        try:
-            sp.publish(directory, f"s3://{bucket.name}/{prefix}", storage_options=bucket.options())
-            said.append("")
-        except OutputError as error:
-            said.append(str(error))
-
-    threads = [threading.Thread(target=write, args=(directory,)) for directory in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    said = s3.at_once(bucket, others, prefix)
     assert sorted(map(bool, said)) == [False, True, True], said
-    assert objects(bucket, prefix) in [contents(directory) for directory in others]
+    assert bucket.objects(prefix) in [s3.contents(directory) for directory in others]
     for words in filter(None, said):
         assert "is being written by another run (run_id '" in words or "already, which is left as it is" in words
 
@@ -170,7 +145,7 @@ def test_what_is_of_others_is_left(bucket, run, tmp_path):
     bucket.client.put_object(Bucket=bucket.name, Key="theirs/notes.txt", Body=b"theirs")
     with pytest.raises(OutputError, match=r"holds 'notes\.txt', which is not of this run"):
         sp.publish(run, url, storage_options=bucket.options())
-    assert objects(bucket, "theirs") == {"notes.txt": b"theirs"}
+    assert bucket.objects("theirs") == {"notes.txt": b"theirs"}
     bucket.client.put_object(Bucket=bucket.name, Key="theirs/streampca.json", Body=b"[]")
     with pytest.raises(OutputError, match="holds something that is not a run already"):
         sp.publish(run, url, storage_options=bucket.options())
@@ -212,7 +187,7 @@ def test_a_configured_run_is_published_and_with_resume_only_copied(bucket, run, 
     told: list[str] = []
     sp.run(config, resume=True, notice=told.append)
     assert f"published to s3://{bucket.name}/mine: " in told[-1]
-    assert objects(bucket, "mine") == contents(tmp_path / "run")
+    assert bucket.objects("mine") == s3.contents(tmp_path / "run")
     # A place that is taken is known before anything is read.
     with pytest.raises(OutputError, match=r"holds run .* already"):
         sp.run(config, overrides=[f"output.directory={tmp_path / 'other'}"])
