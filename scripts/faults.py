@@ -10,12 +10,15 @@ import argparse
 import importlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +155,31 @@ def table(scores: list[Score]) -> list[str]:
     return [*_HEAD, *(score.line() for score in scores), whole.line()]
 
 
+def merged(files: list[Path]) -> dict[str, Score]:
+    """Return the scores that earlier calls have written to `files`, those of the same loop added up."""
+    total: dict[str, Score] = {}
+    for file in files:
+        for key, score in json.loads(file.read_text())["scores"].items():
+            add(total.setdefault(key, Score(key)), Score(**score))
+    return total
+
+
+def circumstances() -> str:
+    """Return machine, versions and date in a line."""
+    processor = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "dask", "zarr"))
+    return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}; {date.today()}."
+
+
 def update(lines: list[str]) -> None:
     """Replace what stands between the marks of the page."""
     text = PAGE.read_text()
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    PAGE.write_text("\n".join([f"{head}{BEGIN}", "", *lines, "", f"{END}{tail}"]))
+    PAGE.write_text("\n".join([f"{head}{BEGIN}", "", *lines, "", circumstances(), "", f"{END}{tail}"]))
 
 
 def one_stretch(key: str, count: int, seed: int) -> None:
@@ -177,6 +199,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="loops at a time")
     parser.add_argument("--update", action="store_true", help="write the table into docs/reliability.md")
     parser.add_argument("--out", type=Path, default=None, help="write the scores as JSON to this file too")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", default=None, metavar="JSON", help="inject nothing; take these scores"
+    )
     parser.add_argument("--stretch", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -197,6 +222,9 @@ def main() -> int:
     loops = [loop for loop in loops if loop.key not in missing]
     counts = {loop.key: arguments.count or max(1, round(loop.deep * arguments.scale)) for loop in loops}
     limits = shares(loops, counts, None if arguments.minutes is None else 60 * arguments.minutes * arguments.jobs)
+    if arguments.merge:
+        scores = merged(arguments.merge)
+        return told([scores[loop.key] for loop in LOOPS if loop.key in scores], arguments.update)
     lock, began = threading.Lock(), time.monotonic()
 
     def say(words: str) -> None:
@@ -212,15 +240,12 @@ def main() -> int:
         found = dict(zip((loop.key for loop in turns), pool.map(one, turns), strict=True))
     by_key = {loop.key: found[loop.key] for loop in loops}
     ordered = list(by_key.values())
-    lines = table(ordered)
-    print("\n".join(lines))
+    status = told(ordered, arguments.update)
     for key in missing:
         print(f"{key}: there is no tests/faults/{key}.py")
     for key, score in by_key.items():
         for note in score.notes[:20]:
             print(f"{key}: {note}")
-    if arguments.update:
-        update(lines)
     data = {
         "seconds": time.monotonic() - began,
         "seed": arguments.seed,
@@ -229,7 +254,16 @@ def main() -> int:
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(data, indent=2) + "\n")
     print(json.dumps(data))
-    return int(any(score.wrong or score.hangs or score.tracebacks for score in ordered))
+    return status
+
+
+def told(scores: list[Score], to_page: bool) -> int:
+    """Print the table, write it into the page if it is to go there, and return the exit status."""
+    lines = table(scores)
+    print("\n".join(lines))
+    if to_page:
+        update(lines)
+    return int(any(score.wrong or score.hangs or score.tracebacks for score in scores))
 
 
 if __name__ == "__main__":
