@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from streampca.engine.output import Aside
 from streampca.errors import ModelError, ParameterError
 from streampca.models.kernel import KernelModel, WayBack
-from streampca.models.reading import names_of, open_strictly, read_array, require_sealed, write_attributes
+from streampca.models.reading import (
+    in_short,
+    names_of,
+    open_strictly,
+    read_array,
+    require,
+    require_sealed,
+    write_attributes,
+)
 from streampca.models.store import FORMAT, FORMAT_VERSION, digest, write_array
 from streampca.sources.metadata import read_document
 
@@ -119,24 +127,22 @@ def load_kernel_model(path: str | Path) -> KernelModel:
             f"{path} cannot be read as a model: {' '.join(str(error).split())[:200] or type(error).__name__}"
         ) from error
     fits = attributes.get("format") == FORMAT and attributes.get("kind") == KIND
-    _require(fits, path, "it is not a streampca kernel model")
+    require(fits, path, "it is not a streampca kernel model")
     version = attributes.get("version")
-    _require(version == FORMAT_VERSION, path, f"it has format version {version!r}, expected {FORMAT_VERSION}")
+    require(version == FORMAT_VERSION, path, f"it has format version {version!r}, expected {FORMAT_VERSION}")
     digests: Any = attributes.get("sha256")
     agree = isinstance(digests, dict) and set(digests) == set(arrays) and set(_REQUIRED) <= set(arrays)
-    _require(agree, path, "its arrays are not those that were saved")
+    require(agree, path, "its arrays are not those that were saved")
     for name, values in arrays.items():
-        _require(
-            digests[name] == digest(values), path, f"array {name} does not have the SHA-256 that was saved with it"
-        )
+        require(digests[name] == digest(values), path, f"array {name} does not have the SHA-256 that was saved with it")
     for name, kind in _TYPES.items():
         exact = isinstance(attributes.get(name), kind) and (kind is bool or not isinstance(attributes.get(name), bool))
-        _require(exact, path, f"attribute {name} is {attributes.get(name)!r}")
+        require(exact, path, f"attribute {name} is {attributes.get(name)!r}")
     _check(arrays, attributes, path)
     try:
         kernel = kernel_from_dict(attributes["kernel"])
     except ParameterError as error:
-        raise ModelError(f"{path} is not a usable model: {error}") from error
+        raise ModelError(f"{path} is not a usable model: {in_short(str(error))}") from error
     require_sealed(attributes, path)
     names_of(attributes["source"], arrays["landmarks"].shape[1], path)
     way_back = None
@@ -161,10 +167,10 @@ def _read(group: zarr.Group, name: str, path: Path) -> NDArray[Any]:
 
 def _check(arrays: dict[str, NDArray[Any]], attributes: dict[str, Any], path: Path) -> None:
     finite = all(np.isfinite(values).all() for values in arrays.values())
-    _require(finite, path, "it holds numbers that are not finite")
+    require(finite, path, "it holds numbers that are not finite")
     landmarks, values = arrays["landmarks"], arrays["eigenvalues"]
     usable = landmarks.ndim == 2 and landmarks.size > 0 and values.ndim == 1 and len(values) > 0
-    _require(usable, path, "its shapes do not agree")
+    require(usable, path, "its shapes do not agree")
     (m, d), k = landmarks.shape, len(values)
     shapes = {
         "coefficients": (m, k),
@@ -174,9 +180,9 @@ def _check(arrays: dict[str, NDArray[Any]], attributes: dict[str, Any], path: Pa
         "way_back_dual": (m, d),
     }
     agree = all(arrays[name].shape == shape for name, shape in shapes.items() if name in arrays)
-    _require(agree and ("way_back_scores" in arrays) == ("way_back_dual" in arrays), path, "its shapes do not agree")
+    require(agree and ("way_back_scores" in arrays) == ("way_back_dual" in arrays), path, "its shapes do not agree")
     ordered = bool((values >= 0).all() and (np.diff(values) <= 0).all())
-    _require(ordered, path, "its eigenvalues are not in descending order")
+    require(ordered, path, "its eigenvalues are not in descending order")
     indices = arrays.get("landmark_indices", np.zeros(1, dtype=np.int64))
     ranges = {
         "landmark_indices": bool(((indices >= 0) & (indices < attributes["n_samples"])).all()),
@@ -185,9 +191,4 @@ def _check(arrays: dict[str, NDArray[Any]], attributes: dict[str, Any], path: Pa
         "total": bool(np.isfinite(attributes["total"])),
     }
     for name, within in ranges.items():
-        _require(within, path, f"{name} is out of range: {attributes.get(name, 'rows that do not exist')!r}")
-
-
-def _require(holds: bool, path: Path, otherwise: str) -> None:
-    if not holds:
-        raise ModelError(f"{path} is not a usable model: {otherwise}")
+        require(within, path, f"{name} is out of range: {attributes.get(name, 'rows that do not exist')!r}")

@@ -29,6 +29,17 @@ def open_strictly(path: Path) -> zarr.Group:
     return zarr.open_group(store, mode="r", use_consolidated=False)
 
 
+def in_short(words: str) -> str:
+    """Return what is said of a file with the middle of what is too long left out: values in it may be of any length."""
+    return words if len(words) <= 400 else f"{words[:300]} … {words[-50:]}"
+
+
+def require(holds: bool, path: Path, otherwise: str, kind: str = "model") -> None:
+    """Raise `ModelError` unless something holds."""
+    if not holds:
+        raise ModelError(f"{path} is not a usable {kind}: {in_short(otherwise)}")
+
+
 def require_sealed(attributes: dict[str, Any], path: Path) -> None:
     """Raise `ModelError` if attributes are not those that were sealed; models of early versions have no seal."""
     others = {name: value for name, value in attributes.items() if name != SEAL}

@@ -14,7 +14,7 @@ from streampca.engine.kept import AGREE, Kept
 from streampca.engine.lines import CONTINUED
 from streampca.engine.parameters import Parameters
 from streampca.errors import ModelError, ParameterError
-from streampca.models.reading import open_strictly, read_array, require_sealed, write_attributes
+from streampca.models.reading import open_strictly, read_array, require, require_sealed, write_attributes
 from streampca.models.store import digest, write_array
 from streampca.selection import Threshold
 
@@ -200,5 +200,4 @@ def _plain(value: Any) -> Any:
 
 
 def _require(holds: bool, path: Path, otherwise: str) -> None:
-    if not holds:
-        raise ModelError(f"{path} is not a usable state: {otherwise}")
+    require(holds, path, otherwise, "state")

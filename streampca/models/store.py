@@ -20,6 +20,7 @@ from streampca.models.reading import (
     names_of,
     open_strictly,
     read_array,
+    require,
     require_array,
     require_sealed,
     write_attributes,
@@ -125,10 +126,10 @@ def load_model(path: str | Path) -> PCAModel:
     try:
         group = open_strictly(path)
         attributes: dict[str, Any] = dict(group.attrs)
-        _require(
+        require(
             attributes.get("format") == FORMAT and attributes.get("kind") == "pca", path, "it is not a streampca model"
         )
-        _require(
+        require(
             attributes.get("version") == FORMAT_VERSION,
             path,
             f"it has format version {attributes.get('version')!r}, expected {FORMAT_VERSION}",
@@ -145,14 +146,12 @@ def load_model(path: str | Path) -> PCAModel:
             f"{path} cannot be read as a model: {' '.join(str(error).split())[:200] or type(error).__name__}"
         ) from error
     digests: Any = attributes.get("sha256")
-    _require(
-        isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved"
-    )
+    require(isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved")
     looked = _survey(arrays, path)
     for name, values in arrays.items():
         by_rows = name == "components" and str(digests[name]).startswith("rows:")  # not in models of early versions
         found = looked.digest if by_rows else digest(values)
-        _require(digests[name] == found, path, f"array {name} does not have the SHA-256 that was saved with it")
+        require(digests[name] == found, path, f"array {name} does not have the SHA-256 that was saved with it")
     plain: dict[str, Any] = {name: attributes.get(name) for name in _PLAIN}
     plain["sample_weight"] = attributes.get("sample_weight")
     plain["missing"] = attributes.get("missing", "error")
@@ -172,10 +171,10 @@ def load_model(path: str | Path) -> PCAModel:
 
 
 def _survey(arrays: dict[str, Any], path: Path) -> Survey:
-    _require("components" in arrays, path, "arrays are missing")
+    require("components" in arrays, path, "arrays are missing")
     components = arrays["components"]
     usable = len(components.shape) == 2 and 0 < components.shape[0] <= components.shape[1]
-    _require(usable, path, "its shapes do not agree")
+    require(usable, path, "its shapes do not agree")
     return survey(components)
 
 
@@ -196,29 +195,29 @@ def _stays_on_disk(array: Any) -> bool:
 
 
 def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: Path) -> None:
-    _require(
+    require(
         {"components", "explained_variance", "mean", "constant_features"} <= set(arrays), path, "arrays are missing"
     )
     components, values = arrays["components"], arrays["explained_variance"]
-    _require(
+    require(
         values.shape == components.shape[:1] and len(values) > 0,
         path,
         "its shapes do not agree",
     )
     for name in ("mean", "scale", "feature_weight", "fill"):
-        _require(
+        require(
             name not in arrays or arrays[name].shape == components.shape[1:],
             path,
             f"the shape of {name} does not agree",
         )
     finite = looked.finite and all(np.isfinite(a).all() for name, a in arrays.items() if name != "components")
-    _require(finite, path, "it holds numbers that are not finite")
-    _require(
+    require(finite, path, "it holds numbers that are not finite")
+    require(
         bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
     )
     error = looked.orthonormality
     tolerance = 1e-8 if components.dtype == np.float64 else 1e-5
-    _require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")
+    require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")
     types: dict[str, Any] = {
         "total_variance": (int, float),
         "n_samples": int,
@@ -229,7 +228,7 @@ def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: 
     }
     for name, kind in types.items():
         exact = isinstance(plain[name], kind) and (kind is bool or not isinstance(plain[name], bool))
-        _require(exact, path, f"attribute {name} is {plain[name]!r}")
+        require(exact, path, f"attribute {name} is {plain[name]!r}")
     d, n = components.shape[1], plain["n_samples"]
     weight, missing = plain["sample_weight"], plain["missing"]
     ranges = {
@@ -245,8 +244,8 @@ def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: 
         "constant_features": bool(((arrays["constant_features"] >= 0) & (arrays["constant_features"] < d)).all()),
     }
     for name, within in ranges.items():
-        _require(within, path, f"{name} is out of range: {plain.get(name, 'features that do not exist')}")
-    _require(
+        require(within, path, f"{name} is out of range: {plain.get(name, 'features that do not exist')}")
+    require(
         isinstance(plain["certificate"], dict) and isinstance(plain["source"], dict),
         path,
         "its attributes are incomplete",
@@ -256,8 +255,3 @@ def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: 
 def digest(values: NDArray[Any]) -> str:
     """Return the SHA-256 of the values in C order."""
     return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
-
-
-def _require(holds: bool, path: Path, otherwise: str) -> None:
-    if not holds:
-        raise ModelError(f"{path} is not a usable model: {otherwise}")

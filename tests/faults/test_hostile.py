@@ -339,3 +339,9 @@ def test_bombs_are_refused_before_they_take_memory() -> None:
     for name, told in found.items():
         assert told["said"].startswith("DamagedChunkError: "), (name, told)
         assert told["grown"] < 2**26, (name, told)
+
+
+def test_what_is_said_of_a_number_that_is_a_list_of_thousands_is_short():
+    score = hostile.run(1, 900355)
+    score.require_clean()
+    assert score.injected == 1
