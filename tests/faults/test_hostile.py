@@ -342,6 +342,6 @@ def test_bombs_are_refused_before_they_take_memory() -> None:
 
 
 def test_what_is_said_of_a_number_that_is_a_list_of_thousands_is_short():
-    score = hostile.run(1, 900355)
+    score = stretch("hostile", 1, 900355, 60)
     score.require_clean()
     assert score.injected == 1
