@@ -15,7 +15,7 @@ from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, panel_features
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
-from streampca.engine.interrupts import uninterrupted
+from streampca.engine.interrupts import heed, uninterrupted
 from streampca.engine.leaves import Leaf
 from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
@@ -229,6 +229,7 @@ def find_components(
     results, whole = execute(task, plan, meter, client, turn), True
     try:
         for result in results:
+            heed()
             with uninterrupted():
                 whole = False
                 edges, part = plan.leaf(turn).edges, result.state

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
 from streampca.engine.fold import LeafResult, in_branches, run_leaf
-from streampca.engine.interrupts import uninterrupted
+from streampca.engine.interrupts import heed, uninterrupted
 from streampca.engine.leaves import Leaf
 from streampca.engine.ledger import Reading, next_reading, note_stop
 from streampca.engine.memory import give_back_freed_memory
@@ -175,6 +175,7 @@ def accumulate(
     whole = True
     try:
         for result in results:
+            heed()
             with uninterrupted():
                 whole = False
                 total = accumulator.absorb(total, result.state)

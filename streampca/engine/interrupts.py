@@ -17,14 +17,22 @@ class StopSignalError(BaseException):
 
 class _Held:
     depth = 0
+    asked: StopSignalError | None = None
     pending: StopSignalError | None = None
 
 
 def deliver(stop: StopSignalError) -> None:
     """Raise `stop`, now or at the end of what must not be interrupted; called by a signal handler in the main thread."""
+    _Held.asked = stop
     if not _Held.depth:
         raise stop
     _Held.pending = stop
+
+
+def heed() -> None:
+    """Raise the signal that came if work goes on all the same: Python drops what is raised in a callback of its collector."""
+    if _Held.asked is not None and threading.current_thread() is threading.main_thread():
+        raise _Held.asked
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from streampca.accumulators.centring import refuse_not_finite, work_dtype
 from streampca.accumulators.missing import refuse_infinite
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
-from streampca.engine.interrupts import uninterrupted
+from streampca.engine.interrupts import heed, uninterrupted
 from streampca.engine.leaves import Leaf, count_leaves
 from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.memory import ALLOWANCE_BYTES
@@ -154,6 +154,7 @@ def scores_by_features(
     try:
         with one_blas_thread(), closing(results):
             for result in results:
+                heed()
                 with uninterrupted():
                     whole = False
                     scores += result.state

@@ -20,7 +20,7 @@ from streampca.accumulators.sparse import refuse_stored
 from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
 from streampca.engine.files import flush_one, writing
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
-from streampca.engine.interrupts import uninterrupted
+from streampca.engine.interrupts import heed, uninterrupted
 from streampca.engine.leaves import Leaf
 from streampca.engine.ledger import model_digest, next_reading, note_stop
 from streampca.engine.output import require_room
@@ -118,6 +118,7 @@ def write_scores(
         # Closed, so that no thread writes when the caller cleans up after an error.
         with one_blas_thread(), closing(results):
             for result in results:
+                heed()
                 with uninterrupted():
                     count, turn = count + result.count, turn + 1
                 record.absorbed(turn - 1, None, count)

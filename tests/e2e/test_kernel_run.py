@@ -24,7 +24,7 @@ model:
   n_landmarks: 80
   kernel: [{name: rbf, gamma: 1.0e-3}, {name: poly, degree: 2, gamma: 1.0e-4, weight: 0.5}]
   fit_inverse_transform: true
-resources: {memory: 1GiB}
+resources: {memory: 4GiB}
 """
 
 

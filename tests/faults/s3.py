@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import secrets
@@ -21,13 +22,14 @@ import boto3
 import numpy as np
 from jobs import within
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from s3fs import S3FileSystem
 from score import Score, again
 from stores import make_values, write_store
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 import streampca as sp
 from streampca.errors import OutputError, StreamPCAError
-from streampca.sources import open_source
+from streampca.sources import open_source, remote
 
 LIMIT_SECONDS = 120.0
 """A fit that takes longer is counted as hanging."""
@@ -230,6 +232,14 @@ def bucket_in(directory: Path, **layout: Any) -> Iterator[Bucket]:
                 client.delete_object(Bucket=bucket.name, Key=entry["Key"])
             client.delete_bucket(Bucket=bucket.name)
             client.close()
+            _let_go_of_clients()
+
+
+def _let_go_of_clients() -> None:
+    """Close what was opened: each client of S3 takes some fifteen MiB, which other tests of the same process would pay for."""
+    remote._close_connections()
+    S3FileSystem.clear_instance_cache()
+    gc.collect()
 
 
 def digest_of_fit(source: Any) -> str:

@@ -7,9 +7,13 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 from stores import Command, call_apart, config_text, make_values, picture, write_store
+
+import streampca as sp
+from streampca.engine import interrupts
 
 _SLOW = """
 import sys, time
@@ -133,3 +137,23 @@ def test_a_signal_leaves_no_worker_behind(tmp_path):
     assert b"Traceback" not in err
     assert not psutil.wait_procs(workers, timeout=10)[1]
     assert picture(tmp_path) == before
+
+
+def test_a_signal_that_python_drops_is_heeded_at_the_next_leaf(monkeypatch):
+    monkeypatch.setattr(interrupts._Held, "asked", None)
+    interrupts.heed()
+
+    class Dropping:
+        def __del__(self) -> None:
+            interrupts.deliver(interrupts.StopSignalError(signal.SIGTERM))
+
+    with monkeypatch.context() as quiet:
+        quiet.setattr(sys, "unraisablehook", lambda _: None)
+        Dropping()  # what a finalizer raises goes nowhere
+    with pytest.raises(interrupts.StopSignalError):
+        interrupts.heed()
+    rows = np.random.default_rng(0).standard_normal((5_000, 4))
+    with pytest.raises(interrupts.StopSignalError):
+        sp.PCA(2, solver="covariance").fit(rows)
+    monkeypatch.setattr(interrupts._Held, "asked", None)
+    sp.PCA(2, solver="covariance").fit(rows)
