@@ -95,7 +95,7 @@ def test_a_store_that_never_answers_is_named_with_the_key(bucket, hasty, status)
 
 def test_a_store_that_is_down_is_named_when_it_is_opened(bucket, hasty):
     bucket.faults.start(lambda path, rng: "503")
-    with pytest.raises(StoreError, match=r"zarr\.json|\.zarray"):
+    with pytest.raises(StoreError, match=r"zarr\.json|\.zarray|\.zattrs"):  # they are asked for at once
         s3.within(_SECONDS, bucket.source)
     assert max(bucket.faults.requests.values()) <= 12
 
