@@ -31,6 +31,7 @@ Answer = TypeVar("Answer")
 CLAIM = "streampca.claim"
 """Name of what says who is writing."""
 
+_KINDS = ("run", "model")
 _AT_ONCE = 8  # objects under way
 _SMALL_BYTES = 16 * 2**20  # what is larger goes by itself
 
@@ -112,9 +113,12 @@ def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] 
     record = read_record(directory)
     if record is None:
         raise ModelError(f"{directory} is neither a finished run nor a model of streampca: there is no {RECORD} in it")
+    kind = str(record["format"]).removeprefix("streampca-")
+    if kind not in _KINDS:
+        raise ModelError(f"{directory} is neither a finished run nor a model of streampca: its {RECORD} says {kind!a}")
     store = _writable(url, storage_options)
     try:
-        found = _files_of(directory, str(record["format"]).removeprefix("streampca-"))
+        found = _files_of(directory, kind)
         written = _within(url, _write(store, directory, found, record))
         return Published(shown(url), str(record.get("run_id")), len(found) + 1, _size(directory, found), written)
     except StreamPCAError:
@@ -147,7 +151,7 @@ def fetch(
         raise ModelError(
             f"{shown(url)} is neither a run nor a model of streampca: there is no {RECORD} in it"
         ) from None
-    if kind not in ("run", "model") or not run_id.isalnum():
+    if kind not in _KINDS or not run_id.isalnum():
         raise ModelError(f"{shown(url)}: its {RECORD} is of another kind or damaged: expected a run or a model")
     keys = sorted(key for key in sync(_listed(store)) if key not in (RECORD, CLAIM))
     foreign = [key for key in keys if not is_own_file(kind, key)]
@@ -158,7 +162,10 @@ def fetch(
     with Aside(directory, kind, overwrite=overwrite, run_id=run_id) as part:
         for key in keys:
             (part / key).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(part / key, [_content(store, key) or b""])
+            found = _content(store, key)
+            if found is None:  # listed a moment ago
+                raise ModelError(f"{shown(url)}: {key} was removed while it was fetched: nothing was changed here")
+            write_whole(part / key, [found])
     return directory
 
 

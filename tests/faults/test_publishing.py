@@ -12,6 +12,7 @@ import pytest
 from stores import make_values, write_store
 
 import streampca as sp
+from streampca import publishing
 from streampca.errors import ModelError, OutputError
 from streampca.publishing import CLAIM
 from streampca.sources import remote
@@ -165,6 +166,22 @@ def test_what_is_of_others_is_left(bucket, run, tmp_path):
         (run / "extra").unlink()
     with pytest.raises(ModelError, match="neither a finished run nor a model"):
         sp.publish(tmp_path, url)
+
+
+def test_what_goes_while_it_is_fetched_is_not_taken_for_empty(bucket, run, tmp_path, monkeypatch):
+    url, ask = f"s3://{bucket.name}/going", publishing._content
+    sp.publish(run, url, storage_options=bucket.options())
+    gone = "model.zarr/zarr.json"
+    monkeypatch.setattr(publishing, "_content", lambda store, key: None if key == gone else ask(store, key))
+    with pytest.raises(ModelError, match=r"model\.zarr/zarr\.json was removed while it was fetched"):
+        sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_is_not_published(tmp_path):
+    (tmp_path / "streampca.json").write_text('{"format": "streampca-checkpoint", "run_id": "a"}')
+    with pytest.raises(ModelError, match=r"its streampca\.json says 'checkpoint'"):
+        sp.publish(tmp_path, "s3://bucket/x")
 
 
 @pytest.mark.parametrize("url", ["runs/x", "https://example.org/x", "file:///x"])
