@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
 from streampca.engine.execute import Meter, ProgressCallback
 from streampca.engine.files import write_whole
@@ -30,6 +28,7 @@ from streampca.sources.digests import (
     whole_digest,
 )
 from streampca.sources.remote import shown
+from streampca.sources.zarr_interface import default_buffer_prototype, sync
 from streampca.sources.zarr_store import ZarrSource
 
 _AT_ONCE, _BYTES_AT_ONCE = 16, 256 * 2**20

@@ -18,13 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
-
 from streampca.engine.files import output_error, write_whole
 from streampca.engine.output import RECORD, Aside, is_own_file, read_record
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, shown, status_of
+from streampca.sources.zarr_interface import default_buffer_prototype, sync
 
 Answer = TypeVar("Answer")
 

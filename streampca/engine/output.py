@@ -228,7 +228,7 @@ def _let_writes_end() -> None:
     """Wait a little for writes that a signal left running in zarr's thread: one that ends later would make `part` again."""
     if "zarr" not in sys.modules:
         return
-    from zarr.core.sync import sync
+    from streampca.sources.zarr_interface import sync
 
     async def others() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

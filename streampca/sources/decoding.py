@@ -18,13 +18,11 @@ from numcodecs.registry import get_codec
 from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec, Codec
 from zarr.codecs import ShardingCodec
-from zarr.core.array_spec import ArraySpec
-from zarr.core.buffer import Buffer, NDBuffer
-from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.storage import StorePath
 
 from streampca.errors import MissingInnerChunkError
 from streampca.sources.metadata import MOST_GROWTH, most_stored
+from streampca.sources.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer
 
 _MAX_MEMBERS = 1024
 """Streams in a row that one chunk may be; each costs a copy of what follows it."""

@@ -22,6 +22,7 @@ from streampca.sources.decoding import decode_into
 from streampca.sources.digests import ChunkDigests
 from streampca.sources.links import require_inside
 from streampca.sources.metadata import most_stored
+from streampca.sources.zarr_interface import has_regular_chunks
 from streampca.workspace import borrow
 
 _MAX_PARTS = 1024  # of one system call
@@ -269,10 +270,9 @@ def _chain_v3(metadata: Any) -> _Chain | None:
     from numcodecs.gzip import GZip
     from numcodecs.zstd import Zstd
     from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
-    from zarr.core.chunk_grids import RegularChunkGrid
 
     codecs = list(metadata.codecs)
-    if not isinstance(metadata.chunk_grid, RegularChunkGrid) or not codecs or not isinstance(codecs[0], BytesCodec):
+    if not has_regular_chunks(metadata) or not codecs or not isinstance(codecs[0], BytesCodec):
         return None
     endian = getattr(codecs[0].endian, "value", "little")
     dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")

@@ -13,12 +13,11 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.core.sync import sync
 from zarr.storage import FsspecStore, WrapperStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.sources.credentials import keep, kept, recall
+from streampca.sources.zarr_interface import Buffer, BufferPrototype, sync
 
 Answer = TypeVar("Answer")
 

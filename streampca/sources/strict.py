@@ -17,8 +17,6 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
@@ -27,6 +25,7 @@ from streampca.sources.digests import ChunkDigests
 from streampca.sources.links import require_inside
 from streampca.sources.metadata import MAX_DOCUMENT_BYTES, is_document, require_document
 from streampca.sources.remote import patient
+from streampca.sources.zarr_interface import Buffer, BufferPrototype, sync
 
 _HELD_SHARDS = 2
 

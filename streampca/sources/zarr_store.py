@@ -14,8 +14,6 @@ import xxhash
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, StorePath
 
 from streampca.errors import (
@@ -35,6 +33,7 @@ from streampca.sources.direct import DirectReader
 from streampca.sources.metadata import feature_names, feature_shape, most_stored_object, require_readable
 from streampca.sources.remote import RemoteStore, open_store, patient, shown
 from streampca.sources.strict import StrictStore, as_stored, quietly
+from streampca.sources.zarr_interface import default_buffer_prototype, sync
 
 _REMOTE_READINGS = 3
 _MOST_NAMED = 5

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import zarr
 from stores import config_text
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import streampca as sp

@@ -19,6 +19,7 @@ import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
 from streampca.sources import open_source, remote
 from streampca.sources.remote import Patience, is_passing, open_store, shown
+from streampca.sources.zarr_interface import default_buffer_prototype, sync
 from streampca.sources.zarr_store import ZarrSource
 
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
@@ -407,8 +408,6 @@ def test_a_store_that_cannot_be_reached_is_asked_again_once_it_has_answered(buck
         return await ask(key, *arguments)
 
     monkeypatch.setattr(store._store, "get", get)
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
 
     with pytest.raises(StoreError, match=r"zarr\.json cannot be read: EndpointConnectionError"):
         sync(store.get("zarr.json", default_buffer_prototype()))  # an address that is wrong is told at once
