@@ -155,6 +155,13 @@ def inspect(path: str, as_json: bool) -> None:
 )
 @click.option("--memory", help='Ceiling for the process, such as "2GiB".')
 @click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
+@click.option(
+    "--decode",
+    type=click.Choice(["auto", "raw"]),
+    default="auto",
+    show_default=True,
+    help="Whether packed values (CF conventions) are refused, or read as they are stored.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
 @_QUIET
 @_JSON
@@ -166,6 +173,7 @@ def transform(
     orientation: str,
     memory: str | None,
     follow_symlinks: bool,
+    decode: str,
     overwrite: bool,
     quiet: bool,
     as_json: bool,
@@ -175,7 +183,7 @@ def transform(
     from streampca.sources import open_source
 
     estimator = load(model)
-    opened = open_source(source, array=array, orientation=orientation, follow_symlinks=follow_symlinks)
+    opened = open_source(source, array=array, orientation=orientation, follow_symlinks=follow_symlinks, decode=decode)
     with _progress(quiet) as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite)
@@ -313,15 +321,15 @@ def fingerprint(
 
 
 def _opened(source: str, array: str | None, missing_chunks: str) -> Any:
-    """Open a path, a URL, or the source of a configuration."""
+    """Open a path, a URL, or the source of a configuration, to digest its chunks as they are stored."""
     from streampca.sources import open_source
 
     if not source.endswith((".yaml", ".yml")):
-        return open_source(source, array=array, missing_chunks=missing_chunks)
+        return open_source(source, array=array, missing_chunks=missing_chunks, decode="raw")
     from streampca.config import load_config
     from streampca.runs import source_of
 
-    changes = ["source.verify=null", f"source.missing_chunks={missing_chunks}"]
+    changes = ["source.verify=null", "source.decode=raw", f"source.missing_chunks={missing_chunks}"]
     return source_of(load_config(source, [*changes, *([f"source.array={array}"] if array else [])]))
 
 

@@ -54,6 +54,8 @@ class SourceConfig(Section):
     """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
     follow_symlinks: Flag = False
     """Whether files of a local store may be links to places outside of it."""
+    decode: Literal["auto", "raw"] = "auto"
+    """Whether packed values of zarr arrays (CF conventions) are refused, or read as they are stored."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options for the file system of a URL, references resolved; write them nowhere."""
 

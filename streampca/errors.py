@@ -82,6 +82,14 @@ class StoreError(DataError):
     """A store behind a URL refuses a request, or does not answer however often it is asked; names the key and the answer."""
 
 
+class PackedDataError(DataError):
+    """The attributes of an array say that its stored numbers are not the values that are meant; names them."""
+
+
+class ChangedInputError(DataError):
+    """Files or objects of the input were replaced, changed or removed while it was read; names the latest change."""
+
+
 class NotFiniteError(DataError):
     """The data holds NaN or infinity, or overflows when squared; names the first row and column."""
 

@@ -154,5 +154,5 @@ def _of_store(path: str) -> dict[str, Any]:
 
     if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():
         raise DataError(f"{path}: no such file or directory")
-    source = open_source(path)
+    source = open_source(path, decode="raw")
     return source.describe() | {"bytes": source.shape[0] * source.row_bytes}

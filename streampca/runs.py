@@ -370,6 +370,7 @@ def source_of(config: RunConfig) -> Source:
         missing_chunks=source.missing_chunks,
         verify=source.verify,
         follow_symlinks=source.follow_symlinks,
+        decode=source.decode,
         storage_options=plain_options(source.storage_options) or None,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.sources.base import Source
 from streampca.sources.in_memory import ArraySource, MappedSource
 from streampca.sources.sparse import SparseSource, is_sparse
@@ -22,6 +22,7 @@ def open_source(
     storage_options: dict[str, Any] | None = None,
     verify: str | Path | None = None,
     follow_symlinks: bool = False,
+    decode: str = "auto",
 ) -> Source:
     """Return the source behind `data`; reads metadata only.
 
@@ -42,17 +43,26 @@ def open_source(
         ``streampca fingerprint`` writes by default.
     follow_symlinks : bool
         Whether files of a local store may be symbolic links to places outside of it.
+    decode : {"auto", "raw"}
+        Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``
+        or ``_Unsigned`` of the CF conventions) are refused, because this version does not decode them, or read as they are
+        stored.
 
     Raises
     ------
     DataError
-        If there is no such data, or it is not a table of real numbers.
+        If there is no such data, or it is not a table of real numbers; `PackedDataError` if its values are packed.
+    ParameterError
+        If `decode` is neither.
     """
+    if decode not in ("auto", "raw"):
+        raise ParameterError(f'decode={decode!r}: expected "auto" or "raw"')
     if isinstance(data, Source):
         return data
     options: dict[str, Any] = {"orientation": orientation, "missing_chunks": missing_chunks}
     options |= {} if verify is None else {"verify": str(verify)}
     options |= {"follow_symlinks": True} if follow_symlinks else {}
+    options |= {"decode": decode} if decode != "auto" else {}
     if isinstance(data, str | Path):
         return _open_path(str(data), array, options, storage_options)
     if verify is not None and not type(data).__module__.startswith("zarr."):

@@ -68,6 +68,7 @@ def _from_group(
     import zarr
     from zarr.storage import LocalStore
 
+    from streampca.sources.conventions import require_unpacked
     from streampca.sources.metadata import require_readable
     from streampca.sources.remote import open_store
     from streampca.sources.strict import StrictStore, as_stored, read_whole
@@ -89,6 +90,7 @@ def _from_group(
         )
     values = as_stored(found[0], f"{path}/{name}", follow_symlinks)
     _require_vector(key, name, values.shape, np.dtype(values.dtype))
+    require_unpacked(values.metadata, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
     require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)
     try:
         return read_whole(values)

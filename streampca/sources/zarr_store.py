@@ -27,6 +27,7 @@ from streampca.errors import (
     StreamPCAError,
 )
 from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.conventions import describes_others, describing_names, dimensions_of, packing, require_unpacked
 from streampca.sources.decoding import bounded, chain_of
 from streampca.sources.digests import ChunkDigests, metadata_digest, verified_by
 from streampca.sources.direct import DirectReader
@@ -35,6 +36,10 @@ from streampca.sources.remote import RemoteStore, open_store, patient, shown
 from streampca.sources.strict import StrictStore, as_stored, quietly
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
 
+_DECODE = (
+    "write the decoded values to a store of their own (xarray.open_zarr decodes them) and read that, or, if the stored "
+    'numbers are meant, set source.decode: raw (from Python: open_source(…, decode="raw"))'
+)
 _REMOTE_READINGS = 3
 _MOST_NAMED = 5
 _MOST_COUNTED = 100_000
@@ -77,7 +82,14 @@ def open_path(path: str, array: str | None, options: dict[str, Any], storage_opt
 
 
 def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], description: str | None = None) -> Source:
-    """Open the array called `array` in `group`, or its only two-dimensional one; `DataError` if there is no such array."""
+    """Open the array called `array` in `group`, or the only one that can be the table.
+
+    Raises
+    ------
+    DataError
+        If there is no such array, or, where none is named, several arrays have two or more axes, or the only one describes
+        others (bounds, masks, coordinates); lists names, shapes and axes.
+    """
     description = description or str(group.store_path)
     if array is not None:  # listing a large group takes many requests, or cannot be done
         named = _named(group, array)
@@ -85,18 +97,47 @@ def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], de
             return open_array(named, description=description, name=array, **options)
     try:
         with quietly():
-            arrays = {name: node for name, node in group.members(max_depth=4) if isinstance(node, zarr.Array)}
+            arrays = dict(group.members(max_depth=4))
     except Exception as error:
         raise DataError(f"the members of {description} cannot be listed: {_one_line(error)}") from error
-    tables = [name for name, node in arrays.items() if node.ndim == 2]
-    listing = ", ".join(f"{name} {node.shape}" for name, node in sorted(arrays.items())[:12]) or "none"
-    if array is None and len(tables) == 1:
-        array = tables[0]
+    listing = _listing(arrays)
+    if array is None:
+        array = _only_table(arrays)
     if array is None:
         raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
-    if array not in arrays:
+    node = arrays.get(array)
+    if not isinstance(node, zarr.Array):
         raise DataError(f"{description} has no array {array[:80]!r}: expected one of: {listing}")
-    return open_array(arrays[array], description=description, name=array, **options)
+    return open_array(node, description=description, name=array, **options)
+
+
+def _only_table(members: dict[str, Any]) -> str | None:
+    """Return the name of the only array with two or more axes, if it has two and describes no other; None otherwise.
+
+    So neither the mask beside a cube is taken, nor the bounds of a time axis, nor an embedding beside sparse rows.
+    """
+    arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
+    tables = [name for name, node in arrays.items() if node.ndim >= 2]
+    tables += [name for name, node in members.items() if _encoding_of(node).endswith("_matrix")]
+    if len(tables) != 1 or tables[0] not in arrays or arrays[tables[0]].ndim != 2 or describes_others(tables[0]):
+        return None
+    described: set[str] = set().union(*(describing_names(node.metadata.attributes) for node in members.values()))
+    return None if tables[0].rsplit("/", 1)[-1] in described else tables[0]
+
+
+def _encoding_of(node: Any) -> str:
+    """Return how AnnData says that a group is to be read, such as ``csr_matrix``; an empty text for all others."""
+    return str(node.metadata.attributes.get("encoding-type", "")) if isinstance(node, zarr.Group) else ""
+
+
+def _listing(members: dict[str, Any]) -> str:
+    """Return names, shapes and axes of arrays, those with most axes first."""
+    shown = []
+    arrays = [(name, node) for name, node in members.items() if isinstance(node, zarr.Array)]
+    for name, node in sorted(arrays, key=lambda pair: (-pair[1].ndim, pair[0]))[:12]:
+        dimensions = dimensions_of(node.metadata)
+        shown.append(f"{name} {node.shape}" + (f" [{', '.join(dimensions)}]" if dimensions else ""))
+    return ", ".join(shown) + (f" and {len(arrays) - 12} more" if len(arrays) > 12 else "") or "none"
 
 
 def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
@@ -121,16 +162,27 @@ def open_array(
     missing_chunks: str = "error",
     verify: str | None = None,
     follow_symlinks: bool = False,
+    decode: str = "auto",
 ) -> ZarrSource:
-    """Return the source of an open zarr array; `DataError` if it is not a table of real numbers, or not what `verify` names."""
+    """Return the source of an open zarr array.
+
+    Raises
+    ------
+    DataError
+        If it is not a table of real numbers, not what `verify` names, or packed and `decode` is not ``"raw"``.
+    """
     if verify == "manifest" and description is None:
         raise DataError(
             "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
         )
     digests = verified_by(verify, description or "", name)
+    label = description or str(array.store_path)
+    array = as_stored(array, label, follow_symlinks)
+    if decode != "raw":
+        require_unpacked(array.metadata, f"{label}/{name}" if name else label, _DECODE)
     source = ZarrSource(
-        as_stored(array, description or str(array.store_path), follow_symlinks),
-        description or str(array.store_path),
+        array,
+        label,
         name,
         orientation == "features_first",
         missing_chunks == "fill",
@@ -242,6 +294,7 @@ class ZarrSource(Source):
             "chunks": list(self.grid),
             "orientation": "features_first" if self.transposed else "samples_first",
             "reader": "direct" if self.direct else "zarr",
+            "packing": packing(self.array.metadata) or None,
             "verified_by": None
             if self.digests is None
             else {"path": str(self.digests.place), "digest": self.digests.whole},

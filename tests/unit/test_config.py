@@ -282,6 +282,7 @@ def test_defaults():
         "missing_chunks": "error",
         "verify": None,
         "follow_symlinks": False,
+        "decode": "auto",
         "storage_options": {},
     }
     assert config.model == PCAConfig()

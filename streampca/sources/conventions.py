@@ -1,0 +1,130 @@
+"""Attributes by which other programs say what an array holds: packed values (CF conventions), and which arrays describe others.
+
+Sources: CF conventions 1.11, sections 2.5.1 (missing data), 8.1 (packed data), 5.6, 6.2, 7.1 and 7.2 (arrays that describe
+others); the NetCDF User's Guide, ``_Unsigned``.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import PackedDataError
+
+_NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0}
+"""Values of attributes with which stored values are those that are meant."""
+_FILLS = ("_FillValue", "missing_value")
+_DESCRIBING = (
+    "bounds",
+    "climatology",
+    "coordinates",
+    "ancillary_variables",
+    "cell_measures",
+    "grid_mapping",
+    "formula_terms",
+)
+"""Attributes that name other arrays, which describe the one that has the attribute."""
+_ENDINGS = ("_bnds", "_bounds", "_mask")
+_MOST_SHOWN = 60
+
+
+def packing_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], zarr_fill_value: Any = None) -> dict[str, Any]:
+    """Return the attributes that make the values that are meant others than those that are stored.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Attributes of an array.
+    dtype : dtype
+        Data type of its stored values.
+    zarr_fill_value : number, optional
+        Fill value of an array of zarr format 2, which xarray reads as ``_FillValue``.
+
+    Returns
+    -------
+    dict
+        Attributes with their values; empty where stored values are meant as they are: no attributes, a scale of 1, an offset
+        of 0, or NaN as the fill value.
+    """
+    found = {
+        name: attributes[name]
+        for name, neutral in _NEUTRAL.items()
+        if attributes.get(name) is not None and _number(attributes[name]) != neutral
+    }
+    for name in _FILLS:
+        value = attributes.get(name)
+        if value is not None and not _is_nan(value):
+            found[name] = value
+    if str(attributes.get("_Unsigned", "false")).lower() == "true" and dtype.kind == "i":
+        found["_Unsigned"] = attributes["_Unsigned"]
+    by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
+    if by_xarray and zarr_fill_value is not None and not _is_nan(zarr_fill_value) and zarr_fill_value != 0:
+        found["fill_value"] = zarr_fill_value.item() if isinstance(zarr_fill_value, np.generic) else zarr_fill_value
+    return found
+
+
+def packing(metadata: Any) -> dict[str, Any]:
+    """Return `packing_of` the array of these zarr metadata."""
+    two = metadata.zarr_format == 2
+    dtype = np.dtype((metadata.dtype if two else metadata.data_type).to_native_dtype())
+    return packing_of(metadata.attributes, dtype, metadata.fill_value if two else None)
+
+
+def require_unpacked(metadata: Any, label: str, cure: str) -> None:
+    """Raise `PackedDataError` if the array of these zarr metadata is packed; `cure` says what to do."""
+    found = packing(metadata)
+    if found:
+        shown = ", ".join(f"{name}={_text(value)}" for name, value in found.items())
+        raise PackedDataError(
+            f"{label} has the attributes {shown} (CF conventions): the stored numbers are not the values that are meant, and "
+            f"this version does not decode them; {cure}"
+        )
+
+
+def describing_names(attributes: Mapping[str, Any]) -> set[str]:
+    """Return the names that attributes of an array give to arrays that describe it: bounds, coordinates, masks, areas."""
+    texts = [attributes.get(name) for name in _DESCRIBING]
+    return {word.rstrip(":") for text in texts if isinstance(text, str) for word in text[:10_000].split()}
+
+
+def describes_others(name: str) -> bool:
+    """Tell whether an array is called as bounds and masks usually are."""
+    last = name.rsplit("/", 1)[-1].lower()
+    return last == "mask" or last.endswith(_ENDINGS)
+
+
+def dimensions_of(metadata: Any) -> tuple[str, ...] | None:
+    """Return the names of the axes of an array, from zarr format 3 or from xarray's attribute; None where there are none."""
+    names = getattr(metadata, "dimension_names", None) or metadata.attributes.get("_ARRAY_DIMENSIONS")
+    if not isinstance(names, list | tuple) or len(names) != len(metadata.shape):
+        return None
+    return tuple("?" if name is None else str(name)[:_MOST_SHOWN] for name in names)
+
+
+def _number(value: Any) -> float:
+    """Return `value`, a number or a list of one, as a float; NaN for anything else."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
+
+
+def _is_nan(value: Any) -> bool:
+    """Tell whether a fill value is NaN: a number, a text, a list of these, or xarray's base64 of a float64 in format 3."""
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(map(_is_nan, value))
+    if isinstance(value, str):
+        try:
+            return value.lower() == "nan" or math.isnan(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
+        except (ValueError, struct.error):
+            return False
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
