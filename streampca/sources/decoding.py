@@ -247,17 +247,36 @@ class _BoundedV2:
 class _WholeShards(BatchedCodecPipeline):
     """Reads the chunks of a shard; one that the shard does not hold is an error, not the fill value."""
 
-    async def read_batch(self, batch_info: Any, out: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
+    async def read_batch(self, batch_info: Any, out: NDBuffer, drop_axes: tuple[int, ...] = ()) -> Any:
         batch = list(batch_info)
         for getter, spec, *_ in batch:
             if await getter.get(spec.prototype) is None:
                 place = ", ".join(str(n) for n in getattr(getter, "chunk_coords", ()))
                 raise MissingInnerChunkError(f"the shard does not hold its inner chunk ({place})")
-        await super().read_batch(batch, out, drop_axes)
+        return await super().read_batch(batch, out, drop_axes)
+
+
+@dataclass(frozen=True)
+class _StoredBytes:
+    """A shard in memory, where zarr expects one in a store."""
+
+    stored: Buffer
+
+    async def get(self, prototype: Any = None, byte_range: Any = None) -> Buffer:
+        if byte_range is not None:
+            raise NotImplementedError("expected to be asked for a whole shard")
+        return self.stored
 
 
 class _StrictSharding(ShardingCodec):
     """Shards whose chunks all have to be there."""
+
+    _sync_capable = False  # zarr >= 3.3 may decode in the calling thread, past `codec_pipeline`
+
+    async def _decode_single(self, shard_bytes: Buffer, shard_spec: ArraySpec) -> Any:
+        """Decode a shard within another one. By itself, zarr takes an index without any chunk for fill values."""
+        everything = tuple(slice(0, size) for size in shard_spec.shape)
+        return await self._decode_partial_single(_StoredBytes(shard_bytes), everything, shard_spec)
 
     @property
     def codec_pipeline(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -82,6 +83,40 @@ def test_a_shard_that_lacks_one_of_its_chunks(tmp_path, capsys):
     assert picture(tmp_path) == before
     (values_read, _) = open_source(store, missing_chunks="fill").read(0, 400)
     assert values_read.tobytes() == values.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore:Combining a")
+def test_empty_index_of_a_compressed_shard_raises(tmp_path):
+    """A shard behind a compressor is decoded as a whole, where zarr takes an index without any chunk for fill values."""
+    store = tmp_path / "x.zarr"
+    sharding = zarr.codecs.ShardingCodec(chunk_shape=(25, 8), index_codecs=[zarr.codecs.BytesCodec()])
+    array = zarr.create_array(
+        str(store), shape=(100, 8), chunks=(50, 8), dtype="f8", serializer=sharding, compressors=zarr.codecs.GzipCodec()
+    )
+    values = make_values(100)
+    array[...] = values
+    assert open_source(store).read(0, 100)[0].tobytes() == values.tobytes()
+    chunk_files(store)[0].write_bytes(gzip.compress(b"\xff" * 32))  # two inner chunks that are not there
+    for rows in ((0, 100), (0, 25)):
+        with pytest.raises(MissingInnerChunkError, match="does not hold its inner chunk"):
+            open_source(store).read(*rows)
+
+
+@pytest.mark.skipif(not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"), reason="zarr >= 3.3 has this pipeline")
+def test_missing_inner_chunk_raises_with_the_fused_pipeline_of_zarr(tmp_path):
+    store = tmp_path / "x.zarr"
+    array = zarr.create_array(
+        str(store), shape=(400, 8), chunks=(25, 8), shards=(100, 8), dtype="f8", fill_value=1.0, compressors=None
+    )
+    values = make_values()
+    array[...] = values
+    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}):
+        assert open_source(store).read(0, 400)[0].tobytes() == values.tobytes()
+        values[125:150] = 1.0
+        array[...] = values
+        for rows in ((0, 400), (125, 150)):
+            with pytest.raises(MissingInnerChunkError, match=r"does not hold its inner chunk \(1, 0\)"):
+                open_source(store).read(*rows)
 
 
 def test_a_shard_whose_index_leads_elsewhere(tmp_path):
