@@ -1,0 +1,482 @@
+"""Whether one fit is right: compared with LAPACK, or within its own certificate, or refused by the name that is expected."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import Case
+from numpy.typing import NDArray
+from oracle import FloatArray, Truth, truth_of
+
+from streampca import PCA
+from streampca import load as load_model
+from streampca import merge
+from streampca.errors import StreamPCAError
+
+EPS = float(np.finfo(np.float64).eps)
+_FLOAT32_PRODUCTS = 4e-6  # of the first eigenvalue, as stated in docs/numerics.md
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one fit."""
+
+    kind: str
+    """``"right"``, ``"refused"``, ``"wrong"`` or ``"bare"``."""
+    detail: str
+    """What is wrong, or the message of the error."""
+    notes: tuple[str, ...] = ()
+    """Statistical bounds that do not hold; each is allowed to happen, but not often."""
+
+
+class Wrong(Exception):  # noqa: N818 it is a verdict, not an error of the program
+    """A number that lies outside its tolerance."""
+
+
+def judge(case: Case) -> Verdict:
+    """Fit `case` and say what became of it; numpy's warnings count as exceptions."""
+    notes: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            given = case.stored()
+            pca = PCA(**case.parameters).fit(given, sample_weight=case.sample_weight)
+            _check(case, given, pca, notes)
+        except Wrong as wrong:
+            return Verdict("wrong", str(wrong), tuple(notes))
+        except (StreamPCAError, ValueError) as error:
+            return _refused(case, error)
+        except Exception as error:  # noqa: BLE001 whatever was raised is what was looked for
+            return Verdict("bare", last_line(error), tuple(notes))
+    required = required_refusals(case)
+    if required:
+        return Verdict("wrong", f"fitted, although expected: {required[0]}", tuple(notes))
+    return Verdict("right", "", tuple(notes))
+
+
+def _refused(case: Case, error: Exception) -> Verdict:
+    text = f"{type(error).__name__}: {error}"
+    named = isinstance(error, StreamPCAError)
+    if named and any(re.search(pattern, text) for pattern in [*required_refusals(case), *allowed_refusals(case)]):
+        return Verdict("refused", text)
+    return Verdict("wrong" if named else "bare", f"unexpected {last_line(error)}")
+
+
+def last_line(error: BaseException) -> str:
+    ours = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "/streampca/" in frame.filename
+    ] or traceback.extract_tb(error.__traceback__)
+    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno} {ours[-1].name}" if ours else ""
+    return f"{type(error).__name__}: {error} ({place})".replace("\n", " ")
+
+
+def required_refusals(case: Case) -> list[str]:
+    """Return patterns of which one has to match the error that this case has to end in; none if it need not."""
+    given, rows = case.parameters, case.rows
+    solver, missing = given["solver"], given.get("missing", "error")
+    found, k, limit = [], given.get("n_components"), min(rows.shape)
+    approximate = solver in ("sketch", "adaptive")
+    if isinstance(k, int) and k > limit:
+        found.append(r"^ParameterError: n_components=\d+ must be between 1 and")
+    if case.sparse and missing != "error":
+        found.append("^ParameterError: missing='.*' is for dense rows")
+    if case.sparse and solver in ("gram", "qr", "adaptive"):
+        found.append(f"^NotAvailableError: solver='{solver}' does not take sparse rows")
+    if (solver == "gram" and missing in ("drop_rows", "pairwise")) or (solver in ("qr", "adaptive") and missing != "error"):
+        found.append(f"^NotAvailableError: solver='{solver}' does not take missing=")
+    if solver == "sketch" and missing == "mean":
+        found.append("^NotAvailableError: solver='sketch' does not take missing='mean'")
+    if approximate and isinstance(k, int) and isinstance(given.get("sketch_size"), int) and given["sketch_size"] < k:
+        found.append("^ParameterError: sketch_size=.* is less than n_components=")
+    if found:
+        return found
+    counted = rows if case.sample_weight is None else rows[case.sample_weight > 0]
+    floating = rows.dtype.kind == "f"
+    if floating and np.isinf(counted.astype(np.longdouble)).any():
+        return [r"^NotFiniteError: Input (X )?contains inf"]
+    if floating and missing == "error" and np.isnan(counted).any():
+        return [r"^NotFiniteError: (Input|column).*NaN"]
+    if truth_of_case(case) is None:
+        return ["^DataError: n_samples=", "^DataError: no row is left", "^DataError: feature", "^DataError: .*pair", "^DataError: .*observed"]
+    return []
+
+
+def allowed_refusals(case: Case) -> list[str]:
+    """Return patterns of errors that this case may end in."""
+    rows, given = case.rows, case.parameters
+    if rows.dtype.kind != "f":
+        return []
+    counted = rows if case.sample_weight is None else rows[case.sample_weight > 0]
+    counted = counted.astype(np.longdouble)
+    size = np.nanmax(np.abs(counted), initial=0)
+    found = []
+    if size > 1e140:
+        found.append("^(NotFiniteError|DataError): .*overflow")
+    truth = truth_of_case(case)
+    if truth is not None and (truth.variance[truth.variance > 0] < 1e-270).any():
+        found.append("^(NotFiniteError|DataError|StreamPCAError): .*(underflow|too small|below|vanish|rescale)")
+    if given.get("solver") == "auto" and "tolerance" in given:
+        found.append("^ParameterError: sketch_size=.* is less than n_components=")
+    return found
+
+
+def truth_of_case(case: Case) -> Truth | None:
+    """Return what LAPACK says of the rows of `case`."""
+    given = case.parameters
+    return truth_of(
+        case.rows,
+        center=given.get("center", True),
+        scale=given.get("scale", False),
+        ddof=given.get("ddof", 1),
+        missing=given.get("missing", "error"),
+        sample_weight=case.sample_weight,
+        feature_weight=given.get("feature_weight"),
+    )
+
+
+def precision_of(case: Case) -> float:
+    """Return the stated error of an exact solver, relative to the first eigenvalue.
+
+    float32 products of float16 and float32: 4e-6. Else the rounding of n terms in float64 and of an eigenproblem of
+    side d: (16 n + 32 d) eps. Sparse rows are summed about zero, which costs a factor n of the digits of a feature that is
+    zero in one row and far from it in all others.
+    """
+    n, d = case.rows.shape
+    rounding = (16 * n + 32 * d) * EPS + 1e-14
+    dtype = case.rows.dtype
+    narrow = dtype.kind == "f" and dtype.itemsize <= 4
+    small_integers = dtype.kind in "iub" and dtype.itemsize == 1
+    plain = case.sample_weight is None and case.parameters.get("missing", "error") in ("error", "drop_rows")
+    if case.sparse:
+        rounding *= n
+    if narrow or (small_integers and not (plain and case.parameters["solver"] in ("auto", "covariance"))):
+        return _FLOAT32_PRODUCTS
+    return rounding
+
+
+def _check(case: Case, given: Any, pca: Any, notes: list[str]) -> None:
+    if required_refusals(case):
+        return
+    truth = truth_of_case(case)
+    assert truth is not None
+    _check_shapes(case, pca, truth)
+    precision = precision_of(case)
+    first = float(truth.values[0])
+    value = precision * max(first, 0.0) + 4 * truth.resolution()
+    if pca.error_["kind"] == "approximate":
+        _check_certificate(case, pca, truth, notes)
+    else:
+        _check_exact(case, pca, truth, value)
+    _check_derived(case, pca, truth, value)
+    _check_moments(case, pca, truth, precision)
+    _check_scores(case, given, pca, truth)
+    rng = np.random.default_rng([case.seed, 7])
+    if rng.random() < 0.1:
+        _check_round_trip(case, pca)
+    if rng.random() < 0.25 and not case.parameters.get("checkpoint"):
+        _check_groupings(case, pca, truth, value, rng)
+
+
+def _close(name: str, found: Any, expected: Any, tolerance: Any) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        raise Wrong(f"{name}: shape {found.shape}, expected {expected.shape}")
+    if not np.isfinite(found.astype(np.float64)).all():
+        raise Wrong(f"{name}: not finite")
+    excess = np.abs(found - expected) - tolerance
+    if (excess > 0).any():
+        worst = np.unravel_index(int(np.argmax(excess)), excess.shape)
+        allowed = np.broadcast_to(tolerance, excess.shape)[worst]
+        raise Wrong(
+            f"{name}: {float(found[worst]):.6g} at {tuple(map(int, worst))}, expected {float(expected[worst]):.6g} "
+            f"(off by {float(abs(found[worst] - expected[worst])):.1e}, allowed {float(allowed):.1e})"
+        )
+
+
+def _check_shapes(case: Case, pca: Any, truth: Truth) -> None:
+    k, d = pca.components_.shape
+    wanted = case.parameters.get("n_components")
+    if d != case.rows.shape[1] or len(pca.explained_variance_) != k or pca.n_components_ != k:
+        raise Wrong(f"shapes: components_ {pca.components_.shape}, explained_variance_ {pca.explained_variance_.shape}")
+    if isinstance(wanted, int) and k != min(wanted, truth.n_rows):
+        raise Wrong(f"{k} components of {wanted} with {truth.n_rows} rows")
+    if pca.n_samples_seen_ != truth.n_rows:
+        raise Wrong(f"n_samples_seen_: {pca.n_samples_seen_}, expected {truth.n_rows}")
+    order = np.diff(pca.explained_variance_)
+    if (order > 0).any() or (pca.explained_variance_ < 0).any():
+        raise Wrong("explained_variance_ is not descending, or negative")
+    gram = pca.components_ @ pca.components_.T
+    _close("orthonormality", gram, np.eye(k), 100 * max(d, 10) * EPS)
+    peak = np.abs(pca.components_).max(axis=1)
+    largest = np.where(np.abs(pca.components_) >= peak[:, None] * (1 - 1e-9), pca.components_, -1).max(axis=1)
+    if (largest < 0).any():
+        raise Wrong("signs: the entry of largest modulus is negative")
+
+
+def _check_exact(case: Case, pca: Any, truth: Truth, value: float) -> None:
+    k = len(pca.components_)
+    squared = case.parameters["solver"] != "qr"
+    _close("explained_variance_", truth.in_unit(pca.explained_variance_), truth.values[:k], value)
+    share = case.parameters.get("n_components")
+    if isinstance(share, float):
+        _check_share(share, k, truth, value)
+    residual = truth.matrix @ pca.components_.T - pca.components_.T * truth.in_unit(pca.explained_variance_)
+    if truth.clipped:
+        positive = truth.in_unit(pca.explained_variance_) > value
+        residual = residual[:, positive]
+    length = float(np.linalg.norm(residual, axis=0).max(initial=0.0))
+    if length > 4 * value + 2e-11 * truth.values[0] * squared:
+        raise Wrong(f"components_: residual {length / max(truth.values[0], 1e-300):.1e} of the first eigenvalue")
+
+
+def _check_share(share: float, k: int, truth: Truth, value: float) -> None:
+    """Check that k is the smallest number of components that carries `share`, but for ties within rounding."""
+    reached = np.cumsum(truth.values)
+    slack = len(truth.values) * value
+    if reached[k - 1] < share * truth.total - slack or (k > 1 and reached[k - 2] > share * truth.total + slack):
+        raise Wrong(f"n_components={share}: {k} components")
+
+
+def _check_certificate(case: Case, pca: Any, truth: Truth, notes: list[str]) -> None:
+    said, first = pca.error_, float(truth.values[0])
+    k = len(pca.components_)
+    trusted = said["trusted_above"] * first + 4 * truth.resolution()
+    expected = truth.values[:k]
+    found = truth.in_unit(pca.explained_variance_)
+    if case.parameters.get("missing") == "pairwise":
+        if said["eigenvalue_intervals"] is not None:
+            raise Wrong("intervals for a matrix of pairs")
+        return
+    intervals = truth.in_unit(said["eigenvalue_intervals"])
+    if (intervals[:, 0] - expected > trusted).any():
+        worst = float(((intervals[:, 0] - expected) / max(first, 1e-300)).max())
+        raise Wrong(f"proven lower end above the eigenvalue by {worst:.1e} of the first ({said['trusted_above']:.0e} stated)")
+    upper = truth.in_unit(said["proven_upper_bounds"])
+    if (expected - upper > trusted).any():
+        worst = float(((expected - upper) / max(first, 1e-300)).max())
+        raise Wrong(f"proven upper bound below the eigenvalue by {worst:.1e} of the first ({said['trusted_above']:.0e} stated)")
+    if (expected - intervals[:, 1] > trusted).any():
+        notes.append("upper end of an interval")
+    axes = pca.components_
+    carried = float(np.einsum("ij,ji->", axes @ truth.matrix, axes.T))
+    share = carried / truth.total if truth.total > 0 else 0.0
+    low, rounding = said["captured_variance"], said["trusted_above"] + 64 * EPS * len(truth.values)
+    if low - share > rounding:
+        raise Wrong(f"captured_variance {low:.9f} above what is carried, {share:.9f} ({said['trusted_above']:.0e} stated)")
+    if said["relative_residual_interval"][1] < 1 - share - rounding:
+        raise Wrong("relative_residual_interval: the proven upper end does not hold")
+    if said["relative_residual_interval"][0] > 1 - share + rounding:
+        notes.append("lower end of the residual's interval")
+    if case.parameters.get("recovery") != "conversion" and (found - expected > trusted).any():
+        worst = float(((found - expected) / max(first, 1e-300)).max())
+        raise Wrong(f"explained_variance_ above the eigenvalue by {worst:.1e} of the first ({said['trusted_above']:.0e} stated)")
+    _check_angles(pca, truth, said, notes)
+    for number, (least, most) in said["components_for"].items():
+        reached = np.flatnonzero(np.cumsum(truth.values) >= float(number) * truth.total * (1 - 1e-9))
+        needed = int(reached[0]) + 1 if len(reached) else 1
+        reached = np.flatnonzero(np.cumsum(truth.values) >= float(number) * truth.total * (1 + 1e-9))
+        at_most = int(reached[0]) + 1 if len(reached) else len(truth.values)
+        slack = said["trusted_above"] > 1e-3
+        if truth.total > 0 and not slack and (at_most < least or (most is not None and needed > most)):
+            tie = np.abs(np.cumsum(truth.values) / truth.total - float(number)).min() <= 10 * said["trusted_above"] * k
+            if not tie:
+                raise Wrong(f"components_for {number}: {needed} is not in [{least}, {most}]")
+
+
+def _check_angles(pca: Any, truth: Truth, said: dict[str, Any], notes: list[str]) -> None:
+    """Compare the bounds of angles, which are statistical, with the true ones, where these are defined beyond rounding."""
+    k, first = len(pca.components_), float(truth.values[0])
+    values = np.append(truth.values, 0.0)
+    floor = said["trusted_above"] * first
+    for i, bound in enumerate(said["angle_bounds"]):
+        gap = min(values[i - 1] - values[i] if i else np.inf, values[i] - values[i + 1])
+        if bound is None or gap <= 0 or gap < 1e-12 * first:
+            continue
+        sine = np.linalg.norm(pca.components_[i] - (pca.components_[i] @ truth.vectors[i]) * truth.vectors[i])
+        if sine > bound + 4 * floor / gap + 1e-12:
+            notes.append(f"angle bound: {sine:.1e} > {bound:.1e}")
+            break
+    bound = said["subspace_angle_bound"]
+    if bound is not None and k < len(truth.values):
+        gap = values[k - 1] - values[k]
+        if gap > 1e-12 * first:
+            rest = pca.components_ - (pca.components_ @ truth.vectors[:k].T) @ truth.vectors[:k]
+            sine = np.linalg.norm(rest, 2)
+            if sine > bound + 4 * floor / gap + 1e-12:
+                notes.append(f"subspace angle bound: {sine:.1e} > {bound:.1e}")
+        elif bound < 1e-3 and truth.values[k - 1] < 1e-13 * first and first > 0:
+            raise Wrong(f"subspace_angle_bound {bound:.1e} for a span that is not defined: rank below k")
+
+
+def _check_derived(case: Case, pca: Any, truth: Truth, value: float) -> None:
+    """Check what follows from eigenvalues: shares, singular values, noise, total."""
+    d, k = case.rows.shape[1], len(pca.components_)
+    if pca.error_["kind"] == "exact" or case.parameters.get("missing") != "pairwise":
+        total = truth.total if pca.error_["kind"] == "exact" else float(np.trace(truth.matrix))
+        _close("total_variance_", truth.in_unit(pca.total_variance_), total, d * value)
+    variances, total = pca.explained_variance_, pca.total_variance_
+    expected = variances / total if total > 0 else np.zeros(k)
+    _close("explained_variance_ratio_", pca.explained_variance_ratio_, expected, 8 * EPS)
+    if case.parameters.get("missing") != "pairwise":
+        divisor = truth.weight - case.parameters.get("ddof", 1)
+        singular = np.sqrt(variances) * np.sqrt(divisor)
+        _close("singular_values_", pca.singular_values_, singular, 1e-11 * singular.max(initial=0.0))
+    left = min(truth.n_rows, d) - k
+    noise = max(0.0, float(total - variances.sum()) / left) if left > 0 else 0.0
+    slack = 16 * d * EPS * max(float(total), 0.0)
+    _close("noise_variance_", pca.noise_variance_, noise, slack)
+
+
+def _check_moments(case: Case, pca: Any, truth: Truth, precision: float) -> None:
+    n = len(case.rows)
+    with np.errstate(invalid="ignore"):
+        values = case.rows.astype(np.longdouble)
+    if case.sample_weight is not None:
+        values = values[case.sample_weight > 0]
+    spread, size = np.nanmax(values, axis=0) - np.nanmin(values, axis=0), np.nanmax(np.abs(values), axis=0)
+    narrow = precision >= _FLOAT32_PRODUCTS
+    unit = float(np.finfo(np.float32).eps) if narrow else EPS
+    slack = 4 * unit * np.sqrt(n) * spread + 8 * EPS * size + (4 * n * EPS * size if case.sparse else 0)
+    slack = slack + 4 * np.longdouble(np.finfo(np.float64).smallest_subnormal)
+    expected = truth.mean if case.parameters.get("center", True) else np.zeros(len(truth.mean))
+    _close("mean_", pca.mean_.astype(np.longdouble), expected, slack)
+    if case.parameters.get("scale"):
+        deviation = np.sqrt(truth.variance)
+        expected = np.where(deviation > 0, deviation, 1)
+        _close("scale_", pca.scale_.astype(np.longdouble), expected, max(precision, 1e-12) * expected)
+    elif pca.scale_ is not None:
+        raise Wrong("scale_ without scale")
+    constant = np.flatnonzero(truth.variance == 0)
+    if not np.array_equal(pca.constant_features_, constant):
+        found = pca.constant_features_.tolist()
+        raise Wrong(f"constant_features_: {found[:8]}, expected {constant.tolist()[:8]}")
+
+
+def _axes(case: Case, pca: Any, truth: Truth) -> NDArray[np.longdouble]:
+    """Return what centred rows are multiplied by to give scores; ``(d, k)``."""
+    axes = pca.components_.astype(np.longdouble)
+    if case.parameters.get("scale"):
+        axes = axes / pca.scale_
+        axes[:, truth.variance == 0] = 0
+    weight = case.parameters.get("feature_weight")
+    axes = axes if weight is None else axes * np.sqrt(weight)
+    if case.parameters.get("whiten"):
+        deviations = np.sqrt(pca.explained_variance_.astype(np.longdouble))
+        deviations[pca.numerical_rank_ :] = np.inf
+        axes = axes / deviations[:, None]
+    return axes.T
+
+
+def _check_scores(case: Case, given: Any, pca: Any, truth: Truth) -> None:
+    rows = case.rows.astype(np.longdouble)
+    usable = np.isfinite(rows).all(axis=1)
+    if case.parameters.get("missing", "error") == "error" and not usable.all():
+        return  # rows of weight 0 hold what cannot be transformed
+    scores = np.asarray(pca.transform(given))
+    kept_type = case.rows.dtype.kind == "f" and case.rows.dtype.itemsize <= 4
+    dtype = np.dtype(np.float32 if kept_type else np.float64)
+    if scores.dtype != dtype or scores.shape != (len(rows), len(pca.components_)):
+        raise Wrong(f"scores: {scores.dtype} {scores.shape}")
+    mean = pca.mean_.astype(np.longdouble)
+    axes = _axes(case, pca, truth)
+    eps = float(np.finfo(dtype).eps)
+    d = rows.shape[1]
+    centred = rows[usable] - mean
+    size = np.abs(centred) @ np.abs(axes)
+    if case.sparse:
+        size = size + np.abs(rows[usable]) @ np.abs(axes) + np.abs(mean) @ np.abs(axes)
+    slack = 2 * (d + 4) * eps * size + 4 * EPS * np.abs(mean) @ np.abs(axes)
+    # Below the smallest normal number, products keep their absolute and not their relative error.
+    slack = slack + d * np.longdouble(np.finfo(dtype).smallest_normal)
+    _close("scores", scores[usable].astype(np.longdouble), centred @ axes, slack)
+    if case.parameters.get("missing") == "drop_rows" and not np.isnan(scores[~usable]).all():
+        raise Wrong("scores of rows with holes are not NaN")
+    if case.parameters.get("missing") in ("mean", "pairwise") and not np.isfinite(scores).all():
+        raise Wrong("scores: not finite")
+    _check_inverse(case, pca, truth, scores[usable])
+
+
+def _check_inverse(case: Case, pca: Any, truth: Truth, scores: NDArray[Any]) -> None:
+    back = np.asarray(pca.inverse_transform(scores))
+    wide = scores.astype(np.longdouble)
+    if case.parameters.get("whiten"):
+        wide = wide * np.sqrt(pca.explained_variance_.astype(np.longdouble))
+    axes = pca.components_.astype(np.longdouble)
+    if case.parameters.get("scale"):
+        axes = axes * pca.scale_
+    weight = case.parameters.get("feature_weight")
+    if weight is not None:
+        axes = axes * np.divide(1, np.sqrt(weight), out=np.zeros_like(weight), where=weight > 0)
+    expected = wide @ axes + pca.mean_
+    eps = float(np.finfo(scores.dtype).eps)
+    size = np.abs(wide) @ np.abs(axes) + np.abs(pca.mean_)
+    slack = 4 * (len(axes) + 4) * eps * size + len(axes) * np.longdouble(np.finfo(scores.dtype).smallest_normal)
+    if scores.dtype == np.float32:
+        fits = np.abs(size) < 3e38
+        _close("inverse_transform", np.where(fits, back, 0).astype(np.longdouble), np.where(fits, expected, 0), slack)
+    else:
+        _close("inverse_transform", back.astype(np.longdouble), expected, slack)
+
+
+def _check_round_trip(case: Case, pca: Any) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = pca.save(Path(directory) / "model")
+        loaded = load_model(path)
+    for name in ("components_", "explained_variance_", "mean_", "scale_", "singular_values_"):
+        one, other = getattr(pca, name), getattr(loaded, name)
+        if (one is None) != (other is None) or (one is not None and np.asarray(one).tobytes() != np.asarray(other).tobytes()):
+            raise Wrong(f"load: {name} differs")
+    for name in ("noise_variance_", "total_variance_", "numerical_rank_", "n_samples_seen_"):
+        if getattr(pca, name) != getattr(loaded, name):
+            raise Wrong(f"load: {name} differs")
+    rows = case.rows[:3]
+    if np.isfinite(rows.astype(np.float64)).all() and rows.dtype.str[0] != ">":
+        if pca.transform(rows).tobytes() != loaded.transform(rows).tobytes():
+            raise Wrong("load: scores differ")
+
+
+def _check_groupings(case: Case, pca: Any, truth: Truth, value: float, rng: np.random.Generator) -> None:
+    """Check `partial_fit` of two parts and `merge` of two fits against LAPACK, where the solver keeps a state."""
+    n = len(case.rows)
+    if pca.solver_ not in ("covariance", "qr") or n < 4 or case.container not in ("numpy", "csr"):
+        return
+    cut = int(rng.integers(2, n - 1))
+    parts = []
+    for part in (slice(0, cut), slice(cut, n)):
+        weight = None if case.sample_weight is None else case.sample_weight[part]
+        if weight is not None and np.count_nonzero(weight) < 2:
+            return
+        stored = Case(case.seed, case.rows[part], case.container, case.chunks, {}, None).stored()
+        parts.append((stored, weight))
+    parameters = case.parameters | {"solver": pca.solver_}
+    k = parameters.get("n_components")
+    if case.parameters.get("missing", "error") != "error" or (isinstance(k, int) and k > min(cut, n - cut)):
+        return
+    if isinstance(k, float):
+        return
+    grown = PCA(**parameters)
+    for rows, weight in parts:
+        grown.partial_fit(rows, sample_weight=weight)
+    _check_exact(case, grown, truth, 4 * value)
+    try:
+        merged = merge([PCA(**parameters).fit(rows, sample_weight=weight) for rows, weight in parts])
+    except StreamPCAError as error:
+        if "gives no variance" in str(error):
+            return  # a part of too little weight
+        raise
+    _check_exact(case, merged, truth, 4 * value)
+
+
+def shortened(detail: str) -> str:
+    """Return `detail` without its numbers, so that failures of one cause have one name."""
+    return re.sub(r"-?\d[\d.,]*(e[+-]?\d+)?", "#", detail)[:110]
+
+
+_ = FloatArray
