@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "fuzzing"))
@@ -149,12 +148,9 @@ def run(kind: str, count: int, seed: int, limit: float, jobs: int) -> Tally:
 
 def circumstances() -> str:
     """Return processor, versions and date in a line."""
-    import numpy as np
-
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     processor = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "dask", "zarr", "scikit-learn"))
-    _ = np.__version__
     return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}; {date.today()}."
 
 
@@ -178,7 +174,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a fit counts as a hang")
     parser.add_argument("--update", action="store_true", help="write the table into docs/reliability.md")
     parser.add_argument("--out", type=Path, default=None, help="write the counts as JSON to this file too")
-    parser.add_argument("--merge", type=Path, nargs="+", default=None, metavar="JSON", help="fit nothing; add up these counts")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", default=None, metavar="JSON", help="fit nothing; add up these counts"
+    )
     parser.add_argument("--stretch", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 

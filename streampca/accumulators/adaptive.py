@@ -179,10 +179,10 @@ class Adaptive:
             return state
         weights = state.pending_weights[:n_rows] if len(state.pending_weights) else None
         total = float(n_rows) if weights is None else float(weights.sum())
-        origin, rest = self._centred(state.pending[:n_rows], out[:n_rows], weights)
+        origin, mean, rest = self._centred(state.pending[:n_rows], out[:n_rows], weights)
         if state.weight == 0:
-            state = replace(state, origin=origin, offset=rest)
-        step, weight = step_between(state.origin, state.offset, origin, rest), state.weight + total
+            state = replace(state, origin=origin, offset=mean)
+        step, weight = step_between(state.origin, state.offset, origin, mean), state.weight + total
         stack = Stack(
             state.basis,
             self._row_of_step(step, state.weight, total),
@@ -215,16 +215,21 @@ class Adaptive:
 
     def _centred(
         self, rows: NDArray[Any], out: NDArray[Any], weights: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Write the centred rows in the metric, times the roots of their weights, to `out`; return origin and rest."""
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Write the centred rows in the metric, times the roots of their weights, to `out`.
+
+        Return a number near the mean, the mean about it, and the mean of what was written but for the metric.
+        """
         d = rows.shape[1]
-        origin, rest, finite = np.empty(d), np.empty(d), np.empty(d, dtype=bool)
+        origin, mean, rest, finite = np.empty(d), np.empty(d), np.empty(d), np.empty(d, dtype=bool)
 
         def band(part: slice) -> None:
             own = out[:, part]
             seen = centre(rows[:, part], own) if self.center else _about_zero(rows[:, part], own)
             origin[part], finite[part] = seen.origin, seen.finite
-            rest[part] = seen.rest if weights is None else weigh(own, weights)
+            mean[part] = rest[part] = seen.rest
+            if weights is not None:
+                mean[part], rest[part] = weigh(own, weights, seen.origin, move=self.center)
             if self.metric is not None:
                 for start in range(0, len(own), _SLAB_ROWS):
                     own[start : start + _SLAB_ROWS] *= self.metric[part].astype(own.dtype)
@@ -235,7 +240,7 @@ class Adaptive:
                 f"column {int(np.flatnonzero(~finite)[0])} overflows {out.dtype} when squared, within the last {len(rows)} "
                 "rows read: expected magnitudes below 1e150; rescale this feature first"
             )
-        return origin, rest
+        return origin, mean, rest
 
     def merge(self, states: Sequence[AdaptiveState]) -> AdaptiveState:
         """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""

@@ -96,15 +96,33 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
     return Centred(middle.astype(np.float64), rest, squares)
 
 
-def weigh(rows: NDArray[Any], weights: FloatArray) -> FloatArray:
-    """Multiply centred `rows` by the square roots of their weights, in place, and return their weighted mean."""
+def weigh(
+    rows: NDArray[Any], weights: FloatArray, origin: FloatArray, *, move: bool = True
+) -> tuple[FloatArray, FloatArray]:
+    """Move rows that were centred about `origin` to their weighted mean and multiply them by the roots of their weights, in place.
+
+    A row of small weight that lies far out moves the mean of all rows, but not the weighted one, by any number of weighted
+    standard deviations, and taking that out of the products would cost digits. Where the origin is a whole number the
+    rows are moved by a whole number, so that products of whole numbers remain exact. Rows that are to stay about zero are
+    not moved.
+
+    Returns
+    -------
+    mean, rest : float64 arrays, shape (n_features,)
+        The weighted mean about `origin`, and what is left of it in the rows.
+    """
     total = np.zeros(rows.shape[1])
     for start in range(0, len(rows), _SLAB_ROWS):
-        part, own = rows[start : start + _SLAB_ROWS], weights[start : start + _SLAB_ROWS]
-        total += own @ part
-        part *= np.sqrt(own).astype(rows.dtype)[:, None]
+        part = slice(start, start + _SLAB_ROWS)
+        total += weights[part] @ rows[part]
     mean: FloatArray = total / weights.sum()
-    return mean
+    near = np.where(origin == np.rint(origin), np.rint(mean), mean)
+    shift = near.astype(rows.dtype) if move else np.zeros(len(mean), dtype=rows.dtype)
+    for start in range(0, len(rows), _SLAB_ROWS):
+        part = slice(start, start + _SLAB_ROWS)
+        rows[part] -= shift
+        rows[part] *= np.sqrt(weights[part]).astype(rows.dtype)[:, None]
+    return mean, mean - shift
 
 
 def refuse_overflow(finite: NDArray[np.bool_], start: int, n_rows: int) -> NoReturn:

@@ -119,7 +119,8 @@ class Covariance:
             if dtype == np.float64:
                 refuse_overflow(seen.finite, panel.start, n_rows)
         total = squares = float(n_rows)
-        rest, n_counted = seen.rest, n_rows
+        mean = rest = seen.rest
+        n_counted = n_rows
         if panel.weights is not None:
             weights = panel.weights
             total, squares = float(weights.sum()), float(weights @ weights)
@@ -129,12 +130,12 @@ class Covariance:
                 return replace(state, n_samples=state.n_samples + n_counted)
             if dtype == np.float32 and not weights_within_float32(weights):
                 return self._add_in_float64(state, panel)
-            rest = weigh(rows, weights)
+            mean, rest = weigh(rows, weights, seen.origin)
         if dtype == np.float32 and not within_float32(seen.squares, rows):
             return self._add_in_float64(state, panel)
         if state.weight == 0:
-            state = replace(state, origin=seen.origin, offset=rest)
-        step = step_between(state.origin, state.offset, seen.origin, rest)
+            state = replace(state, origin=seen.origin, offset=mean)
+        step = step_between(state.origin, state.offset, seen.origin, mean)
         n = state.weight + total
         self.add_scatter(state.scatter, rows, step, state.weight * total / n, rest, total)
         return CovarianceState(

@@ -137,10 +137,10 @@ class Pairwise:
             refuse_not_finite(panel.values, panel.start)
         if not _fits(seen, rows, panel):
             return self._in_float64(self._add_complete, state, panel)
-        rest = seen.rest if weights is None else weigh(rows, weights)
+        mean, rest = (seen.rest, seen.rest) if weights is None else weigh(rows, weights, seen.origin)
         total = float(n_rows) if weights is None else float(weights.sum())
         origin = np.where(state.observed > 0, state.origin, seen.origin)
-        step = (seen.origin - origin) + rest
+        step = (seen.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
         inner.add_scatter(state.scatter, rows, step, total, rest, total)
         return replace(

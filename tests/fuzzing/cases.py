@@ -88,7 +88,7 @@ def draw(seed: int) -> Case:
     sparse = container in ("csr", "csc", "dask_csr")
     n, d = _shape(rng)
     dtype = np.dtype(str(rng.choice(FLOATS if rng.random() < 0.75 else INTEGERS)))
-    if sparse and (dtype.itemsize == 2 and dtype.kind == "f" or dtype.str[0] == ">"):
+    if sparse and ((dtype.itemsize == 2 and dtype.kind == "f") or dtype.str[0] == ">"):
         dtype = np.dtype("<f4")  # scipy's sparse matrices hold neither
     rows, words = _rows(rng, n, d, dtype, sparse)
     parameters = _parameters(rng, n, d, sparse)

@@ -188,9 +188,7 @@ def _check(case: KernelCase, kpca: Any, notes: list[str]) -> None:
         _check_scores(case, kpca, scores, size, narrow)
 
 
-def _check_exact(
-    case: KernelCase, kpca: Any, matrix: FloatArray, values: FloatArray, slack: float
-) -> None:
+def _check_exact(case: KernelCase, kpca: Any, matrix: FloatArray, values: FloatArray, slack: float) -> None:
     k, first = kpca.n_components_, max(float(values[0]), 0.0)
     narrow = kpca.error_["eigen_solver"] != "lapack" and case.rows.dtype.kind == "f" and case.rows.dtype.itemsize <= 4
     slack = slack * (2.0**29 if narrow else 1.0) + 1e-12 * first

@@ -86,9 +86,7 @@ def truth_of(
     exponent = _exponent(np.abs(shaped).max(initial=0.0))
     small = np.ldexp(shaped, -exponent).astype(np.float64)
     singular, vectors = _svd(small)
-    return Truth(
-        mean, variance, exponent, singular**2, small.T @ small, vectors, len(values), float(weight.sum()), 0.0
-    )
+    return Truth(mean, variance, exponent, singular**2, small.T @ small, vectors, len(values), float(weight.sum()), 0.0)
 
 
 def _centred(values: Long, weight: Long, observed: NDArray[np.bool_]) -> tuple[Long, Long]:
@@ -148,6 +146,4 @@ def _of_pairs(
     found, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     clipped = float(-found[found < 0].sum())
     found = np.maximum(found[::-1], 0.0)
-    return Truth(
-        mean, variance, exponent, found, matrix, vectors.T[::-1], len(values), float(weight.sum()), clipped
-    )
+    return Truth(mean, variance, exponent, found, matrix, vectors.T[::-1], len(values), float(weight.sum()), clipped)

@@ -186,3 +186,19 @@ def test_a_lost_chunk_of_weights_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store.zarr" / "in" / "w" / "c" / "1").unlink()
     with pytest.raises(MissingChunkError):
         configured(tmp_path, "sample_weight: w")
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+def test_an_outlier_of_small_weight_costs_no_digits_in_float32(missing: str) -> None:
+    """It moves the mean of all rows by eight weighted standard deviations, and products about that lose a factor 64."""
+    rng = np.random.default_rng(11)
+    rows = rng.standard_normal((120, 6)).astype(np.float32)
+    rows[3] *= 1000
+    weights = rng.random(120) + 0.5
+    weights[3] = 1e-9
+    pca = PCA(scale=True, missing=missing).fit(rows, sample_weight=weights)
+    wide = rows.astype(np.float64)
+    wide -= weights @ wide / weights.sum()
+    variance = weights @ wide**2 / (weights.sum() - 1)
+    assert pca.scale_ is not None
+    np.testing.assert_allclose(pca.scale_, np.sqrt(variance), rtol=32 * np.finfo(np.float32).eps)
