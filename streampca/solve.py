@@ -264,7 +264,7 @@ def negative_mass(reduced: Symmetric) -> float:
     from scipy.linalg import eigvalsh
 
     values = eigvalsh(reduced.dense().T, overwrite_a=True, check_finite=False)
-    return float(-values[values < 0].sum())
+    return float(np.abs(values[values < 0]).sum())
 
 
 def _residual(reduced: Symmetric, values: FloatArray, vectors: FloatArray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,7 +44,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     method : {"auto", "exact", "nystrom", "nystrom_extension", "empirical_map"}
         The n × n kernel matrix; landmarks, then the exact PCA of their features over all rows, in two readings; the
         eigenpairs of the landmarks' kernel matrix extended to all rows; the empirical kernel map through a transform.
-        "auto" is "exact" where there are no more rows than `n_landmarks`, and "nystrom" else.
+        "auto" is "exact" where the kernel matrix of all rows fits in memory (and takes at most 1e13 flops), unless
+        `sampling` asks for landmarks, and always for kernels that are not positive semi-definite; else "nystrom".
     n_landmarks : int
         Landmarks that are drawn.
     sampling : {"auto", "uniform", "diagonal", "column_norm", "rpcholesky"} or array
@@ -163,6 +165,12 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             If the work does not fit in `memory`, with what would.
         DataError
             If the data is missing, damaged, or not finite.
+
+        Warns
+        -----
+        UserWarning
+            If fewer eigenvalues are positive than components were asked for: "exact" fills up with zeros, as
+            scikit-learn does, the other methods return the components that exist.
         """
         source = self._open(X)
         parameters = self._parameters()
@@ -179,6 +187,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 fit=lambda plan: fit_kernel(source, parameters, plan, progress=self.progress),
             )
         self._take(result, source if not source.buffered else None)
+        if result.model.shortfall:
+            warnings.warn(result.model.shortfall, UserWarning, stacklevel=2)
         if not _is_array_like(X):
             self._remember_features(source)
         return self

@@ -73,6 +73,21 @@ class KernelModel:
         return {"eigenvalues": self.eigenvalues.tolist()}
 
     @property
+    def shortfall(self) -> str | None:
+        """Return a sentence if the model has fewer components than were asked for, else None."""
+        missing = self.certificate.get("components_missing")
+        if not missing:
+            return None
+        n_found = int(self.certificate["components_found"])
+        rest = (
+            "" if self.n_components <= n_found else f"; the other {self.n_components - n_found} are returned as zeros"
+        )
+        return (
+            f"n_components={n_found + missing}: only {n_found} eigenvalues of the "
+            f"{'centred ' if self.center else ''}kernel matrix that this method finds are positive beyond rounding{rest}"
+        )
+
+    @property
     def n_components(self) -> int:
         """Return the number of components."""
         return len(self.eigenvalues)

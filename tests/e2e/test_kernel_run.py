@@ -20,6 +20,7 @@ CONFIG = """\
 source: {path: "builtin:digits"}
 model:
   kind: kernel_pca
+  method: nystrom
   n_components: 6
   n_landmarks: 80
   kernel: [{name: rbf, gamma: 1.0e-3}, {name: poly, degree: 2, gamma: 1.0e-4, weight: 0.5}]
@@ -75,7 +76,7 @@ def test_a_run_equals_the_estimator(config: Path) -> None:
     overrides = ["model.kernel=tanh", "model.gamma=1e-4", "model.n_components=3", "output.report=false", "seed=4"]
     finished: Any = sp.run(config, overrides=overrides)
     rows = sp.sources.open_source("builtin:digits").read(0, 1797)[0]
-    expected = sp.KernelPCA(3, kernel="tanh", gamma=1e-4, n_landmarks=80, random_state=4).fit(rows)
+    expected = sp.KernelPCA(3, kernel="tanh", gamma=1e-4, method="nystrom", n_landmarks=80, random_state=4).fit(rows)
     np.testing.assert_allclose(finished.model.eigenvalues_, expected.eigenvalues_, rtol=1e-12)
     np.testing.assert_array_equal(finished.model.landmark_indices_, expected.landmark_indices_)
     assert any("not positive semi-definite" in warning for warning in finished.manifest["warnings"])
@@ -130,6 +131,6 @@ def test_memory_stays_below_the_projection(
 
 def test_the_source_is_read_twice(tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (20_000, 8), "float32", 1000, kinds=4)
-    fitted = sp.KernelPCA(3, n_landmarks=50, gamma=1e-3).fit(path)
+    fitted = sp.KernelPCA(3, method="nystrom", n_landmarks=50, gamma=1e-3).fit(path)
     assert fitted.bytes_read_ == 2 * 20_000 * 8 * 4
     assert fitted.plan_.bytes_to_read == fitted.bytes_read_

@@ -119,7 +119,7 @@ def make_subjects(directory: Path) -> list[Subject]:
     model = sp.PCA(2, solver="covariance").fit(values)
     path = Path(model.save(directory / "model.zarr", state=True))
     subjects.append(Subject(path, _documents(path), partial(_load, path, model.components_, "components_")))
-    kernel = sp.KernelPCA(2, n_landmarks=10).fit(values)
+    kernel = sp.KernelPCA(2, method="nystrom", n_landmarks=10).fit(values)
     path = Path(kernel.save(directory / "kernel.zarr"))
     subjects.append(Subject(path, _documents(path), partial(_load, path, kernel.eigenvalues_, "eigenvalues_")))
     return subjects

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import StandardScaler
 
 import streampca as sp
 from streampca.errors import ParameterError
-from streampca.kernels import RBF
+from streampca.kernels import RBF, Polynomial, Sigmoid
 
 RADIAL: dict[str, Any] = {"kernel": "rbf", "gamma": 1 / 64}
 
@@ -85,6 +87,65 @@ def test_the_extension_weighs_landmarks_by_their_chance(digits: NDArray[np.float
     assert sp.KernelPCA(2, method="nystrom_extension", kernel=plain, n_landmarks=20).fit(digits).kernel_ == plain
 
 
+@pytest.mark.parametrize("sampling", ["diagonal", "column_norm"])
+def test_weights_of_the_extension_sum_to_the_number_of_rows(digits: NDArray[np.float64], sampling: str) -> None:
+    """Σ Wᵢ κ(zᵢ, zᵢ) is the trace that is reported without centring: n for κ(x, x) = 1, whatever was drawn."""
+    rows = digits[:300]
+    common: dict[str, Any] = {"method": "nystrom_extension", "n_landmarks": 40, "center": False, **RADIAL}
+    found = sp.KernelPCA(5, sampling=sampling, **common).fit(rows)
+    np.testing.assert_allclose(found._model.total, 300, rtol=1e-12)
+    if sampling == "diagonal":  # κ(x, x) is constant: every row was as likely as any other
+        uniform = sp.KernelPCA(5, sampling=found.landmark_indices_, **common).fit(rows)
+        np.testing.assert_allclose(found.eigenvalues_, uniform.eigenvalues_, rtol=1e-12)
+
+
+def test_the_extension_is_exact_where_every_row_is_drawn(digits: NDArray[np.float64]) -> None:
+    kernel: dict[str, Any] = {"kernel": "poly", "degree": 2, "coef0": 0.0}
+    rows = np.vstack([digits[:50], np.zeros((5, 64))])  # κ(0, 0) = 0: those are never drawn
+    for n_landmarks, given in ((60, digits[:50]), (50, digits[:50]), (55, rows)):
+        common: dict[str, Any] = {"method": "nystrom_extension", "n_landmarks": n_landmarks, "center": False, **kernel}
+        found = sp.KernelPCA(5, sampling="diagonal", **common).fit(given)
+        truth = sp.KernelPCA(5, method="exact", center=False, **kernel).fit(given)
+        np.testing.assert_allclose(found.eigenvalues_, truth.eigenvalues_, rtol=1e-10)
+
+
+def test_an_indefinite_kernel_of_wide_rows_is_exact_by_default() -> None:
+    """100 landmarks of tanh(1e-4 x·y) give five directions; asked for ten components, the fit failed after reading."""
+    rows = np.random.default_rng(0).random((300, 3072))
+    kernel = Sigmoid(1e-4, 0.0)
+    found = sp.KernelPCA(10, kernel=kernel, n_landmarks=100).fit(rows)
+    assert found.method_ == "exact"
+    matrix, middle = kernel(rows, rows), np.eye(300) - 1 / 300
+    np.testing.assert_allclose(found.eigenvalues_, np.linalg.eigvalsh(middle @ matrix @ middle)[::-1][:10], rtol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["exact", "nystrom", "nystrom_extension", "empirical_map"])
+def test_fewer_positive_eigenvalues_than_asked_for_are_a_warning(method: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((40, 3))
+    made: dict[str, Any] = {"kernel": Polynomial(2, 1.0, -5.0), "method": method, "sampling": np.arange(38)}
+    with pytest.warns(UserWarning, match=r"n_components=20: only 6 eigenvalues"):
+        found = sp.KernelPCA(20, sketch_size=38, **made).fit(rows)
+    assert (found.eigenvalues_[:6] > 0).all()
+    assert found.n_components_ == (20 if method == "exact" else 6)
+    assert found.transform(rows).shape == (40, found.n_components_)
+    if method == "exact":  # as scikit-learn does
+        assert not found.eigenvalues_[6:].any()
+        assert not found.transform(rows)[:, 6:].any()
+
+
+def test_more_components_than_there_can_be_are_refused_before_reading(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    zarr.create_array(str(path), shape=(500, 4), chunks=(100, 4), dtype="f8")  # no chunk is there to be read
+    for method, limit in (
+        ("exact", "500, the number of rows"),
+        ("nystrom", "50, the number of landmarks"),
+        ("nystrom_extension", "50, the number of landmarks"),
+        ("empirical_map", "60, the number of columns of the transform"),
+    ):
+        with pytest.raises(ParameterError, match=f"n_components=501: expected between 1 and {limit}"):
+            sp.KernelPCA(501, method=method, n_landmarks=50, sketch_size=60).fit(path)
+
+
 def test_parameters_are_checked(digits: NDArray[np.float64]) -> None:
     for parameters, message in (
         ({"method": "nistrom"}, "expected one of auto, exact"),
@@ -97,7 +158,7 @@ def test_parameters_are_checked(digits: NDArray[np.float64]) -> None:
         ({"center": 1}, "True or False"),
         ({"alpha": -1.0}, "at least 0"),
         ({"random_state": None}, "an integer"),
-        ({"n_components": 0}, "expected at least 1"),
+        ({"n_components": 0}, "expected between 1 and 60, the number of rows"),
         ({"n_components": 1.5}, "a share of the variance"),
     ):
         with pytest.raises(ParameterError, match=message):

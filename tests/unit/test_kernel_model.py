@@ -41,7 +41,9 @@ def digits() -> NDArray[np.float64]:
 @pytest.fixture
 def fitted(digits: NDArray[np.float64]) -> Any:
     kernel = RBF(gamma=1 / 64) + 0.5 * Polynomial(degree=2) + Laplacian()
-    return sp.KernelPCA(4, kernel=kernel, n_landmarks=60, fit_inverse_transform=True).fit(digits[:400])
+    return sp.KernelPCA(4, kernel=kernel, method="nystrom", n_landmarks=60, fit_inverse_transform=True).fit(
+        digits[:400]
+    )
 
 
 def test_a_loaded_model_gives_the_same_bits(fitted: Any, digits: NDArray[np.float64], tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_rows_come_in_every_form(digits: NDArray[np.float64], tmp_path: Path) ->
     np.save(tmp_path / "x.npy", rows)
     zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(128, 64))
     lazy = da.from_array(rows, chunks=(100, 32))
-    first = sp.KernelPCA(3, n_landmarks=50).fit(rows)
+    first = sp.KernelPCA(3, method="nystrom", n_landmarks=50).fit(rows)
     expected = first.transform(rows)
     assert expected.dtype == np.float32
     for data in (
@@ -108,13 +110,13 @@ def test_rows_come_in_every_form(digits: NDArray[np.float64], tmp_path: Path) ->
         lazy,
         np.load(tmp_path / "x.npy", mmap_mode="r"),
     ):
-        found = sp.KernelPCA(3, n_landmarks=50).fit(data)
+        found = sp.KernelPCA(3, method="nystrom", n_landmarks=50).fit(data)
         np.testing.assert_array_equal(found.landmark_indices_, first.landmark_indices_)
         scores = found.transform(data)
         assert isinstance(scores, np.ndarray if isinstance(data, np.memmap) else da.Array)
         np.testing.assert_allclose(np.asarray(scores), expected, atol=1e-4)
     assert first.fit_transform(rows).shape == (600, 3)
-    assert sp.KernelPCA(3, n_landmarks=50).fit_transform(lazy).shape == (600, 3)
+    assert sp.KernelPCA(3, method="nystrom", n_landmarks=50).fit_transform(lazy).shape == (600, 3)
 
 
 @pytest.mark.parametrize("method", ["exact", "nystrom", "nystrom_extension", "empirical_map"])
@@ -131,10 +133,10 @@ def test_scores_are_streamed_to_a_store(digits: NDArray[np.float64], tmp_path: P
 
 def test_it_works_where_estimators_work(digits: NDArray[np.float64]) -> None:
     rows = digits[:200, :5]
-    pipeline = make_pipeline(StandardScaler(), sp.KernelPCA(2, n_landmarks=30))
+    pipeline = make_pipeline(StandardScaler(), sp.KernelPCA(2, method="nystrom", n_landmarks=30))
     assert pipeline.fit_transform(rows).shape == (200, 2)
     assert list(pipeline.get_feature_names_out()) == ["kernelpca0", "kernelpca1"]
-    fitted = sp.KernelPCA(2, n_landmarks=30).fit(rows)
+    fitted = sp.KernelPCA(2, method="nystrom", n_landmarks=30).fit(rows)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.transform(rows), fitted.transform(rows))
     with pytest.raises(AttributeError):
@@ -147,7 +149,9 @@ def test_it_works_where_estimators_work(digits: NDArray[np.float64]) -> None:
 
 def test_the_way_back_returns_to_the_rows(digits: NDArray[np.float64]) -> None:
     """Rows of the training set come back better than their mean is near them."""
-    fitted = sp.KernelPCA(30, n_landmarks=200, gamma=1 / 200, fit_inverse_transform=True, alpha=0.01).fit(digits)
+    fitted = sp.KernelPCA(
+        30, method="nystrom", n_landmarks=200, gamma=1 / 200, fit_inverse_transform=True, alpha=0.01
+    ).fit(digits)
     back = fitted.inverse_transform(fitted.transform(digits[:100]))
     assert np.linalg.norm(back - digits[:100]) < 0.7 * np.linalg.norm(digits[:100] - digits.mean(axis=0))
     lazy = fitted.inverse_transform(da.from_array(fitted.transform(digits[:10]), chunks=(5, -1)))

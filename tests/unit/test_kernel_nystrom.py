@@ -45,7 +45,11 @@ def compare(found: Any, truth: Any, rows: NDArray[Any]) -> tuple[float, float]:
 
 def test_uniform_landmarks_find_a_radial_kernel(digits: NDArray[np.float64], exact: dict[str, Any]) -> None:
     found = [
-        compare(sp.KernelPCA(10, n_landmarks=100, random_state=seed, **RADIAL).fit(digits), exact["rbf"], digits)
+        compare(
+            sp.KernelPCA(10, method="nystrom", n_landmarks=100, random_state=seed, **RADIAL).fit(digits),
+            exact["rbf"],
+            digits,
+        )
         for seed in range(5)
     ]
     assert np.mean([similarity for similarity, _ in found]) >= 0.95
@@ -56,7 +60,7 @@ def test_uniform_landmarks_find_a_radial_kernel(digits: NDArray[np.float64], exa
 def test_landmarks_by_weight_find_a_polynomial_kernel(
     digits: NDArray[np.float64], exact: dict[str, Any], sampling: str, dtype: Any
 ) -> None:
-    found = sp.KernelPCA(10, n_landmarks=100, sampling=sampling, **QUINTIC).fit(digits.astype(dtype))
+    found = sp.KernelPCA(10, method="nystrom", n_landmarks=100, sampling=sampling, **QUINTIC).fit(digits.astype(dtype))
     similarity, difference = compare(found, exact["poly"], digits)
     assert similarity >= 0.9999
     assert difference <= 1e-5
@@ -95,7 +99,7 @@ def test_all_rows_as_landmarks_are_exact(digits: NDArray[np.float64]) -> None:
 @pytest.mark.parametrize("center", [True, False])
 def test_the_residual_trace_is_exact(digits: NDArray[np.float64], center: bool) -> None:
     rows = digits[:400]
-    found = sp.KernelPCA(5, n_landmarks=40, center=center, **RADIAL).fit(rows)
+    found = sp.KernelPCA(5, method="nystrom", n_landmarks=40, center=center, **RADIAL).fit(rows)
     kernel, points = RBF(gamma=1 / 64), found.landmarks_
     approximated = kernel(rows, points) @ np.linalg.solve(kernel(points, points), kernel(points, rows))
     np.testing.assert_allclose(found.error_["residual_trace"], 400 - np.trace(approximated), rtol=1e-8)
@@ -202,9 +206,23 @@ def test_landmarks_that_are_given(digits: NDArray[np.float64], tmp_path: Path) -
             sp.KernelPCA(2, method="nystrom", sampling=sampling).fit(digits)
 
 
-def test_auto_is_exact_for_few_rows(digits: NDArray[np.float64]) -> None:
-    assert sp.KernelPCA(2).fit(digits[:200]).method_ == "exact"
-    found = sp.KernelPCA(2, n_landmarks=100).fit(digits[:200])
+def test_auto_is_exact_where_the_kernel_matrix_fits(digits: NDArray[np.float64], tmp_path: Path) -> None:
+    for parameters, method in (
+        ({}, "exact"),
+        ({"n_landmarks": 100}, "exact"),
+        ({"n_landmarks": 100, "sampling": "uniform"}, "nystrom"),
+        ({"sampling": np.arange(100)}, "nystrom"),
+        ({"n_landmarks": 100, "kernel": "tanh", "sampling": "uniform"}, "exact"),
+    ):
+        assert sp.KernelPCA(2, **parameters).plan(digits[:200]).solver == method
+    zarr.create_array(str(tmp_path / "x.zarr"), shape=(40_000, 16), chunks=(10_000, 16), dtype="f4")
+    little: dict[str, Any] = {"memory": process_bytes() + 1000 * 2**20}
+    plan = sp.KernelPCA(2, n_landmarks=100, **little).plan(tmp_path / "x.zarr")
+    assert plan.solver == "nystrom"
+    assert "does not fit in memory" in plan.reason
+    with pytest.raises(PlanError, match=r"40,000 x 40,000 kernel matrix .*nystrom' with n_landmarks=100 would fit"):
+        sp.KernelPCA(2, kernel="tanh", n_landmarks=100, **little).plan(tmp_path / "x.zarr")
+    found = sp.KernelPCA(2, method="nystrom", n_landmarks=100).fit(digits[:200])
     assert (found.method_, found.sampling_, found.n_passes_) == ("nystrom", "uniform", 2)
     plan = found.plan(digits)
     assert {other["solver"] for other in plan.alternatives} == {"exact", "nystrom_extension", "empirical_map"}
@@ -221,8 +239,8 @@ def test_nearly_dependent_landmarks_keep_their_digits_in_float32() -> None:
     """A wide kernel in three dimensions: the eigenvalues of K_mm span ten decades, and float32 products alone would lose them."""
     rng = np.random.default_rng(1)
     rows = (rng.standard_normal((6000, 3)) + rng.standard_normal((6000, 1))).astype(np.float32)
-    wide = sp.KernelPCA(20, n_landmarks=200, gamma=0.1).fit(rows.astype(np.float64))
-    narrow = sp.KernelPCA(20, n_landmarks=200, gamma=0.1).fit(rows)
+    wide = sp.KernelPCA(20, method="nystrom", n_landmarks=200, gamma=0.1).fit(rows.astype(np.float64))
+    narrow = sp.KernelPCA(20, method="nystrom", n_landmarks=200, gamma=0.1).fit(rows)
     assert narrow.error_["landmark_condition"] < 1e-6
     error = np.abs(narrow.eigenvalues_ - wide.eigenvalues_)
     assert error.max() <= 2e-6 * wide.eigenvalues_[0]

@@ -9,10 +9,11 @@ import pytest
 import spectra
 import tolerances
 
+from streampca.engine.kernel.solving import DenseMatrix
 from streampca.errors import ParameterError
 from streampca.metrics import principal_angles
 from streampca.selection import Count, Share, Threshold, as_selection
-from streampca.solve import Spectrum, solve, uses_krylov
+from streampca.solve import Spectrum, negative_mass, solve, uses_krylov
 
 PRECISION = 1e-13
 
@@ -165,3 +166,8 @@ def test_rules() -> None:
     assert as_selection(np.int64(3), 10) == Count(3)
     assert as_selection(np.float32(0.5), 10) == Share(0.5)
     assert as_selection(Threshold(1e-3), 10) == Threshold(1e-3)
+
+
+def test_the_negative_mass_of_a_definite_matrix_is_plain_zero() -> None:
+    assert f"{negative_mass(DenseMatrix(np.eye(3))):.3g}" == "0"
+    assert negative_mass(DenseMatrix(np.diag([2.0, -0.5, -1.0]))) == 1.5

@@ -157,7 +157,7 @@ def _model(
 ) -> KernelModel:
     values, vectors, total = found
     limit = max(1, int(np.count_nonzero(values > _ROUNDING * values[0])))
-    selection = parameters.selection(limit, "eigenvalues above rounding that the transform gives")
+    selection = parameters.selection(limit)
     k = selection.select(values, total)
     k = limit if k is None else min(k, limit)
     values, vectors = values[:k], vectors[:, :k]
@@ -201,6 +201,7 @@ def _model(
             "trace": "exact",
             "residual_trace": None,
             "sigma": None if error is None else error**0.5,
+            **parameters.missing(int(np.count_nonzero(values > 0))),
             **shares(values, total, 0.0),
         },
         source=source.describe(),

@@ -17,7 +17,6 @@ from streampca.engine.kernel.plan import KernelPlan, pairs_plan
 from streampca.engine.kernel.solving import ROUNDING, intervals, inverse_roots, shares, signs_of
 from streampca.engine.plan import Resources
 from streampca.models.kernel import KernelModel, way_back_of
-from streampca.selection import Count
 from streampca.solve import Spectrum, solve, uses_krylov
 from streampca.sources.base import Source
 
@@ -43,7 +42,7 @@ def run(
     """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
     n = source.shape[0]
     kernel = parameters.kernel.bound(source.shape[1])
-    selection = parameters.selection(n, "rows")
+    selection = parameters.selection(n)
     began = time.perf_counter()
     with one_blas_thread():
         rows, count = read_all(source, plan.rows_per_block)
@@ -63,8 +62,7 @@ def run(
             tolerance=_TOLERANCE[dtype.name],
             settle=_SETTLE[dtype.name],
         )
-        if isinstance(selection, Count) and selection.n_components is None:
-            spectrum = _without_zeros(spectrum, dtype.name)
+        spectrum = _without_rounding(spectrum, dtype.name, keep=parameters.n_components is not None)
         model, eigenvectors = _model(source, parameters, spectrum, matrix, rows)
         del matrix
         if parameters.inverse:
@@ -76,9 +74,12 @@ def run(
     return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, eigenvectors)
 
 
-def _without_zeros(spectrum: Spectrum, dtype: str) -> Spectrum:
-    """Return the spectrum without eigenvalues that are rounding, at least one."""
-    kept = max(1, int(np.count_nonzero(spectrum.values > ROUNDING[dtype] * spectrum.values[0])))
+def _without_rounding(spectrum: Spectrum, dtype: str, *, keep: bool) -> Spectrum:
+    """Return the spectrum with zeros for eigenvalues that are rounding, or, unless `keep` is set, without them but for the first."""
+    n_positive = int(np.count_nonzero(spectrum.values > ROUNDING[dtype] * spectrum.values[0]))
+    if keep:
+        return replace(spectrum, values=np.where(np.arange(len(spectrum.values)) < n_positive, spectrum.values, 0.0))
+    kept = max(1, n_positive)
     return replace(spectrum, values=spectrum.values[:kept], vectors=spectrum.vectors[:kept])
 
 
@@ -119,6 +120,7 @@ def _model(
             "numerical_rank": spectrum.numerical_rank,
             "eigen_solver": spectrum.method,
             "definite": parameters.kernel.definite,
+            **parameters.missing(int(np.count_nonzero(roots))),
             **shares(spectrum.values, total, precision * total),
         },
         source=source.describe(),

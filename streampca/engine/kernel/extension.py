@@ -69,7 +69,8 @@ def _model(source: Source, parameters: KernelParameters, landmarks: Landmarks, w
 
     λ̂ = λ and u(x) = λ⁻¹ k_c(x)ᵀ W^½ v. With W = n/m for uniform landmarks these are λ̂ = (n/m) λ_m and
     u(x) = √(m/n) λ_m⁻¹ k_c(x)·v; the literature prints the factor of u the other way round, and uses n/m for draws whose
-    chances differ, where it does not hold (here W is in inverse proportion to the chance).
+    chances differ, where it does not hold. Here W decreases with the chance and sums to n (`Landmarks.multiplicity`), so
+    that a constant κ(x, x), for which all chances are the same, gives the uniform formula exactly.
     """
     kernel, n = parameters.kernel.bound(source.shape[1]), source.shape[0]
     points = np.ascontiguousarray(landmarks.rows, dtype=work)
@@ -80,7 +81,7 @@ def _model(source: Source, parameters: KernelParameters, landmarks: Landmarks, w
     centred = own - centre - centre[:, None] + float(chance @ centre)
     roots = np.sqrt(landmarks.multiplicity)
     matrix = DenseMatrix(roots[:, None] * centred * roots)
-    selection = parameters.selection(len(points), "landmarks")
+    selection = parameters.selection(len(points))
     spectrum = solve(matrix, selection, precision=ROUNDING["float64"], seed=parameters.seed)
     kept = max(1, int(np.count_nonzero(spectrum.values > ROUNDING["float64"] * spectrum.values[0])))
     values, vectors = spectrum.values[:kept], spectrum.vectors[:kept].T
@@ -106,6 +107,7 @@ def _model(source: Source, parameters: KernelParameters, landmarks: Landmarks, w
             "residual_trace": None,
             "sigma": None,
             "eigenvalue_intervals": None,
+            **parameters.missing(int(np.count_nonzero(values > 0))),
             **shares(values, spectrum.total, 0.0),
         },
         source=source.describe(),

@@ -15,6 +15,8 @@ from streampca.engine.plan import Resources
 from streampca.errors import DataError, PlanError, StreamPCAError
 from streampca.sources.base import Source
 
+_EXACT_FLOPS = 1e13
+"""Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
 _MODULES = {"exact": "exact", "nystrom": "nystrom", "nystrom_extension": "extension", "empirical_map": "empirical"}
 
 
@@ -56,7 +58,7 @@ def plan_kernel(
 ) -> KernelPlan:
     """Return the plan of a fit of `source`; reads metadata only.
 
-    ``"auto"`` is exact where all rows would be landmarks, and "nystrom" else.
+    ``"auto"`` is exact where the kernel matrix of all rows fits in memory: see `_choose`.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def plan_kernel(
     limits = limits_of(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
-    method, why = _chosen(parameters, n)
+    method, why = _choose(source, parameters, resources)
     try:
         with saying_whose_limit(resources, limits):
             plan = method_of(method).plan(source, parameters, resources)
@@ -105,13 +107,31 @@ def fit_kernel(
     return method.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
 
 
-def _chosen(parameters: KernelParameters, n: int) -> tuple[str, str]:
-    """Return the method, and why."""
+def _choose(source: Source, parameters: KernelParameters, resources: Resources) -> tuple[str, str]:
+    """Return the method of a fit and the reason for it.
+
+    ``"auto"`` is exact where the kernel matrix of all rows fits in memory and takes at most `_EXACT_FLOPS`, unless a
+    sampling of landmarks was named, and always for kernels that are known not to be positive semi-definite: a few
+    landmarks give few of their directions, and nothing bounds the error.
+    """
+    n = source.shape[0]
     if parameters.method != "auto":
         return parameters.method, "asked for by name"
-    if parameters.given is None and n <= parameters.n_landmarks:
+    if parameters.given is not None:
+        return "nystrom", "chosen because landmarks were given"
+    if n <= parameters.n_landmarks:
         return "exact", f"chosen because there are no more rows than the {parameters.n_landmarks:,} landmarks asked for"
-    return "nystrom", f"chosen because there are more rows than the {parameters.n_wanted(n):,} landmarks"
+    if parameters.kernel.definite is False:
+        return "exact", "chosen because the kernel is not positive semi-definite: landmarks would give no certificate"
+    if parameters.sampling != "auto":
+        return "nystrom", f"chosen because sampling={parameters.sampling!r} asks for landmarks"
+    try:
+        exact = method_of("exact").plan(source, parameters, resources)
+    except PlanError:
+        return "nystrom", f"chosen because the {n:,} x {n:,} kernel matrix does not fit in memory"
+    if exact.flops > _EXACT_FLOPS:
+        return "nystrom", f"chosen because exact kernel PCA of {n:,} rows would take {exact.flops:.1g} flops"
+    return "exact", "chosen because the kernel matrix fits in memory"
 
 
 def _what_fits(method: str, source: Source, parameters: KernelParameters, resources: Resources) -> str:

@@ -41,7 +41,7 @@ class Landmarks:
     index: NDArray[np.int64] | None
     """Their row numbers, ``(m,)``; None where they were given as rows."""
     multiplicity: NDArray[np.float64]
-    """How many rows each stands for, ``(m,)``: the inverse of its chance of being drawn; their sum is n on average."""
+    """How many rows each stands for, ``(m,)``: itself, and its share of the rows that were not drawn; they sum to n."""
     sampling: str
     """How they were chosen."""
 
@@ -107,7 +107,7 @@ def choose_landmarks(
     draw = _drawing(sampling, source, parameters, reservoir)
     state, read = accumulate(source, draw, plan, client=client, progress=progress, phase="landmarks")
     found = draw.finalize(state)
-    stands_for = _multiplicity(sampling, state, len(found.rows), source.shape[0])
+    stands_for = _multiplicity(sampling, state, len(found.rows), plan.n_landmarks, source.shape[0])
     return Landmarks(found.rows, found.index, stands_for, sampling), count + read
 
 
@@ -155,11 +155,20 @@ def chances(state: LandmarksState) -> NDArray[np.float64]:
     return np.asarray(-np.expm1(-np.exp(np.log(state.weights) + state.keys.max())))
 
 
-def _multiplicity(sampling: str, state: Any, m: int, n: int) -> NDArray[np.float64]:
-    """Return how many rows each landmark stands for: as many as any other, or in inverse proportion to its chance."""
+def _multiplicity(sampling: str, state: Any, m: int, wanted: int, n: int) -> NDArray[np.float64]:
+    """Return how many rows each landmark stands for, ``(m,)``: itself, and its share of the n − m rows that were not drawn.
+
+    The inverse chances 1/π (Horvitz & Thompson 1952) sum to n on average only. Normalised (Hájek 1971) they sum to n, and
+    are n/m where all chances are equal. What is normalised is 1/π − 1, the part of rows that were not drawn, so that
+    heavy rows, which are drawn for certain, keep the weight 1. Where fewer rows than asked for could be drawn, the others
+    have κ(x, x) = 0 and do not count.
+    """
     if sampling not in ("diagonal", "column_norm"):
         return np.full(m, n / m)
-    stands: NDArray[np.float64] = 1.0 / chances(state)[np.argsort(state.index)]
+    others: NDArray[np.float64] = 1.0 / chances(state)[np.argsort(state.index)] - 1.0
+    if m < wanted or not others.any():
+        return np.ones(m)
+    stands: NDArray[np.float64] = 1.0 + others * ((n - m) / others.sum())
     return stands
 
 

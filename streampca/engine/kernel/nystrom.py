@@ -21,7 +21,7 @@ from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thre
 from streampca.engine.kernel.landmarks import Landmarks, chances, choose_landmarks, held_out_draws, landmark_cost
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, feature_plan
-from streampca.engine.kernel.solving import DenseMatrix, intervals, inverse_roots, shares, signs_of
+from streampca.engine.kernel.solving import ROUNDING, DenseMatrix, intervals, inverse_roots, shares, signs_of
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Resources
 from streampca.errors import DataError
@@ -223,7 +223,7 @@ def run(
         (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
         streamed = time.perf_counter()
         sums = projected(features, whitening, features.finalize(state))
-        selection = parameters.selection(whitening.rank, "directions that the landmarks span")
+        selection = parameters.selection(whitening.rank)
         model = solve_features(source, parameters, landmarks, points, whitening, sums, held, selection)
         if parameters.inverse:
             scores = model.transform(points.astype(np.float64))
@@ -276,8 +276,9 @@ def solve_features(
     total = max(0.0, sums.trace - middle) if parameters.center else sums.trace
     precision = _precision(points.dtype.name, whitening.condition)
     values, directions = _eigenpairs(gram, whitening.signs, selection, precision, total, parameters.seed)
-    if isinstance(selection, Count) and selection.n_components is None:
-        kept = max(1, int(np.count_nonzero(values > precision * values[0])))
+    if isinstance(selection, Count):
+        least = precision if selection.n_components is None else ROUNDING["float64"]
+        kept = max(1, int(np.count_nonzero(values > least * values[0])))
         values, directions = values[:kept], directions[:, :kept]
     coefficients = whitening.matrix @ directions
     own = kernel(points.astype(np.float64), points.astype(np.float64))
@@ -299,7 +300,9 @@ def solve_features(
         center=parameters.center,
         landmark_indices=landmarks.index,
         sampling=landmarks.sampling,
-        certificate=certificate | {"trace_of_kernel": sums.trace},
+        certificate=certificate
+        | {"trace_of_kernel": sums.trace}
+        | parameters.missing(int(np.count_nonzero(values > 0))),
         source=source.describe(),
     )
 

@@ -65,12 +65,24 @@ class KernelParameters:
         """Return how many landmarks there will be of `n_samples` rows."""
         return len(self.given) if self.given is not None else min(self.n_landmarks, n_samples)
 
-    def selection(self, limit: int, of: str) -> Selection:
-        """Return the rule for how many components; raise `ParameterError` for more than `limit`, the number `of` something."""
+    def require_at_most(self, limit: int, of: str) -> None:
+        """Raise `ParameterError` if more components are asked for than `limit`, the number `of` something that the plan knows."""
         k = self.n_components
         if isinstance(k, int | np.integer) and not isinstance(k, bool) and not 1 <= k <= limit:
             raise ParameterError(f"n_components={k!r}: expected between 1 and {limit}, the number of {of}")
+
+    def selection(self, limit: int) -> Selection:
+        """Return the rule for how many of the `limit` components that exist are taken; a larger count takes all of them."""
+        k = self.n_components
+        if isinstance(k, int | np.integer) and not isinstance(k, bool):
+            return Count(min(int(k), limit))
         return as_selection(k, limit)
+
+    def missing(self, n_found: int) -> dict[str, int]:
+        """Return what a certificate says if `n_found` positive eigenvalues are fewer than were asked for; else nothing."""
+        k = self.n_components
+        asked = int(k) if isinstance(k, int | np.integer) and not isinstance(k, bool) else n_found
+        return {"components_missing": asked - n_found, "components_found": n_found} if n_found < asked else {}
 
     def count(self, limit: int) -> int | None:
         """Return the number of components where it is known beforehand, at most `limit`; None where the data decides."""

@@ -66,6 +66,7 @@ def feature_plan(
         If it does not fit.
     """
     n, d = source.shape
+    parameters.require_at_most(parameters.n_wanted(n), "landmarks")
     m, k = parameters.n_wanted(n), parameters.count(parameters.n_wanted(n)) or parameters.n_wanted(n)
     dtype, features = work_dtype(source.dtype), solver == "nystrom"
     grid = Covariance().grid(m)
@@ -211,8 +212,9 @@ def pairs_plan(
         If it does not fit: with what is projected, what is allowed, and what would do.
     """
     n, d = source.shape
-    k = parameters.count(n) or min(n, 64)
     exact, dtype = solver == "exact", work_dtype(source.dtype)
+    parameters.require_at_most(n if exact else columns, "rows" if exact else "columns of the transform")
+    k = parameters.count(n) or min(n, 64)
     rows = block_rows_to_try(source, dtype)[0]
     memory = _pairs_memory(source, parameters, resources, k, rows)
     memory |= (
