@@ -27,7 +27,7 @@ from streampca.nystrom import LowRank, Precision
 FloatArray = NDArray[np.float64]
 
 _SHARES = (0.9, 0.95, 0.99)
-_ROUNDING = 1e-13  # of the small problems, which divide by square roots of small eigenvalues
+ROUNDING = 1e-13  # of the small problems, which divide by square roots of small eigenvalues
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def certified(
     source = approx if reported is None else reported
     k = min(n_components, len(source.values))
     axes = source.vectors[:, :k]
-    relative = max(_ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
+    relative = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
     aligned = None if test is None else alignment(approx, test, n_threads)
     condition = 1.0 if aligned is None else aligned.condition
     floor = relative * condition * float(approx.values.max(initial=0.0)) + approx.shift

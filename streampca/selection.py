@@ -1,4 +1,8 @@
-"""How many components: a count, a share of the total variance, or a threshold relative to the first."""
+"""How many components: a count, a share of the total variance, or a threshold relative to the first.
+
+Every rule takes the relative rounding of the eigenvalues, `rounding`, and treats values as equal that differ by no more,
+so that a tie is decided by the data and not by the order of additions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ class Count:
     n_components: int | None
     """How many."""
 
-    def select(self, values: NDArray[np.float64], total: float) -> int | None:
+    def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
         """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
         if self.n_components is None or self.n_components > len(values):
             return None
@@ -32,10 +36,9 @@ class Share:
     share: float
     """Share of the total variance, in (0, 1)."""
 
-    def select(self, values: NDArray[np.float64], total: float) -> int | None:
+    def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
         """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
-        reached = np.flatnonzero(np.cumsum(values) >= self.share * total)
-        return int(reached[0]) + 1 if len(reached) else None
+        return smallest_count(values, total, self.share, rounding)
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,24 @@ class Threshold:
         if not _is_number(self.eps) or not 0 < self.eps <= 1:
             raise ParameterError(f"Threshold(eps={self.eps!r}): expected a number in (0, 1], for example 1e-3")
 
-    def select(self, values: NDArray[np.float64], total: float) -> int | None:
+    def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
         """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
-        below = np.flatnonzero(values < self.eps * values[0])
+        slack = min(rounding, self.eps / 2)  # a threshold within rounding stays one
+        below = np.flatnonzero(values < (self.eps - slack) * values[0])
         return max(1, int(below[0])) if len(below) else None
 
 
 Selection = Count | Share | Threshold
+
+
+def smallest_count(values: NDArray[np.float64], total: float, share: float, rounding: float = 0.0) -> int | None:
+    """Return the smallest number of leading `values` whose sum reaches ``share * total``, None if all of them do not.
+
+    A sum that lacks no more than ``rounding * total`` reaches it, with `rounding` at least that of the sum itself.
+    """
+    slack = min(max(rounding, 4 * len(values) * float(np.finfo(np.float64).eps)), share / 2)
+    reached = np.flatnonzero(np.cumsum(values) >= (share - slack) * total)
+    return int(reached[0]) + 1 if len(reached) else None
 
 
 def _is_number(value: object) -> bool:

@@ -224,7 +224,7 @@ def solve(
             values, vectors = _lapack(reduced, k)
             method = "lapack"
         values = np.maximum(values, 0)
-        chosen = selection.select(values, total)
+        chosen = selection.select(values, total, precision)
         if chosen is not None or k == limit:
             break
         wanted = 2 * k

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.certificate import Certified, certified
+from streampca.certificate import ROUNDING, Certified, certified
 from streampca.models.missing import with_missing
-from streampca.models.pca import PCAModel
+from streampca.models.pca import PCAModel, relative_precision
 from streampca.nystrom import LowRank, Precision, converted, nystrom
 from streampca.seeding import generator
 from streampca.selection import Count, as_selection
@@ -190,7 +190,8 @@ def answer_of(
             reported = converted(chain.products, test, n_threads=n_threads).model
     taken = low_rank if reported is None else reported
     selection = as_selection(parameters.n_components, min(known.n_samples, len(known.mean)))
-    wanted = selection.select(taken.values, known.total) if len(taken.values) else None
+    rounding = max(ROUNDING, relative_precision(work, len(known.mean)))
+    wanted = selection.select(taken.values, known.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if wanted is None else wanted
     said = certified(
         low_rank,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
+from streampca.selection import smallest_count
 from streampca.workspace import borrow
 
 if TYPE_CHECKING:
@@ -154,9 +155,8 @@ class KernelModel:
         return out
 
     def components_for(self, share: float) -> int | None:
-        """Return how many components carry `share` of the trace, None if more than there are."""
-        reached = np.flatnonzero(np.cumsum(self.eigenvalues) >= share * self.total)
-        return int(reached[0]) + 1 if len(reached) else None
+        """Return how many components carry `share` of the trace, up to rounding; None if more than there are."""
+        return smallest_count(self.eigenvalues, self.total, share)
 
 
 def panel_rows(n_landmarks: int, dtype: np.dtype[Any]) -> int:

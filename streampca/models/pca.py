@@ -13,6 +13,7 @@ from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
 from streampca.models import by_slabs
 from streampca.models.stored_components import Components, StoredComponents
+from streampca.selection import smallest_count
 from streampca.solve import Reduced, Spectrum
 
 FloatArray = NDArray[np.float64]
@@ -217,9 +218,15 @@ class PCAModel:
         return rows
 
     def components_for(self, share: float) -> int | None:
-        """Return how many components carry `share` of the total variance, None if more than there are."""
-        reached = np.flatnonzero(np.cumsum(self.explained_variance) >= share * self.total_variance)
-        return int(reached[0]) + 1 if len(reached) else None
+        """Return how many components carry `share` of the total variance, up to rounding; None if more than there are."""
+        return smallest_count(self.explained_variance, self.total_variance, share, self.rounding)
+
+    @property
+    def rounding(self) -> float:
+        """Return the relative error that rounding gives the eigenvalues, as the solver counted with it."""
+        trusted = float(self.certificate.get("trusted_above", 0.0))
+        # A solver that squares nothing has errors of √trusted in singular values, and twice that in their squares.
+        return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted
 
 
 def relative_precision(work: str, n_features: int) -> float:

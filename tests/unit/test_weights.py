@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 import streampca as sp
 from streampca import PCA
@@ -202,3 +203,34 @@ def test_an_outlier_of_small_weight_costs_no_digits_in_float32(missing: str) -> 
     variance = weights @ wide**2 / (weights.sum() - 1)
     assert pca.scale_ is not None
     np.testing.assert_allclose(pca.scale_, np.sqrt(variance), rtol=32 * np.finfo(np.float32).eps)
+
+
+_TAKEN = {
+    "gram": ("error", "mean"),
+    "qr": ("error",),
+    "adaptive": ("error",),
+    "sketch": (
+        "error",
+        "drop_rows",
+    ),  # pairwise products are taken about an origin near the first rows, which are others
+}
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
+@pytest.mark.parametrize("missing", ["error", "drop_rows", "mean", "pairwise"])
+@pytest.mark.parametrize("scale", [False, True])
+def test_integer_weights_equal_repeated_rows_for_every_solver(solver: str, missing: str, scale: bool) -> None:
+    if missing not in _TAKEN.get(solver, (missing,)):
+        pytest.skip("not taken by this solver")
+    rows, weights = ROWS.copy(), np.random.default_rng(4).integers(0, 4, len(ROWS)).astype(float)
+    if missing != "error":
+        rows[::17, 1] = rows[5::23, 3] = np.nan
+    asked = PCA(3, solver=solver, missing=missing, scale=scale, sketch_size=5, pilot=0)
+    found = asked.fit(rows, sample_weight=weights)
+    expected = clone(asked).fit(np.repeat(rows, weights.astype(int), axis=0))
+    for name in ("singular_values_", "explained_variance_", "total_variance_", "noise_variance_", "mean_"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, err_msg=name)
+    divisor = weights.sum() - 1
+    if missing == "drop_rows":
+        divisor = weights[~np.isnan(rows).any(axis=1)].sum() - 1
+    np.testing.assert_allclose(found.singular_values_**2, found.explained_variance_ * divisor, rtol=1e-12)

@@ -158,7 +158,10 @@ def solve_model(
         work=work,
         source=source,
         feature_weight=parameters.feature_weight,
-        # Of weights that fade, the sum from which `ddof` is to be taken for the divisor.
-        sample_weight=None if state.weight == reduced.n_samples else float(reduced.divisor + parameters.ddof),
+        # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
+        # covariances is 1: each of them has a divisor of its own.
+        sample_weight=None
+        if state.weight == reduced.n_samples
+        else float(accumulator.divisor(state) + parameters.ddof),  # type: ignore[arg-type]
     )
     return with_missing(model, parameters.missing, state, n_left_out, clipped)

@@ -215,7 +215,7 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not decompose the triangular factor: {error}") from error
     values, total = singular**2 / factored.divisor, float((singular**2).sum() / factored.divisor)
-    chosen = selection.select(values[:limit], total)
+    chosen = selection.select(values[:limit], total, 2 * np.sqrt(precision))
     k = limit if chosen is None else chosen
     values, vectors = values[:k].copy(), vectors[:k]
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
