@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streampca.engine.kernel.parameters import KernelFit
     from streampca.engine.parameters import Fit
+    from streampca.models.kernel import KernelModel
+    from streampca.models.pca import PCAModel
     from streampca.sources.base import Source
 
 WIDE = 0.1
@@ -15,13 +17,14 @@ WIDE = 0.1
 _MOST_SPANS = 8
 
 
-def result_of(fitted: Fit | KernelFit) -> dict[str, Any]:
-    """Return what the manifest says of the result."""
-    from streampca.runs_kernel import KernelFit, kernel_result
+def result_of(model: PCAModel | KernelModel) -> dict[str, Any]:
+    """Return what the manifest says of the result; all of it follows from the model."""
+    from streampca.models.kernel import KernelModel
 
-    if isinstance(fitted, KernelFit):
-        return kernel_result(fitted)
-    model = fitted.model
+    if isinstance(model, KernelModel):
+        from streampca.runs_kernel import kernel_result
+
+        return kernel_result(model)
     return {
         "n_components": len(model.components),
         "total_variance": model.total_variance,

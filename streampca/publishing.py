@@ -157,7 +157,9 @@ def fetch(
         raise ModelError(
             f"{shown(url)} holds {foreign[0]!a}, which streampca did not write: move it away, or fetch another one"
         )
-    with Aside(directory, kind, overwrite=overwrite, run_id=run_id) as part:
+    digests = record.get("figures")
+    figures = digests if isinstance(digests, dict) else None
+    with Aside(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as part:
         for key in keys:
             (part / key).parent.mkdir(parents=True, exist_ok=True)
             found = _content(store, key)

@@ -405,7 +405,7 @@ def _manifest(config: RunConfig, source: Source, fitted: AnyFit, scores: ReadCou
         },
         "seconds": {"fit": fitted.stream_seconds, "solve": fitted.solve_seconds},
         "certificate": model.certificate,
-        "result": result_of(fitted),
+        "result": result_of(model),
         "warnings": [*_unused_keys(config), *warnings_of(fitted, source)],
     }
 

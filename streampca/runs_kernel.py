@@ -20,6 +20,7 @@ from streampca.sources import Source
 if TYPE_CHECKING:
     from streampca.engine.execute import ProgressCallback
     from streampca.kernels import Kernel
+    from streampca.models.kernel import KernelModel
 
 __all__ = [
     "KernelFit",
@@ -127,9 +128,8 @@ def bytes_to_write(config: RunConfig, plan: KernelPlan) -> int:
     return 8 * m * (d + k + 2) + (itemsize * k * n if config.output.scores else 0)
 
 
-def kernel_result(fitted: KernelFit) -> dict[str, Any]:
+def kernel_result(model: KernelModel) -> dict[str, Any]:
     """Return what the manifest says of the result."""
-    model = fitted.model
     return {
         "n_components": model.n_components,
         "method": model.method,

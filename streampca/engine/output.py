@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from streampca.engine.figures import figures_of
 from streampca.engine.files import flush, flush_one, output_error, write_whole
 from streampca.engine.memory import as_text
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
@@ -126,6 +127,9 @@ class Aside:
 
     A run that can be gone on with names its `run_id` and says by `keeps` what of `part` is worth keeping if the block fails
     or has failed before: names of its children; nothing, by default.
+
+    The commit record of a run holds digests of the figures in its documents: those of `part`, or those that `figures`
+    gives, of the run that it is a copy of.
     """
 
     def __init__(
@@ -136,7 +140,9 @@ class Aside:
         overwrite: bool = False,
         run_id: str | None = None,
         keeps: Callable[[], Collection[str]] = tuple,
+        figures: dict[str, Any] | None = None,
     ):
+        self.figures = figures
         self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
         self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
         self.part = path.with_name(f"{path.name}.part-{self.run_id}")
@@ -187,7 +193,9 @@ class Aside:
             raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
-        record = {"format": f"streampca-{self.kind}", "run_id": self.run_id}
+        record: dict[str, Any] = {"format": f"streampca-{self.kind}", "run_id": self.run_id}
+        if self.kind == "run":
+            record["figures"] = figures_of(self.part) if self.figures is None else self.figures
         write_whole(self.part / RECORD, [json.dumps(record).encode() + b"\n"])
         flush(self.part)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)

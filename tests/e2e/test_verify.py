@@ -183,12 +183,96 @@ def test_changed_results_are_named(sound, call):
     manifest = json.loads(Path("run/manifest.json").read_text())
     manifest["result"]["explained_variance"][2] *= 1.0001
     Path("run/manifest.json").write_text(json.dumps(manifest))
-    assert verify_run(Path("run")).failed == ["manifest"]
+    name = "manifest result.explained_variance"
+    assert verify_run(Path("run")).failed == [name]
     shutil.rmtree("run/scores.zarr")
-    assert verify_run(Path("run")).failed == ["manifest", "scores"]
+    assert verify_run(Path("run")).failed == [name, "scores"]
     chunk = chunk_files(Path("run/model.zarr/components"))[0]
     chunk.write_bytes(chunk.read_bytes()[:-1])
     call("verify", "run", "--quiet").refused(5, "model.zarr")
+
+
+FIGURES = [
+    ("manifest", "result.total_variance", True),
+    ("manifest", "result.explained_variance_ratio", True),
+    ("manifest", "result.components_for", True),
+    ("manifest", "certificate.captured_variance", True),
+    ("manifest", "certificate.numerical_rank", True),
+    ("manifest", "source.missing_chunks_filled", True),
+    ("manifest", "passes", True),
+    ("manifest", "memory.projected_bytes", True),
+    ("manifest", "memory.peak_bytes", False),
+    ("manifest", "seconds.fit", False),
+    ("manifest", "reads.fit", False),
+    ("manifest", "versions.numpy", False),
+    ("plan", "flops", False),
+    ("plan", "memory.states", False),
+]
+
+
+def test_a_changed_figure_is_noticed_by_name(sound, call):
+    record = json.loads(Path("run/streampca.json").read_text())
+    old = {key: value for key, value in record.items() if key != "figures"}  # as version 0.1 wrote it
+    for document, path, recomputed in FIGURES:
+        place = Path(f"run/{document}.json")
+        before = place.read_text()
+        text = json.loads(before)
+        *outer, last = path.split(".")
+        inner = text
+        for key in outer:
+            inner = inner[key]
+        inner[last] = _another(inner[last])
+        place.write_text(json.dumps(text, indent=2))
+        name = f"{document} {path}"
+        assert verify_run(Path("run")).failed == [name]
+        Path("run/streampca.json").write_text(json.dumps(old))
+        assert verify_run(Path("run")).failed == ([name] if recomputed else [])
+        place.write_text(before)
+        Path("run/streampca.json").write_text(json.dumps(record))
+    assert not verify_run(Path("run")).failed
+    place = Path("run/plan.json")
+    place.write_text(place.read_text().replace('"flops": ', '"flops": 1'))
+    called = call("verify", "run", "--quiet")
+    assert called.status == 5
+    assert "differ: plan alternatives, plan flops: " in called.err  # flops of the alternatives as well
+
+
+def _another(value):
+    if isinstance(value, dict):
+        return {key: _another(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_another(entry) for entry in value]
+    return f"{value}9" if isinstance(value, str) else None if value is None else value + 1
+
+
+def test_a_changed_configuration_is_noticed(sound):
+    place = Path("run/config.yaml")
+    place.write_text(place.read_text() + "# later\n")
+    assert verify_run(Path("run")).failed == ["config"]
+
+
+VARIANTS = ("{}", "{scale: true}", "{sample_weight: WEIGHTS}", "{center: false}")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8", "int8", "int16"])
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
+def test_no_untouched_run_is_rejected(tmp_path, solver, dtype):
+    """Shapes, preprocessing and seeds vary with the case; every solver and data type has two runs."""
+    case = 6 * ("covariance", "gram", "qr", "sketch", "adaptive").index(solver)
+    case += ("float64", "float32", "float16", "uint8", "int8", "int16").index(dtype)
+    for turn, (n, d, k) in enumerate([(700, 12, 5) if case % 2 else (300, 30, 30), (60, 200, 8)]):
+        values = correlated(n, d, seed=case + turn)
+        if dtype.endswith(("int8", "int16")):
+            values = np.round(np.clip(30 * (values - values.mean(axis=0)) / values.std(), -127, 127))
+            values += 128 if dtype == "uint8" else 0
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        np.save(directory / "w.npy", np.random.default_rng(case).random(n) + 0.01)
+        variant = VARIANTS[(case + turn) % len(VARIANTS)].replace("WEIGHTS", f"'{directory}/w.npy'")
+        whiten = "true" if (case + turn) % 3 == 0 else "false"
+        model = f"model: {{solver: {solver}, n_components: {min(k, n - 1)}, whiten: {whiten}}}"
+        found = verify_run(run_of(directory, values.astype(dtype), f"preprocess: {variant}", model))
+        assert not found.failed, (variant, [check for check in found.checks if check.holds is False])
 
 
 def test_changed_metadata_and_other_data_are_named(sound, call):

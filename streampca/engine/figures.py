@@ -1,0 +1,50 @@
+"""Digests of the figures that a finished run states, kept in its commit record, so that a later change is noticed by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+DOCUMENTS = ("manifest.json", "plan.json")
+"""JSON documents of a run whose figures have a digest each."""
+_WHOLE = "config.yaml"
+_LENGTH = 16  # hexadecimal digits of a SHA-256: 64 bits tell a change, which is all that is asked of them
+
+
+def figures_of(directory: Path) -> dict[str, dict[str, str]]:
+    """Return the digests of the documents in `directory`: file name → name of a figure → digest.
+
+    A figure is an entry of the document, or of an object in it (``"result.total_variance"``); lists and deeper objects
+    count as one. The configuration has one digest, under ``""``. Documents that are not there are left out.
+    """
+    found = {name: _figures(directory / name) for name in DOCUMENTS if (directory / name).is_file()}
+    if (directory / _WHOLE).is_file():
+        found[_WHOLE] = {"": _digest((directory / _WHOLE).read_bytes())}
+    return found
+
+
+def changed_figures(directory: Path, recorded: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return file and name of every figure that is not the one of which `recorded` holds the digest, or is gone or new."""
+    present, changed = figures_of(directory), []
+    for document in sorted({*present, *recorded}):
+        before, after = recorded.get(document) or {}, present.get(document) or {}
+        changed += [(document, name) for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return changed
+
+
+def _figures(path: Path) -> dict[str, str]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return {"": _digest(path.read_bytes())}
+    figures: dict[str, str] = {}
+    for name, value in document.items() if isinstance(document, dict) else (("", document),):
+        inner = {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
+        figures |= {key: _digest(json.dumps(entry, sort_keys=True).encode()) for key, entry in inner.items()}
+    return figures
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_LENGTH]
