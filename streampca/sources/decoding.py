@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numcodecs.abc import Codec as NumcodecsCodec
 from numcodecs.registry import get_codec
 from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec, Codec
@@ -222,7 +223,7 @@ class _Bounded(BytesBytesCodec):
         return chunk_spec.prototype.buffer.from_bytes(decoded)
 
 
-class _BoundedV2:
+class _BoundedV2(NumcodecsCodec):  # type: ignore[misc]
     """The same for a compressor or a filter of version 2, which are codecs of numcodecs."""
 
     codec_id = "bounded"
