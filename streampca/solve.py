@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,6 +240,11 @@ def uses_krylov(n_features: int, n_components: int) -> bool:
     return n_features > _DENSE_LIMIT and n_components * _KRYLOV_SHARE <= n_features
 
 
+def eigh_driver(side: int, has_subset: bool) -> Literal["evr", "evd"]:
+    """Return the LAPACK driver for `scipy.linalg.eigh`; scipy before 1.14 refuses matrices of side 1 with ``evd``."""
+    return "evr" if has_subset or side == 1 else "evd"
+
+
 def _lapack(reduced: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     from scipy.linalg import LinAlgError, eigh
 
@@ -252,7 +257,7 @@ def _lapack(reduced: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
             overwrite_a=True,
             check_finite=False,
             subset_by_index=subset,
-            driver="evr" if subset else "evd",
+            driver=eigh_driver(d, subset is not None),
         )
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error

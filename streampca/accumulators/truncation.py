@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.stacked import Stack, combine, of_images
 from streampca.errors import StreamPCAError
+from streampca.solve import eigh_driver
 from streampca.workspace import borrow
 
 FloatArray = NDArray[np.float64]
@@ -159,7 +160,7 @@ def _leading(matrix: FloatArray, n_wanted: int) -> tuple[FloatArray, FloatArray]
             overwrite_a=True,
             check_finite=False,
             subset_by_index=(side - n_wanted, side - 1) if some else None,
-            driver="evr" if some else "evd",
+            driver=eigh_driver(side, some),
         )
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {side}: {error}") from error

@@ -171,3 +171,9 @@ def test_rules() -> None:
 def test_the_negative_mass_of_a_definite_matrix_is_plain_zero() -> None:
     assert f"{negative_mass(DenseMatrix(np.eye(3))):.3g}" == "0"
     assert negative_mass(DenseMatrix(np.diag([2.0, -0.5, -1.0]))) == 1.5
+
+
+def test_matrix_of_side_one_gives_its_entry() -> None:
+    """Some versions of scipy refuse such a matrix for LAPACK's divide and conquer."""
+    found = solve(spectra.reduced(np.array([[4.0]])), Count(1), precision=PRECISION)
+    assert (found.values.tolist(), found.vectors.tolist()) == ([4.0], [[1.0]])
