@@ -22,7 +22,8 @@ from streampca.config_values import Threshold as ConfigThreshold
 from streampca.config_values import plain_options
 from streampca.deploy import cluster_of
 from streampca.engine.checkpoint import CheckpointDirectory
-from streampca.engine.execute import ProgressCallback, active_client
+from streampca.engine.clients import active_client
+from streampca.engine.execute import ProgressCallback
 from streampca.engine.fit import Fit, Parameters, fit, kept_rows, plan_fit
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan

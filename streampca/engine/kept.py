@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators import Covariance, Integers, Sketch
-from streampca.engine.execute import ProgressCallback, active_client, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.clients import active_client
+from streampca.engine.execute import ProgressCallback
 from streampca.engine.fit import plan_fit
 from streampca.engine.lines import CONTINUED, continued_line_of
 from streampca.engine.parameters import Fit, Parameters

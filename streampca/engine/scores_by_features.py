@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import refuse_not_finite, work_dtype
 from streampca.accumulators.missing import refuse_infinite
-from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.clients import active_client
+from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import heed, uninterrupted
 from streampca.engine.leaves import Leaf, count_leaves

@@ -17,7 +17,9 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out
 from streampca.accumulators.sparse import refuse_stored
-from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.clients import active_client
+from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.files import flush_one, writing
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import heed, uninterrupted

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine.execute import active_client
+from streampca.engine.clients import active_client
 from streampca.engine.kernel.fit import fit_kernel, plan_kernel
 from streampca.engine.kernel.parameters import METHODS, SAMPLINGS, KernelFit, KernelParameters, given_landmarks
 from streampca.engine.output import Aside, require_apart

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine.execute import active_client
+from streampca.engine.clients import active_client, share_credentials
 from streampca.engine.fit import Fit, Parameters, fit, plan_fit
 from streampca.engine.kept import AGREE, kept_of
 from streampca.engine.kinds import as_weights
@@ -482,7 +482,7 @@ def _is_dask(X: Any) -> bool:
 
 def _lazy_rows(source: Source) -> Any:
     """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
-    active_client(source)  # gives its workers what opens the source
+    share_credentials(source)
     rows = max(1, 2**25 // source.row_bytes)
     return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
 

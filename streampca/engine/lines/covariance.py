@@ -14,7 +14,8 @@ import numpy as np
 from streampca.accumulators import Covariance, CovarianceState, Integers, Joint, Pairwise, PairwiseState, Rows
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.kinds import accumulator_of, as_kept
 from streampca.engine.memory import as_text
 from streampca.engine.parameters import Fit, Gathered, Parameters

@@ -11,8 +11,9 @@ import numpy as np
 from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, GramReduced, panel_features
 from streampca.accumulators.rows import Rows, RowsState
+from streampca.blas_threads import one_blas_thread
 from streampca.engine.components import ComponentsTask, Found, find_components
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text, give_back_freed_memory
 from streampca.engine.parameters import Fit, Parameters
