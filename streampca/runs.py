@@ -34,7 +34,7 @@ from streampca.engine.memory import peak_bytes
 from streampca.engine.output import Aside, require_apart, require_replaceable, require_room, tidy_after
 from streampca.engine.plan import Plan
 from streampca.engine.scratch import shares_disk
-from streampca.engine.write import write_known_scores, write_scores
+from streampca.engine.write import require_writable_by_workers, write_known_scores, write_scores
 from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputError
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
@@ -206,6 +206,8 @@ def _carry_out(
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
         require_room(directory, _bytes_to_write(config, plan))
+        if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
+            require_writable_by_workers(active_client(source), part)
         (part / "config.yaml").write_text(config.to_yaml())
         _write_json(part / "plan.json", plan.to_dict())
         report_rows = kept_rows(source) if config.output.report else 0

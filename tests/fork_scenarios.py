@@ -80,7 +80,8 @@ def fits_of_every_kind() -> None:
 
 def tiles_of_a_matrix() -> None:
     """Threads that share the tiles of one matrix."""
-    spread(lambda _: None, range(8), 4)
+    all_are_there = threading.Barrier(4)
+    spread(lambda _: all_are_there.wait(FORK_SECONDS), range(4), 4)
     in_a_fork(lambda: spread(lambda _: None, range(8), 4))
 
 
@@ -181,7 +182,7 @@ def client_of_a_cluster() -> None:
     """A client, the active one, whose loop runs in a thread of the parent."""
     from distributed import Client
 
-    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None):
+    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"):
         there = PCA(3).fit("rows.zarr").components_
         in_a_fork(lambda: require(np.array_equal(PCA(3).fit("rows.zarr").components_, there)))
         require(np.array_equal(PCA(3).fit("rows.zarr").components_, there))

@@ -143,6 +143,7 @@ class Aside:
         figures: dict[str, Any] | None = None,
     ):
         self.figures = figures
+        path = path.absolute()  # the working directory may change while the directory is built
         self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
         self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
         self.part = path.with_name(f"{path.name}.part-{self.run_id}")

@@ -30,7 +30,7 @@ class Scratch:
 
         place = config.get("temporary-directory", None)
         try:
-            self._path = tempfile.mkdtemp(prefix="streampca-", dir=place)
+            self._path = os.path.abspath(tempfile.mkdtemp(prefix="streampca-", dir=place))
         except OSError as error:
             raise OutputError(
                 f"no temporary directory can be made in {place or tempfile.gettempdir()}: {error.strerror or error}: expected a "
