@@ -33,6 +33,7 @@ from streampca.engine.lock import Lock, lock_of
 from streampca.engine.memory import peak_bytes
 from streampca.engine.output import Aside, require_apart, require_replaceable, require_room, tidy_after
 from streampca.engine.plan import Plan
+from streampca.engine.plan_scores import plan_scores
 from streampca.engine.scratch import shares_disk
 from streampca.engine.write import require_writable_by_workers, write_known_scores, write_scores
 from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputError
@@ -297,7 +298,12 @@ def _write_scores(
     if isinstance(fitted, Fit) and fitted.scores is not None:
         write_known_scores(source, fitted.model, fitted.scores, path)
         return None
-    plan = replace(fitted.plan, shuffle_seed=None)
+    plan: Plan = replace(fitted.plan, shuffle_seed=None)
+    if isinstance(fitted, Fit) and fitted.plan.solver == "gram" and fitted.model.conditional:
+        threads = config.resources.threads  # the plan of the fit has no room for the scores of rows with holes
+        plan = plan_scores(
+            source, fitted.model, config.resources.memory_bytes, None if threads == "auto" else int(threads)
+        )
     return write_scores(source, fitted.model, plan, path, progress=progress)
 
 
@@ -329,6 +335,7 @@ def parameters_of(config: RunConfig) -> AnyParameters:
         center=config.preprocess.center,
         scale=config.preprocess.scale,
         missing=config.preprocess.missing,
+        missing_scores=config.preprocess.missing_scores,
         feature_weight=_weights_of(config, "feature_weight"),
         whiten=model.whiten,
         ddof=model.ddof,

@@ -50,7 +50,13 @@ def kernel_parameters_of(config: RunConfig) -> KernelParameters:
     model, preprocess = config.model, config.preprocess
     if not isinstance(model, KernelPCAConfig):
         raise ConfigError(f"model.kind: {model.kind}: expected kernel_pca")
-    for key, default in (("scale", False), ("missing", "error"), ("sample_weight", None), ("feature_weight", None)):
+    for key, default in (
+        ("scale", False),
+        ("missing", "error"),
+        ("missing_scores", "conditional"),
+        ("sample_weight", None),
+        ("feature_weight", None),
+    ):
         if getattr(preprocess, key) != default:
             raise NotAvailableError(
                 f"preprocess.{key}: {getattr(preprocess, key)} is not available for kind: kernel_pca: prepare the rows before"

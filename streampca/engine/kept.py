@@ -20,7 +20,17 @@ from streampca.errors import MergeError, ParameterError
 from streampca.models.pca import PCAModel, relative_precision
 from streampca.sources.base import ReadCount, Source
 
-AGREE = ("n_components", "center", "scale", "whiten", "ddof", "missing", "feature_weight", "forgetting")
+AGREE = (
+    "n_components",
+    "center",
+    "scale",
+    "whiten",
+    "ddof",
+    "missing",
+    "missing_scores",
+    "feature_weight",
+    "forgetting",
+)
 """Parameters that enter the state or the model made from it."""
 
 

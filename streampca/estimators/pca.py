@@ -79,8 +79,13 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
     missing : {"error", "drop_rows", "mean", "pairwise"}
         What NaN means. An error; or the row is left out (and has scores of NaN); or the mean of the feature's observed
         values; or, for "pairwise", every covariance is that of the rows in which both features were observed: nothing is
-        made up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``). NaN counts as the mean
-        in `transform` for the last two. Infinity is always an error.
+        made up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``). Infinity is always an error.
+    missing_scores : {"conditional", "mean"}
+        Scores of rows with NaN where `missing` is "mean" or "pairwise", in `transform` and `transform_to`, and what
+        `score_samples` takes such rows for. "conditional": the conditional mean of the scores given the observed features
+        under probabilistic PCA (Tipping & Bishop 1999), without noise the least-squares fit; a k × k system is solved for
+        each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the mean of its feature, which
+        draws scores towards 0.
     feature_weight : array-like, shape (n_features,), optional
         Weights W such as areas (cos latitude), finite and not negative: the matrix that is decomposed is W^½ C W^½, so
         centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
@@ -157,6 +162,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         scale: bool = False,
         whiten: bool = False,
         missing: str = "error",
+        missing_scores: str = "conditional",
         feature_weight: ArrayLike | None = None,
         ddof: int = 1,
         forgetting: float = 1.0,
@@ -178,6 +184,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.scale = scale
         self.whiten = whiten
         self.missing = missing
+        self.missing_scores = missing_scores
         self.feature_weight = feature_weight
         self.ddof = ddof
         self.forgetting = forgetting
@@ -311,6 +318,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """Return the checked parameters of a fit."""
         _require_choice("solver", self.solver, _SOLVERS)
         _require_choice("missing", self.missing, _MISSING)
+        _require_choice("missing_scores", self.missing_scores, ("conditional", "mean"))
         self._require_sketch()
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | Path):
             raise ParameterError(f"checkpoint={self.checkpoint!r}: expected the path of a directory, or None")
@@ -334,6 +342,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             whiten=bool(self.whiten),
             ddof=int(self.ddof),
             missing=self.missing,
+            missing_scores=self.missing_scores,
             feature_weight=as_weights("feature_weight", self.feature_weight),
             forgetting=float(self.forgetting),
             sketch=self.sketch,
@@ -445,6 +454,7 @@ def load(path: str | Path) -> PCA | KernelPCA:
         scale=model.scale is not None,
         whiten=model.whiten,
         missing=model.missing,
+        missing_scores=model.missing_scores if model.fill is not None else "conditional",
         feature_weight=model.feature_weight,
         ddof=model.ddof,
     )

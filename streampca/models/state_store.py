@@ -168,6 +168,8 @@ def _read(group: zarr.Group, name: str, empty: Any, attributes: dict[str, Any], 
 
 def _parameters(group: zarr.Group, attributes: dict[str, Any], path: Path) -> Parameters:
     plain: dict[str, Any] = dict(attributes["parameters"])
+    if plain.get("missing") in ("mean", "pairwise"):
+        plain.setdefault("missing_scores", "mean")  # of version 0.1
     if isinstance(plain.get("n_components"), dict):
         try:
             plain["n_components"] = Threshold(plain["n_components"]["threshold"])

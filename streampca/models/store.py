@@ -87,7 +87,7 @@ def write_model(model: PCAModel, path: Path) -> None:
         elif values is not None:
             write_array(group, name, values)
             digests[name] = digest(values)
-    attributes = {name: getattr(model, name) for name in (*_PLAIN, "sample_weight", "missing")}
+    attributes = {name: getattr(model, name) for name in (*_PLAIN, "sample_weight", "missing", "missing_scores")}
     write_attributes(
         group, {"format": FORMAT, "version": FORMAT_VERSION, "kind": "pca", "sha256": digests, **attributes}
     )
@@ -155,6 +155,7 @@ def load_model(path: str | Path) -> PCAModel:
     plain: dict[str, Any] = {name: attributes.get(name) for name in _PLAIN}
     plain["sample_weight"] = attributes.get("sample_weight")
     plain["missing"] = attributes.get("missing", "error")
+    plain["missing_scores"] = attributes.get("missing_scores", "mean")  # of version 0.1
     _check(arrays, plain, looked, path)
     require_sealed(attributes, path)
     names_of(plain["source"], arrays["components"].shape[1], path)
@@ -237,6 +238,7 @@ def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: 
         "n_samples": n > 0,
         "sample_weight": weight is None or (type(weight) in (int, float) and bool(np.isfinite(weight)) and weight > 0),
         "missing": missing in ("error", "drop_rows", "mean", "pairwise"),
+        "missing_scores": plain["missing_scores"] in ("conditional", "mean"),
         "fill": ("fill" in arrays) == (missing in ("mean", "pairwise")),
         "feature_weight": bool((arrays.get("feature_weight", np.ones(1)) >= 0).all()),
         "ddof": 0 <= plain["ddof"] < max(n, 1),

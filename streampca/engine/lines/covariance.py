@@ -165,4 +165,4 @@ def solve_model(
         if state.weight == reduced.n_samples
         else float(accumulator.divisor(state) + parameters.ddof),  # type: ignore[arg-type]
     )
-    return with_missing(model, parameters.missing, state, n_left_out, clipped)
+    return with_missing(model, parameters.missing, state, n_left_out, clipped, parameters.missing_scores)

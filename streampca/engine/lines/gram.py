@@ -254,7 +254,10 @@ def run(
         )
         found = find_components(task, plan, client, progress, scratch)
     model = _model(source, parameters, plan, spectrum, reduced, found, precision)
-    scores = _scores(spectrum, reduced, gram, found)
+    # With holes these are the scores of rows filled with means.
+    scores = None
+    if not model.conditional or (not reduced.n_missing and gram.counted is None):
+        scores = _scores(spectrum, reduced, gram, found)
     kept = RowsState(chosen, found.samples) if len(chosen) else None
     if kept is not None and parameters.missing != "error":
         kept = kept.complete()
@@ -301,7 +304,7 @@ def _model(
         components=found.components,
         orthonormality=found.orthonormality,
     )
-    return with_missing(model, parameters.missing, reduced, 0, None)
+    return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 
 def _scores(spectrum: Spectrum, reduced: GramReduced, gram: Gram, found: Found) -> FloatArray:
