@@ -1,9 +1,12 @@
-"""Puts this directory on the path, so that tests share `tolerances`, `strategies` and `spectra`; settings of hypothesis."""
+"""Puts this directory on the path, so that tests share its modules; settings of hypothesis; the cluster of the session."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The same examples every time, so that a change is judged by its own merits; HYPOTHESIS_PROFILE=search looks for new ones.
@@ -11,3 +14,34 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("streampca", derandomize=True, **_COMMON)
 settings.register_profile("search", **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "streampca"))
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[tuple[Any, Any]]:
+    """Start two worker processes of one thread each; yields the cluster and a client that is not the default one."""
+    from clusters import cluster
+
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def two_workers(session_cluster: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return the cluster of the session and its client once both workers run."""
+    from clusters import restored
+
+    restored(session_cluster[0])
+    return session_cluster
+
+
+@pytest.fixture
+def client(two_workers: tuple[Any, Any]) -> Any:
+    """Return the client of the cluster of the session."""
+    return two_workers[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts."""
+    for item in items:
+        shared = "session_cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))

@@ -60,6 +60,13 @@ SOLVERS = {
         Parameters(5, solver="sketch", sketch_size=12, max_passes=2, tolerance=0.0, pilot=10), (6_000, 24), per_branch=2
     ),
     "gram-branches": Solver(Parameters(5, solver="gram"), (40, 6_000), per_branch=3),
+    "conversion": Solver(
+        Parameters(5, solver="sketch", sketch_size=12, recovery="conversion", sketch="count_sketch"), (6_000, 24)
+    ),
+    "holes": Solver(Parameters(5, solver="sketch", sketch_size=12, missing="pairwise", pilot=10), (6_000, 24)),
+    "adaptive-passes": Solver(
+        Parameters(5, solver="adaptive", scale=True, max_passes=3, tolerance=0.0, pilot=10), (6_000, 24)
+    ),
 }
 """By name: a solver that is to be tried joins by a line."""
 
@@ -78,9 +85,12 @@ class Way:
     """Whether each reading takes as long as chance has it."""
     stopped: bool = False
     """Whether the fit is stopped midway and gone on with."""
+    shared: int = 1
+    """Threads that share the products of a leaf."""
 
     def __str__(self) -> str:
         extra = [word for word in ("shuffled", "stopped") if getattr(self, word)]
+        extra += [f"{self.shared} threads a leaf"] if self.shared > 1 else []
         return " ".join([self.where, f"{self.workers} x {self.threads}", *extra])
 
 
@@ -120,10 +130,11 @@ class _StoppedError(Exception):
 
 
 class Clusters:
-    """Clusters of this machine, started when they are asked for first."""
+    """Clusters of this machine, started when they are asked for first, but for one of processes that runs already."""
 
-    def __init__(self, stack: ExitStack):
-        self._stack, self._clients = stack, {}
+    def __init__(self, stack: ExitStack, found: tuple[Any, Any] | None = None):
+        self._stack = stack
+        self._clients: dict[tuple[str, int], tuple[Any, Any]] = {("processes", 1): found} if found else {}
 
     def client(self, way: Way) -> Any:
         """Return a client of a cluster for that way, with as many workers."""
@@ -153,8 +164,8 @@ class Clusters:
 
 
 @contextmanager
-def prepared() -> Iterator[tuple[Path, Clusters]]:
-    """Give a directory with the input of every solver, and clusters."""
+def prepared(found: tuple[Any, Any] | None = None) -> Iterator[tuple[Path, Clusters]]:
+    """Give a directory with the input of every solver, and clusters (`found`: one that runs, and its client)."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         for solver in SOLVERS.values():
             rows = np.random.default_rng(1).standard_normal(solver.shape).astype(np.float32)
@@ -163,7 +174,7 @@ def prepared() -> Iterator[tuple[Path, Clusters]]:
             path = _store(Path(name), solver)
             if not path.exists():
                 write_store(path, rows + 5, chunks=(_PER_BLOCK, 24) if tall else (solver.shape[0], _PER_BLOCK))
-        yield Path(name), Clusters(stack)
+        yield Path(name), Clusters(stack, found)
 
 
 def _store(place: Path, solver: Solver) -> Path:
@@ -180,7 +191,14 @@ def _plan(source: Source, solver: Solver, way: Way) -> Plan:
     changes["leaves_per_branch"] = solver.per_branch
     if plan.solver == "adaptive":
         changes["sketch"] = plan.sketch | {"rows_per_update": 2 * _PER_BLOCK}
-    return replace(plan, **changes, leaves_in_flight=at_once, window=2 * at_once, threads=at_once, threads_per_leaf=1)
+    return replace(
+        plan,
+        **changes,
+        leaves_in_flight=at_once,
+        window=2 * at_once,
+        threads=at_once * way.shared,
+        threads_per_leaf=way.shared,
+    )
 
 
 def digest_of(place: Path, clusters: Clusters, name: str, way: Way, seed: int) -> str:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import slow_worker
 import workers
+from clusters import restored, running
 from slow_run import digest_of_run
 from stores import REPOSITORY, config_text, make_values, write_store
 
@@ -31,17 +31,11 @@ MODEL = "model: {n_components: 3, solver: covariance}"
 SEED = int(os.environ.get("STREAMPCA_TEST_SEED", "20260719"))
 
 
-def test_forty_killed_workers_change_no_bit() -> None:
-    score = workers.run(40, SEED)
+def test_forty_killed_workers_change_no_bit(two_workers: tuple[Any, Any]) -> None:
+    score = workers.run(40, SEED, found=two_workers)
     print(f"seed {SEED}")
     score.require_clean()
     assert (score.injected, score.survived, score.detected) == (40, 40, 0), score.notes
-
-
-@pytest.fixture(scope="module")
-def two_workers() -> Iterator[tuple[Any, Any]]:
-    with workers.cluster() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +48,7 @@ def test_a_block_that_kills_is_named_after_four_attempts(
 ) -> None:
     local, client = two_workers
     assert workers.poisoned(inputs, client, 17, tmp_path / "attempts.log") == ""
-    workers.restored(local)
+    restored(local)
     job = jobs.JOBS["covariance"]
     after = jobs.within(60, lambda: jobs.digest(jobs.fitted(inputs.source(job), job, client)))
     assert after == inputs.expected("covariance")
@@ -63,15 +57,15 @@ def test_a_block_that_kills_is_named_after_four_attempts(
 def test_a_frozen_worker_is_given_up(two_workers: tuple[Any, Any], inputs: jobs.Inputs) -> None:
     local, client = two_workers
     ttl, job = 6.0, jobs.JOBS["covariance"]
-    workers.restored(local)
+    restored(local)
     source, began = jobs.Disturbed(inputs.source(job), job.delay), time.monotonic()
     rows = jobs.Rows()
-    with dask.config.set({"distributed.scheduler.worker-ttl": ttl}), workers.frozen(workers.running(local)[0], 0.8):
+    with dask.config.set({"distributed.scheduler.worker-ttl": ttl}), workers.frozen(running(local)[0], 0.8):
         found = jobs.within(60, lambda: jobs.digest(jobs.fitted(source, job, client, rows)))
     assert found == inputs.expected("covariance")
     assert rows.complaints() == []
     assert time.monotonic() - began < ttl + 20
-    workers.restored(local)
+    restored(local)
 
 
 class ByHand:
@@ -210,7 +204,7 @@ def test_an_error_in_a_leaf_is_tried_again_if_it_may_pass(
     ends_with: str | None,
 ) -> None:
     client, job, log = two_workers[1], jobs.JOBS["covariance"], tmp_path / "attempts.log"
-    workers.restored(two_workers[0])
+    restored(two_workers[0])
     source = jobs.Disturbed(inputs.source(job), 0.0, jobs.Failing(str(log), error, times), 17 * job.per_block)
     if ends_with is None:
         found = jobs.within(60, lambda: jobs.digest(jobs.fitted(source, job, client)))

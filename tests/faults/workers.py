@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -13,74 +12,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import dask
+from clusters import cluster, restored, running
 from jobs import JOBS, Disturbed, Inputs, Killing, Rows, digest, fitted, within
 from score import Score, again
 
 from streampca.engine import parcel
 from streampca.errors import StreamPCAError
 
-_PRELOADED = [
-    "distributed.nanny",
-    "streampca.engine.cluster",
-    "streampca.engine.fit",
-    "streampca.engine.kernel.fit",
-    "zarr",
-]
 _JOB_SECONDS = 150.0  # no sound run takes that long, whatever befalls it
 _BETWEEN_KILLS = 0.5  # seconds on average
-
-
-@contextmanager
-def cluster(n_workers: int = 2, threads: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Start workers that come back quickly when they are killed: forks of a process that has imported everything."""
-    from distributed import Client, LocalCluster
-
-    context: Any = multiprocessing.get_context("forkserver")
-    # A worker that is down for a moment, 15 s after an earlier one was lost, would not come back.
-    settings = {
-        "distributed.worker.multiprocessing-method": "forkserver",
-        "distributed.deploy.lost-worker-timeout": "1h",
-        "distributed.scheduler.worker-ttl": "30s",
-    }
-    with dask.config.set(settings):
-        from distributed.utils import get_mp_context
-
-        get_mp_context()  # it sets what is preloaded, once
-        context.set_forkserver_preload(_PRELOADED)
-        options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "memory_limit": 0, "silence_logs": 50}
-        with (
-            LocalCluster(n_workers=n_workers, threads_per_worker=threads, **options) as local,
-            Client(local, set_as_default=False) as client,
-        ):
-            yield local, client
-
-
-def running(local: Any) -> list[Any]:
-    """Return the nannies of `local` whose workers are up."""
-    from distributed.core import Status
-
-    return [
-        nanny
-        for nanny in list(local.workers.values())
-        if nanny.status == Status.running
-        and nanny.process is not None
-        and nanny.process.status == Status.running
-        and nanny.worker_address in local.scheduler.workers
-    ]
-
-
-def restored(local: Any) -> None:
-    """Wait until all workers of `local` are up."""
-    deadline = time.monotonic() + 30
-    while len(running(local)) < len(local.workers) and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def _exit(dask_worker: Any) -> None:
@@ -133,11 +80,14 @@ class Killer:
         return True
 
 
-def run(count: int, seed: int, mode: str = "SIGKILL") -> Score:
-    """End `count` workers, by a signal (``"SIGKILL"``), ``"exit"`` or ``"segfault"``, during the jobs, one after the other."""
+def run(count: int, seed: int, mode: str = "SIGKILL", found: tuple[Any, Any] | None = None) -> Score:
+    """End `count` workers, by a signal (``"SIGKILL"``), ``"exit"`` or ``"segfault"``, during the jobs, one after the other.
+
+    `found` is a cluster that runs and a client of it; by default, one is started.
+    """
     loop = {"SIGKILL": "workers", "exit": "workers-exit", "segfault": "workers-segfault"}[mode]
     score, began = Score(f"workers ended: {mode}"), time.monotonic()
-    with tempfile.TemporaryDirectory() as place, cluster() as (local, client):
+    with tempfile.TemporaryDirectory() as place, nullcontext(found) if found else cluster() as (local, client):
         inputs = Inputs(Path(place))
         for own in itertools.count(seed):
             if score.injected >= count:
