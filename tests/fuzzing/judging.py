@@ -117,20 +117,21 @@ def required_refusals(case: Case) -> list[str]:
 
 def allowed_refusals(case: Case) -> list[str]:
     """Return patterns of errors that this case may end in."""
-    rows, given = case.rows, case.parameters
+    rows, given, found = case.rows, case.parameters, []
+    if given["solver"] == "auto" and "tolerance" in given:
+        found.append("^ParameterError: sketch_size=.* is less than n_components=")
+    if len(rows) <= given.get("ddof", 1):
+        found.append("^DataError: n_samples=")
     if rows.dtype.kind != "f":
-        return []
+        return found
     counted = rows if case.sample_weight is None else rows[case.sample_weight > 0]
     counted = counted.astype(np.longdouble)
     size = np.nanmax(np.abs(counted), initial=0)
-    found = []
     if size > 1e140:
         found.append("^(NotFiniteError|DataError): .*overflow")
     truth = truth_of_case(case)
     if truth is not None and (truth.variance[truth.variance > 0] < 1e-270).any():
         found.append("^(NotFiniteError|DataError|StreamPCAError): .*(underflow|too small|below|vanish|rescale)")
-    if given.get("solver") == "auto" and "tolerance" in given:
-        found.append("^ParameterError: sketch_size=.* is less than n_components=")
     return found
 
 

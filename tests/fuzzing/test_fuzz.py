@@ -1,0 +1,90 @@
+"""A few of the fits of scripts/fuzz, and what that script makes of fits that hang, die or are wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cases
+import judging
+import kernel_fits
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz.py"
+
+
+@pytest.mark.parametrize("start", range(0, 60, 20))
+def test_random_fits_are_right_or_refused_by_name(start: int) -> None:
+    failures = []
+    for seed in range(start, start + 20):
+        verdict = judging.judge(cases.draw(seed))
+        if verdict.kind not in ("right", "refused"):
+            failures.append(f"seed {seed}: {verdict.kind}: {verdict.detail}")
+    assert not failures, "\n".join(failures)
+
+
+def test_random_kernel_fits_are_right_or_refused_by_name() -> None:
+    verdicts = {seed: kernel_fits.judge(kernel_fits.draw(seed)) for seed in range(20)}
+    failures = {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}
+    assert not failures
+
+
+def test_same_seed_draws_same_case() -> None:
+    one, other = cases.draw(7), cases.draw(7)
+    assert one.line() == other.line()
+    np.testing.assert_array_equal(one.rows, other.rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda pca: pca.explained_variance_ * (1 + 1e-9), "explained_variance_"),
+        (lambda pca: pca.components_[::-1], "components_"),
+        (lambda pca: pca.mean_ + 1e-9, "mean_"),
+        (lambda pca: pca.singular_values_ * 1.001, "singular_values_"),
+        (lambda pca: pca.noise_variance_ * 1.001, "noise_variance_"),
+    ],
+)
+def test_wrong_attribute_is_noticed(monkeypatch: pytest.MonkeyPatch, change: Any, expected: str) -> None:
+    case = next(case for case in map(cases.draw, range(1000)) if _is_plain(case))
+    assert judging.judge(case).kind == "right"
+    fit = judging.PCA.fit
+
+    def changed(self: Any, *given: Any, **named: Any) -> Any:
+        fit(self, *given, **named)
+        setattr(self, expected, change(self))
+        return self
+
+    monkeypatch.setattr(judging.PCA, "fit", changed)
+    verdict = judging.judge(case)
+    assert verdict.kind == "wrong"
+
+
+def _is_plain(case: Any) -> bool:
+    wanted = case.parameters.get("n_components")
+    plain = case.container == "numpy" and case.rows.dtype == np.float64 and set(case.parameters) <= _PLAIN
+    return bool(plain and case.sample_weight is None and wanted == 5 and case.words.get("scale") == 1.0)
+
+
+_PLAIN = {"solver", "n_components", "random_state", "ddof"}
+
+
+def test_script_counts_fits_and_writes_them(tmp_path: Path) -> None:
+    out = tmp_path / "counts.json"
+    command = [sys.executable, SCRIPT, "--only", "pca", "--count", "3", "--jobs", "1", "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    counts = json.loads(out.read_text())["pca"]
+    assert counts["fits"] == 3
+    assert done.returncode == int(counts["wrong"] + counts["hangs"] + counts["bare"] > 0)
+    assert "| `PCA` | 3 |" in done.stdout
+
+
+def test_fit_beyond_the_time_limit_counts_as_hang() -> None:
+    command = [sys.executable, SCRIPT, "--only", "pca", "--count", "1", "--jobs", "1", "--limit", "0.001"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "hangs: more than 0 s: scripts/fuzz --only pca --count 1 --seed 0" in done.stdout
