@@ -14,6 +14,7 @@ from streampca.accumulators.centring import (
     centre,
     refuse_not_finite,
     refuse_overflow,
+    squares_of_columns,
     step_between,
     weigh,
     work_dtype,
@@ -29,6 +30,9 @@ _PANEL_ROWS = (1024, 8192)
 # Squares of float32 columns outside this range have lost digits to underflow, or are about to overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
+_MOST_ROUNDING = 4e-6  # of the sum of squares of a column, above which products of float32 are taken again in float64
+_SLAB_ROWS = 256  # that stay in the cache
+_WIDE_ROWS = 128  # rows that are widened at a time for that
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ class Covariance:
             state = replace(state, origin=seen.origin, offset=mean)
         step = step_between(state.origin, state.offset, seen.origin, mean)
         n = state.weight + total
-        self.add_scatter(state.scatter, rows, step, state.weight * total / n, rest, total)
+        exact = None if dtype == np.float64 else seen.squares if panel.weights is None else sums_of_squares(rows)
+        self.add_scatter(state.scatter, rows, step, state.weight * total / n, rest, total, exact)
         return CovarianceState(
             state.n_samples + n_counted,
             n,
@@ -155,25 +160,56 @@ class Covariance:
         return state
 
     def add_scatter(
-        self, scatter: FloatArray, rows: NDArray[Any], step: FloatArray, weight: float, rest: FloatArray, total: float
+        self,
+        scatter: FloatArray,
+        rows: NDArray[Any],
+        step: FloatArray,
+        weight: float,
+        rest: FloatArray,
+        total: float,
+        squares: FloatArray | None = None,
     ) -> None:
-        """Add rowsᵀ rows + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile."""
+        """Add rowsᵀ rows + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile.
+
+        `squares` are the sums of squares of float32 columns. Where the diagonal of a product differs from them by more
+        than 4e-6, the products with these features are taken again in float64: in a column of one value far from many
+        small ones, each of the small squares is rounded alike, or lost, when it is added to the large one.
+        """
         grid = self.grid(rows.shape[1])
         left = np.stack([step * weight, rest * -total], axis=1)
         right = np.stack([step, rest])
+        lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
-        def add(pair: tuple[int, int]) -> None:
+        def multiply(pair: tuple[int, int]) -> NDArray[Any]:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = borrow("product", (i.stop - i.start, j.stop - j.start), rows.dtype)
-            np.matmul(rows[:, i].T, rows[:, j], out=product)
+            return np.matmul(rows[:, i].T, rows[:, j], out=product)
+
+        def add(pair: tuple[int, int], product: NDArray[Any] | None = None) -> None:
+            i, j = grid.features(pair[0]), grid.features(pair[1])
             tile = grid.tile(scatter, *pair)
+            if lossy[pair[0]] or lossy[pair[1]]:
+                _add_widened(tile, rows[:, i], rows[:, j], left[i], right[:, j])
+                return
+            product = multiply(pair) if product is None else product
             # A hundred rows at a time stay in the cache for the three additions.
             for start in range(0, len(tile), 128):
                 part = slice(start, start + 128)
                 tile[part] += product[part]
                 tile[part] += left[i][part] @ right[:, j]
 
-        spread(add, grid.pairs, self.n_threads)
+        def add_checked(i: int) -> None:
+            product, exact = multiply((i, i)), squares[grid.features(i)]  # type: ignore[index]
+            lossy[i] = bool((np.abs(product.diagonal() - exact) > _MOST_ROUNDING * exact).any())
+            if (i, i) in grid.pairs:
+                add((i, i), product)
+
+        if squares is None:
+            spread(add, grid.pairs, self.n_threads)
+        else:
+            # A part of the tiles may lack those on the diagonal, which tell what is lossy.
+            spread(add_checked, sorted({i for pair in grid.pairs for i in pair}), self.n_threads)
+            spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
 
     def merge(self, states: Sequence[CovarianceState]) -> CovarianceState:
         """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
@@ -304,8 +340,26 @@ class Covariance:
         """
         dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * dtype.itemsize
-        # A product grows to float64 where float32 would overflow.
-        return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
+        # A product grows to float64 where float32 would overflow, or round too much.
+        side = self.grid(n_features).longest_side
+        return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS)
+
+
+def _add_widened(tile: FloatArray, one: NDArray[Any], other: NDArray[Any], left: FloatArray, right: FloatArray) -> None:
+    """Add oneᵀ other + left right to `tile` with products in float64, some rows at a time."""
+    product = borrow("product", tile.shape, np.dtype(np.float64))
+    tile += np.matmul(left, right, out=product)
+    for start in range(0, len(one), _WIDE_ROWS):
+        part = slice(start, start + _WIDE_ROWS)
+        tile += np.matmul(one[part].astype(np.float64).T, other[part].astype(np.float64), out=product)
+
+
+def sums_of_squares(rows: NDArray[Any]) -> FloatArray:
+    """Return the sum of squares of each column."""
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _SLAB_ROWS):
+        total += squares_of_columns(rows[start : start + _SLAB_ROWS])
+    return total
 
 
 def panel_rows(n_features: int, dtype: np.dtype[Any]) -> int:

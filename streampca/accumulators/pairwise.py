@@ -18,7 +18,13 @@ from streampca.accumulators.centring import (
     weigh,
     work_dtype,
 )
-from streampca.accumulators.covariance import Covariance, panel_rows, weights_within_float32, within_float32
+from streampca.accumulators.covariance import (
+    Covariance,
+    panel_rows,
+    sums_of_squares,
+    weights_within_float32,
+    within_float32,
+)
 from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite
 from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
@@ -142,7 +148,8 @@ class Pairwise:
         origin = np.where(state.observed > 0, state.origin, seen.origin)
         step = (seen.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
-        inner.add_scatter(state.scatter, rows, step, total, rest, total)
+        exact = None if dtype == np.float64 else seen.squares if weights is None else sums_of_squares(rows)
+        inner.add_scatter(state.scatter, rows, step, total, rest, total, exact)
         return replace(
             state,
             n_samples=state.n_samples + n_rows,

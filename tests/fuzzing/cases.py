@@ -16,7 +16,7 @@ SKETCHES = ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping")
 CONTAINERS = ("numpy", "fortran", "strided", "dask", "zarr", "csr", "csr", "csc", "dask_csr")
 FLOATS = ("<f8", "<f8", "<f8", "<f4", "<f4", "<f4", "<f2", ">f8", ">f4")
 INTEGERS = ("|u1", "|i1", "<i2", "<u2", "<i4", "<i8", "|b1")
-SPECTRA = ("slow", "fast", "flat", "low_rank", "ties", "outlier", "few_values", "duplicates", "sparse")
+SPECTRA = ("slow", "fast", "flat", "low_rank", "ties", "outlier", "few_values", "duplicates", "sparse", "rare")
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,10 @@ def _directions(rng: np.random.Generator, n: int, d: int, spectrum: str) -> NDAr
         normal[int(rng.integers(n))] *= 1e3
     if spectrum == "few_values":
         return np.asarray(rng.integers(0, 3, (n, d)) * 0.1)
+    if spectrum == "rare":  # one large value in a column of small ones of two values
+        rows = np.where(rng.random((n, d)) < 0.5, 1.0, -1.0) * 10.0 ** rng.uniform(-4, -1, d)
+        rows[rng.integers(0, n, d), np.arange(d)] = 1.0
+        return np.asarray(rows)
     if spectrum == "duplicates":
         return np.asarray(normal[rng.integers(0, max(1, n // 4), n)])
     if spectrum == "sparse":

@@ -145,3 +145,21 @@ def test_tiles_hold_a_symmetric_matrix(d: int, tile_size: int, n_threads: int) -
     np.testing.assert_allclose(grid.dense(flat), (u @ u.T) * np.outer(v[:, 0], v[:, 0]), atol=1e-13)
     assert grid.size <= d * (d + grid.longest_side) / 2 + d
     assert max(grid.side(i) for i in range(len(grid.edges) - 1)) <= max(tile_size, 1)
+
+
+@pytest.mark.parametrize("rest", [2.3e-4, 1e-3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("tile_size", [2, 1024])
+def test_one_large_value_among_many_small_ones_costs_no_digits_in_float32(
+    rest: float, weighted: bool, tile_size: int
+) -> None:
+    """The small squares are rounded alike when they are added to the large one in float32: by 2e-5 of it in all."""
+    rows = np.random.default_rng(0).standard_normal((3000, 3)).astype(np.float32)
+    rows[:, 1] = np.where(np.arange(3000) % 2, rest, -rest)
+    rows[5, 1] = 1.0
+    weights = np.ones(3000) if weighted else None
+    covariance = Covariance(tile_size=tile_size)
+    state = covariance.update(covariance.init(3), Block(rows, 0, weights))
+    wide = rows.astype(np.float64)
+    expected = ((wide - wide.mean(axis=0)) ** 2).sum(axis=0) / 2999
+    np.testing.assert_allclose(covariance.finalize(state).variance, expected, rtol=4e-6)
