@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from typing import Any
 import click
 
 from streampca import __version__
-from streampca.engine.interrupts import StopSignalError, deliver, forget
+from streampca.engine.interrupts import StopSignalError, deliver
 from streampca.errors import ConfigError, StreamPCAError
 
 _SET = click.option(
@@ -397,28 +396,10 @@ def _fail(message: str, status: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its status; signals are handled as before when it is over."""
-    with _signals_stop_the_run():
-        status = _status(arguments)
-    sys.exit(status)
-
-
-@contextmanager
-def _signals_stop_the_run() -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop the run for as long as the block lasts; only the main thread can have it so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
+    """Run the command line and exit with its status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        forget()
+    sys.exit(_status(arguments))
 
 
 def _status(arguments: list[str] | None) -> int:
