@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from typing import Any
 import click
 
 from streampca import __version__
-from streampca.engine.interrupts import StopSignalError, deliver
+from streampca.engine.interrupts import StopSignalError, deliver, forget
 from streampca.errors import ConfigError, StreamPCAError
 
 _SET = click.option(
@@ -396,10 +397,28 @@ def _fail(message: str, status: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its status."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Run the command line and exit with its status; signals are handled as before when it is over."""
+    with _signals_stop_the_run():
+        status = _status(arguments)
+    sys.exit(status)
+
+
+@contextmanager
+def _signals_stop_the_run() -> Iterator[None]:
+    """Let SIGINT and SIGTERM stop the run for as long as the block lasts; only the main thread can have it so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
         signal.signal(number, _stop)
-    sys.exit(_status(arguments))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        forget()
 
 
 def _status(arguments: list[str] | None) -> int:

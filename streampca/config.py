@@ -77,6 +77,8 @@ class PreprocessConfig(Section):
     """Divide each feature by its standard deviation."""
     missing: Literal["error", "drop_rows", "mean", "pairwise"] = "error"
     """What to do about NaN."""
+    missing_scores: Literal["conditional", "mean"] = "conditional"
+    """Scores of rows with NaN where `missing` is mean or pairwise: conditional means given the observed features, or with means for NaN."""
     sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
     """Path of an ``.npy`` file, or name of an array beside ``source.array``: how many times each sample counts."""
     feature_weight: Text | None = Field(default=None, description=_WEIGHTS)

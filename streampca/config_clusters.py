@@ -46,6 +46,8 @@ class LocalCluster(Section):
     """Number of processes."""
     threads_per_worker: AutoOrCount = "auto"
     """Number of threads of each."""
+    wait: Wait = "2min"
+    """How long to wait for workers; those that do not start are replaced meanwhile."""
     dashboard: Flag = False
     """Serve Dask's pages on the loopback, and say where."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from streampca.config_clusters import AddressCluster, KubernetesCluster, LocalCluster, SlurmCluster, ThreadsCluster
 from streampca.config_values import seconds_of
+from streampca.deploy_local import LocalStart, n_workers_and_threads, nannies_of, process_of
 from streampca.deploy_options import (
     certificates_of,
     class_of,
@@ -30,10 +31,11 @@ Notice = Callable[[str], None]
 Startable = LocalCluster | SlurmCluster | KubernetesCluster
 
 _NOISE = re.compile(r"in <[^>]*>: |\[Errno -?[0-9]+\] ")
-_CONNECT_SECONDS = 20
+_CONNECT_SECONDS = 20.0  # to a scheduler that was just started, if `wait` is less
 _CLOSE_SECONDS, _KILL_SECONDS = 5.0, 2.0  # a run that a signal stops is to end within ten
 _CLOSE_JOBS_SECONDS = 30.0
 _NEXT_SECONDS = 15.0  # how long work waits for the next worker when there are some
+_START_SECONDS = 15.0  # between two looks whether workers of this machine still work on their start
 
 
 class _Background(logging.Handler):
@@ -79,13 +81,19 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
                 yield
             return
         start, advice, seconds = _starting(config, cluster, settings, stack)
-        with _closing(_started(start, cluster), seconds, told) as started, _in_use(_client_of(started)) as client:
+        with (
+            _closing(_started(start, cluster), seconds, told) as started,
+            _in_use(_client_of(started, cluster)) as client,
+        ):
             if cluster.dashboard:
                 told(f"dashboard: {_pages(started, cluster)}")
-            if not isinstance(cluster, LocalCluster):
-                came = _wait_for(client, cluster.n_workers, cluster.wait, advice, background)
-                if came < cluster.n_workers:
-                    told(f"{came} of {cluster.n_workers} workers have come: going on with them, others may join")
+            wanted, workers = cluster.n_workers, None
+            if isinstance(cluster, LocalCluster):
+                wanted, _ = n_workers_and_threads(cluster)
+                workers = LocalStart(started, wanted)
+            came = _wait_for(client, int(wanted), cluster.wait, advice, background, workers)
+            if came < int(wanted):
+                told(f"{came} of {wanted} workers have come: going on with them, others may join")
             yield
 
 
@@ -97,7 +105,8 @@ def _starting(
         import distributed
 
         options = _local_options(cluster)
-        return lambda: distributed.LocalCluster(**options), "", _CLOSE_SECONDS  # type: ignore[no-untyped-call]
+        advice = "they ended or stood still while they started; look at the memory and the load of this machine"
+        return lambda: distributed.LocalCluster(**options), advice, _CLOSE_SECONDS  # type: ignore[no-untyped-call]
     if isinstance(cluster, SlurmCluster):
         slurm = class_of("dask_jobqueue", "SLURMCluster", "slurm")
         if shutil.which("sbatch") is None:
@@ -116,8 +125,8 @@ def _local_options(cluster: LocalCluster) -> dict[str, Any]:
     import dask
 
     return {
-        "n_workers": None if cluster.n_workers == "auto" else cluster.n_workers,
-        "threads_per_worker": None if cluster.threads_per_worker == "auto" else cluster.threads_per_worker,
+        "n_workers": 0,  # started one step later, by `LocalStart`
+        "threads_per_worker": n_workers_and_threads(cluster)[1],
         "host": "127.0.0.1",
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": cluster.dashboard},
@@ -143,11 +152,11 @@ def _started(start: Callable[[], Any], cluster: Startable) -> Any:
         raise ClusterError(f"kind {cluster.kind} starts no workers: {_one_line(error, options)}") from error
 
 
-def _client_of(started: Any) -> Any:
+def _client_of(started: Any, cluster: Startable) -> Any:
     import distributed
 
     try:
-        return distributed.Client(started, timeout=_CONNECT_SECONDS)  # type: ignore[no-untyped-call]
+        return distributed.Client(started, timeout=max(_CONNECT_SECONDS, seconds_of(cluster.wait)))  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise ClusterError(f"the scheduler that was started does not answer: {_one_line(error)}") from error
 
@@ -158,10 +167,12 @@ def _scheduler_at(cluster: AddressCluster) -> Any:
 
     security = {"security": security_of(cluster.tls)} if cluster.address.startswith("tls://") else {}
     try:
-        return distributed.Client(cluster.address, timeout=_CONNECT_SECONDS, **security)  # type: ignore[no-untyped-call]
+        return distributed.Client(cluster.address, timeout=seconds_of(cluster.wait), **security)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         reason = _one_line(error).replace(cluster.address, cluster.address_as_written)
-        raise ClusterError(f"no scheduler answers at {cluster.address_as_written}: {reason}") from error
+        raise ClusterError(
+            f"no scheduler answers at {cluster.address_as_written} within {cluster.wait}: {reason}"
+        ) from error
 
 
 @contextmanager
@@ -190,11 +201,7 @@ def _close(started: Any, seconds: float, told: Notice) -> None:
     import psutil
     from distributed.core import Status
 
-    processes = []
-    for worker in list(getattr(started, "workers", {}).values()):
-        if isinstance(pid := getattr(worker, "pid", None), int):
-            with suppress(psutil.NoSuchProcess):
-                processes.append(psutil.Process(pid))
+    processes = list(filter(None, map(process_of, nannies_of(started))))
     try:
         started.close(timeout=seconds)
     except TimeoutError:
@@ -208,29 +215,47 @@ def _close(started: Any, seconds: float, told: Notice) -> None:
         told(f"the cluster was not closed in order: {_one_line(error)}")
 
 
-def _wait_for(client: Any, wanted: int, within: str, advice: str, background: _Background) -> int:
+def _wait_for(
+    client: Any, wanted: int, within: str, advice: str, background: _Background, local: LocalStart | None = None
+) -> int:
     """Wait until `wanted` workers have come, or some and no more for a while; return how many.
+
+    Workers of this machine, which `local` starts, are started again if they end or do not come.
 
     Raises
     ------
     ClusterError
         If none came in time, or one could not be started.
     """
-    limit, came = time.monotonic() + seconds_of(within), 0
-    until = limit
-    while (found := len(client.scheduler_info(n_workers=-1)["workers"])) < wanted:
-        if background.error is not None:
-            raise ClusterError(f"a worker could not be started: {_one_line(background.error)}") from background.error
+    now = time.monotonic()
+    limit, came = now + seconds_of(within), 0
+    until = limit if local is None else min(limit, now + _START_SECONDS)
+    while (found := len(there := _names_of_workers(client))) < wanted:
         now = time.monotonic()
+        if local is not None and local.replace_ended():
+            until = min(limit, now + _START_SECONDS)
+        if local is not None and local.is_over:
+            break
+        if local is None and background.error is not None:
+            raise ClusterError(f"a worker could not be started: {_one_line(background.error)}") from background.error
         if found > came:
             came, until = found, min(limit, now + _NEXT_SECONDS)
         if now >= until:
-            break
+            again = local is not None and local.end_frozen(there)
+            if local is None or now >= limit or (found and not again):
+                break
+            until = min(limit, now + _START_SECONDS)
         with suppress(TimeoutError):
             client.wait_for_workers(found + 1, timeout=max(0.05, min(1.0, until - now)))
     if not found:
-        raise ClusterError(f"0 of {wanted} workers came within {within}: {advice}")
+        reason = "" if background.error is None else f" ({_one_line(background.error)})"
+        raise ClusterError(f"0 of {wanted} workers came within {within}: {advice}{reason}")
     return found
+
+
+def _names_of_workers(client: Any) -> set[Any]:
+    """Return the names of the workers that have come."""
+    return {told["name"] for told in client.scheduler_info(n_workers=-1)["workers"].values()}
 
 
 def _pages(started: Any, cluster: Startable) -> str:

@@ -55,9 +55,12 @@ def warnings_of(fitted: Fit | KernelFit, source: Source) -> list[str]:
     if said.get("rows_left_out"):
         found.append(f"{said['rows_left_out']} row(s) with missing values (NaN) were left out; their scores are NaN")
     if said.get("missing_values"):
-        found.append(
-            f"{said['missing_values']} value(s) are missing (NaN); in scores they count as the mean of their feature"
+        how = (
+            "scores of such rows are conditional means given what was observed"
+            if model.conditional
+            else "in scores they count as the mean of their feature"
         )
+        found.append(f"{said['missing_values']} value(s) are missing (NaN); {how}")
     if said.get("clipped_mass"):
         share = said["clipped_mass"] / model.total_variance
         found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from streampca.engine.kernel.fit import fit_kernel, plan_kernel
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan
 from streampca.errors import ConfigError, NotAvailableError
-from streampca.estimators import KernelPCA
+from streampca.models.kernel_store import write_kernel_model
 from streampca.selection import Threshold
 from streampca.sources import Source
 
@@ -26,11 +27,11 @@ __all__ = [
     "KernelParameters",
     "bytes_to_write",
     "fit_kernel_run",
-    "kernel_estimator_of",
     "kernel_parameters_of",
     "kernel_result",
     "kernel_warnings",
     "plan_kernel_run",
+    "write_model_of",
 ]
 
 
@@ -44,25 +45,26 @@ def kernel_parameters_of(config: RunConfig) -> KernelParameters:
     ConfigError
         For a state, which kernel PCA does not keep.
     """
-    preprocess = config.preprocess
-    for key, default in (("scale", False), ("missing", "error"), ("sample_weight", None), ("feature_weight", None)):
+    from streampca.estimators import KernelPCA
+
+    model, preprocess = config.model, config.preprocess
+    if not isinstance(model, KernelPCAConfig):
+        raise ConfigError(f"model.kind: {model.kind}: expected kernel_pca")
+    for key, default in (
+        ("scale", False),
+        ("missing", "error"),
+        ("missing_scores", "conditional"),
+        ("sample_weight", None),
+        ("feature_weight", None),
+    ):
         if getattr(preprocess, key) != default:
             raise NotAvailableError(
                 f"preprocess.{key}: {getattr(preprocess, key)} is not available for kind: kernel_pca: prepare the rows before"
             )
     if config.output.state:
         raise ConfigError("output.state: true, but kernel PCA keeps no state: set output.state: false")
-    threads = config.resources.threads
-    return kernel_estimator_of(config)._parameters(None if threads == "auto" else int(threads))
-
-
-def kernel_estimator_of(config: RunConfig) -> KernelPCA:
-    """Return the estimator that `config` describes, not fitted."""
-    model, preprocess = config.model, config.preprocess
-    if not isinstance(model, KernelPCAConfig):
-        raise ConfigError(f"model.kind: {model.kind}: expected kernel_pca")
     k, sampling = model.n_components, model.sampling
-    return KernelPCA(
+    estimator = KernelPCA(
         Threshold(k.threshold) if isinstance(k, ConfigThreshold) else k,
         kernel=_kernel_of(model),
         method=model.method,
@@ -78,6 +80,8 @@ def kernel_estimator_of(config: RunConfig) -> KernelPCA:
         memory=config.resources.memory_bytes,
         random_state=config.seed,
     )
+    threads = config.resources.threads
+    return estimator._parameters(None if threads == "auto" else int(threads))
 
 
 def _kernel_of(model: KernelPCAConfig) -> Kernel:
@@ -115,6 +119,11 @@ def fit_kernel_run(
 ) -> KernelFit:
     """Carry out `plan`."""
     return fit_kernel(source, parameters, plan, keep_rows=keep_rows, progress=progress)
+
+
+def write_model_of(fitted: KernelFit, path: Path) -> None:
+    """Write the model of a fit to the empty directory `path`."""
+    write_kernel_model(fitted.model, path)
 
 
 def bytes_to_write(config: RunConfig, plan: KernelPlan) -> int:

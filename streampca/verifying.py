@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import zarr
 
+from streampca.blas_threads import one_blas_thread
 from streampca.checks import Check, Verification, close
 from streampca.config import RunConfig, load_config
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.memory import allowed_bytes, n_cores
 from streampca.engine.output import read_record
 from streampca.engine.plan import Plan

@@ -6,6 +6,7 @@ thread, so the bits do not depend on how many threads share the tiles.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ FloatArray = NDArray[np.float64]
 @lru_cache(maxsize=4)
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n_threads, thread_name_prefix="streampca-tile")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has no threads but the one that forked
 
 
 def spread(work: Callable[[Any], None], items: Iterable[Any], n_threads: int) -> None:

@@ -43,7 +43,7 @@ class CheckpointDirectory:
     """
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path = path.absolute()
 
     def require_ours(self) -> None:
         """Raise `OutputError` if something stands there that is not a checkpoint of ours."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.blas_threads import one_blas_thread
 from streampca.block import Block
-from streampca.engine.execute import one_blas_thread
 from streampca.engine.memory import n_cores
 from streampca.engine.plan import Plan
 from streampca.krylov import basis_size, block_size

@@ -7,14 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
@@ -131,13 +129,6 @@ class Meter:
 class _Future(Protocol):
     def add_done_callback(self, callback: Callable[[Any], Any]) -> Any: ...
     def result(self) -> LeafResult: ...
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Pin every BLAS of this process to one thread: threads are ours to decide, and the bits depend on their number."""
-    with threadpool_limits(1):
-        yield
 
 
 def accumulate(
@@ -265,21 +256,3 @@ def in_order(plan: Plan, submit: Callable[[Leaf], _Future], first: int = 0) -> I
 
 def _arrived(done: queue.SimpleQueue[int], index: int, _: object) -> None:
     done.put(index)
-
-
-def active_client(source: Source) -> Any:
-    """Return the active `distributed.Client` if there is one and the source can be opened by its workers, else None."""
-    import sys
-
-    if "distributed" not in sys.modules or not source.portable:
-        return None
-    from distributed import get_client
-
-    try:
-        client = get_client()
-    except ValueError:
-        return None
-    from streampca.engine.credentials import give_credentials
-
-    give_credentials(client)
-    return client

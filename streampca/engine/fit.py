@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from streampca.engine.alternatives import with_alternatives, with_time
-from streampca.engine.execute import ProgressCallback, active_client
+from streampca.engine.clients import active_client
+from streampca.engine.execute import ProgressCallback
 from streampca.engine.kinds import require_rows
 from streampca.engine.limits import WorkerLimits, limits_of, spread, tightest
 from streampca.engine.lines import line_of

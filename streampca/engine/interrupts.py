@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ class _Held:
     depth = 0
     asked: StopSignalError | None = None
     pending: StopSignalError | None = None
+    forked_by_main: bool = True
 
 
 def deliver(stop: StopSignalError) -> None:
@@ -35,6 +37,11 @@ def heed() -> None:
         raise _Held.asked
 
 
+def forget() -> None:
+    """Forget a signal that ended a run: the process goes on and may begin another one."""
+    _Held.asked = _Held.pending = None
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold signals back for as long as the block lasts, if it runs in the main thread, where they arrive."""
@@ -49,3 +56,18 @@ def uninterrupted() -> Iterator[None]:
         if not _Held.depth and _Held.pending is not None:
             stop, _Held.pending = _Held.pending, None
             raise stop
+
+
+def _before_fork() -> None:
+    _Held.forked_by_main = threading.current_thread() is threading.main_thread()
+
+
+def _after_fork_in_child() -> None:
+    """Begin without the signals of the parent, and without what its main thread was doing unless that goes on here."""
+    forget()
+    if not _Held.forked_by_main:
+        _Held.depth = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

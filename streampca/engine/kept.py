@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators import Covariance, Integers, Sketch
-from streampca.engine.execute import ProgressCallback, active_client, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.clients import active_client
+from streampca.engine.execute import ProgressCallback
 from streampca.engine.fit import plan_fit
 from streampca.engine.lines import CONTINUED, continued_line_of
 from streampca.engine.parameters import Fit, Parameters
@@ -18,7 +20,17 @@ from streampca.errors import MergeError, ParameterError
 from streampca.models.pca import PCAModel, relative_precision
 from streampca.sources.base import ReadCount, Source
 
-AGREE = ("n_components", "center", "scale", "whiten", "ddof", "missing", "feature_weight", "forgetting")
+AGREE = (
+    "n_components",
+    "center",
+    "scale",
+    "whiten",
+    "ddof",
+    "missing",
+    "missing_scores",
+    "feature_weight",
+    "forgetting",
+)
 """Parameters that enter the state or the model made from it."""
 
 

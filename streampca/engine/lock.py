@@ -45,7 +45,7 @@ class Lock:
     """
 
     def __init__(self, path: Path, run_id: str):
-        self.path, self.run_id = lock_of(path), run_id
+        self.path, self.run_id = lock_of(path.absolute()), run_id
         self.dead: list[str] = []
         """Identifiers of runs that held the lock and died."""
         self._own = _holder(run_id)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from streampca.engine.clients import worker_of_this_task
 from streampca.errors import ParameterError
 
 MEBIBYTE = 2**20
@@ -22,8 +23,11 @@ _SAFE_SHARE = 0.6
 
 
 def available_bytes() -> int:
-    """Return how much memory this process could still take: of the machine, or of its control group if that is less."""
+    """Return how much memory this process could still take: of the machine, of its control group or its Dask worker if that is less."""
     available = int(psutil.virtual_memory().available)
+    limit = getattr(getattr(worker_of_this_task(), "memory_manager", None), "memory_limit", None)
+    if limit:
+        available = min(available, max(0, limit - int(psutil.Process().memory_info().rss)))
     for limit_file, usage_file in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -85,8 +89,10 @@ def give_back_freed_memory() -> None:
 
 
 def n_cores() -> int:
-    """Return the number of cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """Return the number of cores this process may run on; in a Dask task, at most as many as its worker has threads."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    worker = worker_of_this_task()
+    return cores if worker is None else max(1, min(cores, int(worker.state.nthreads)))
 
 
 def as_text(n_bytes: float) -> str:

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +26,6 @@ _CHUNK = r"c(/\d+)*"
 _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
     "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
-    "|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors"
 )
 _STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
 
@@ -59,12 +58,6 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and str(record.get("format", "")).startswith("streampca-") else None
-
-
-def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, Any] | None = None) -> None:
-    """Write the record that says that the output of that kind in the directory `path` is complete, with `more` in it."""
-    record = {"format": f"streampca-{kind}", "run_id": run_id, **(more or {})}
-    write_whole(path / RECORD, [json.dumps(record).encode() + b"\n"])
 
 
 def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
@@ -150,6 +143,7 @@ class Aside:
         figures: dict[str, Any] | None = None,
     ):
         self.figures = figures
+        path = path.absolute()  # the working directory may change while the directory is built
         self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
         self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
         self.part = path.with_name(f"{path.name}.part-{self.run_id}")
@@ -200,10 +194,10 @@ class Aside:
             raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
-        more: dict[str, Any] = {}
+        record: dict[str, Any] = {"format": f"streampca-{self.kind}", "run_id": self.run_id}
         if self.kind == "run":
-            more["figures"] = figures_of(self.part) if self.figures is None else self.figures
-        write_commit_record(self.part, self.kind, self.run_id, more)
+            record["figures"] = figures_of(self.part) if self.figures is None else self.figures
+        write_whole(self.part / RECORD, [json.dumps(record).encode() + b"\n"])
         flush(self.part)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
         old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")

@@ -35,6 +35,8 @@ class Parameters:
     """Divisor of variances is n − ddof."""
     missing: str = "error"
     """What is done with NaN: ``"error"``, ``"drop_rows"``, ``"mean"`` or ``"pairwise"``."""
+    missing_scores: str = "conditional"
+    """Scores of rows with NaN under the last two: ``"conditional"`` or ``"mean"``."""
     sample_weight: NDArray[np.float64] | None = None
     """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
     feature_weight: NDArray[np.float64] | None = None

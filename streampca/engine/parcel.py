@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from threadpoolctl import threadpool_limits
-
+from streampca.blas_threads import one_blas_thread
 from streampca.engine.execute import Task
 from streampca.engine.fold import Growing, LeafResult, LostStateError
 from streampca.engine.leaves import Leaf
@@ -122,7 +121,8 @@ def run_on_worker(
     task = _task_of(body, token, common)
     if wanted == "state":
         _begin_once()
-    result: LeafResult = task(leaf)
+    with one_blas_thread():  # Dask sets it only for processes that it starts itself
+        result: LeafResult = task(leaf)
     if wanted == "state":
         return Growing(result.state, result.count, leaf.index, leaf.index + 1)
     return result if wanted == "result" else None
@@ -152,12 +152,12 @@ def merge_on_worker(body: bytes, branch: Growing, other: Growing, token: str | N
     LostStateError
         If they are not the next leaves.
     """
-    return branch.absorb(_task_of(body, token, common).accumulator, other)
+    with one_blas_thread():
+        return branch.absorb(_task_of(body, token, common).accumulator, other)
 
 
 def _task_of(body: bytes, token: str | None, common: Any) -> Any:
     global _kept
-    threadpool_limits(1)  # for good: a worker has no use for more, and tasks beside this one may run at the same time
     task = _unpacked(body)
     if token is None:
         return task

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance, panel_rows
+from streampca.accumulators.pairwise import Pairwise
 from streampca.engine.leaves import Leaf, count_leaves, leaves_per_branch, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, WORKER_PROCESS_BYTES, as_seconds, as_text
 from streampca.errors import PlanError
 from streampca.krylov import basis_size
+from streampca.models.conditional import scratch_bytes
 from streampca.seeding import generator
 from streampca.solve import uses_krylov
 from streampca.sources.base import Source
@@ -350,7 +352,7 @@ def bytes_to_read(source: Source, rows: int) -> int:
 
 def covariance_memory(
     source: Source,
-    accumulator: Covariance,
+    accumulator: Covariance | Pairwise,
     n_components: int | None,
     rows: int,
     leaves: int,
@@ -367,6 +369,8 @@ def covariance_memory(
     model = 8 * (3 * k * d + 4 * d)
     score = 4 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else 8  # bytes, as `PCAModel.score_dtype`
     scores = leaves * (buffers + 2 * scores_rows * d * score + 6 * rows * k * score) + d * k * score
+    if isinstance(accumulator, Pairwise):
+        scores += leaves * scratch_bytes(k)
     basis = 2 * basis_size(d, k) + 8 * 64 + k  # vectors of the iteration, and of the products in hand
     solve = 8 * d * (basis if uses_krylov(d, k) else 2 * d + 3 * k)
     return {

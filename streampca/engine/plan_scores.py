@@ -10,6 +10,7 @@ from streampca.engine.memory import ALLOWANCE_BYTES, allowed_bytes, as_text, n_c
 from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read
 from streampca.engine.scores_by_features import plan_by_features
 from streampca.errors import PlanError
+from streampca.models.conditional import n_packed, scratch_bytes
 from streampca.models.kernel import KernelModel, panel_rows
 from streampca.models.stored_components import StoredComponents
 
@@ -72,6 +73,10 @@ def plan_scores(
                 width = model.components.width
                 needs["axes"] = leaves * k * width * (24 + score)
                 needs["scores"] = leaves * (2 * max(_SLAB_BYTES, width * score) + rows * k * (6 * score + 16))
+            if not isinstance(model, KernelModel) and model.conditional:
+                needs["conditional means"] = leaves * (scratch_bytes(k) + 2 * max(_SLAB_BYTES, d))
+                if isinstance(model.components, StoredComponents):
+                    needs["conditional means"] += leaves * 8 * rows * n_packed(k)
             found = Plan(
                 solver="scores",
                 reason="rows are projected on components that are there already",

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import refuse_not_finite, work_dtype
 from streampca.accumulators.missing import refuse_infinite
-from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.clients import active_client
+from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import heed, uninterrupted
 from streampca.engine.leaves import Leaf, count_leaves
@@ -21,6 +23,7 @@ from streampca.engine.memory import ALLOWANCE_BYTES
 from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read
 from streampca.errors import NotAvailableError
 from streampca.models.by_slabs import add_scores
+from streampca.models.conditional import add_lost, fill_in_from, n_packed, scratch_bytes
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
 from streampca.sources.base import ReadCount, Source
 
@@ -51,13 +54,15 @@ def _planned(
     source: Source, features: Source, model: PCAModel, work: tuple[int, int, int], allowed: int, process: int
 ) -> Plan:
     (n, d), k, (columns, n_leaves, leaves) = source.shape, len(model.components), work
-    score, width = model.score_dtype(source.dtype).itemsize, _width(model, columns)
+    score, width, per_sample = model.score_dtype(source.dtype).itemsize, _width(model, columns), _per_sample(model)
     buffers = (2 * columns * features.row_bytes if features.buffered else 0) + features.overhead_bytes(columns)
     memory = {
         "process": process + ALLOWANCE_BYTES,
         "blocks": leaves * buffers,
         "axes": leaves * k * width * (24 + score),
-        "scores": (5 * leaves + 2) * 8 * n * k + leaves * 2 * max(SLAB_BYTES, width * score),
+        "scores": (5 * leaves + 2) * 8 * n * per_sample
+        + leaves * 2 * max(SLAB_BYTES, width * score)
+        + _solve_bytes(model),
     }
     return Plan(
         solver="scores",
@@ -86,6 +91,15 @@ def _planned(
     )
 
 
+def _per_sample(model: PCAModel) -> int:
+    """Return how many numbers of each sample are summed over features: scores, and the products that holes take away."""
+    return model.n_components + (n_packed(model.n_components) if model.conditional else 0)
+
+
+def _solve_bytes(model: PCAModel) -> int:
+    return scratch_bytes(model.n_components) if model.conditional else 0
+
+
 def _width(model: PCAModel, columns: int) -> int:
     stored = model.components
     return stored.width if isinstance(stored, StoredComponents) else min(columns, slab_features(len(stored)))
@@ -112,15 +126,19 @@ class PartTask:
 
     def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
         """Project."""
-        scores = np.zeros((self.source.shape[1], len(self.model.components)))
+        k = self.model.n_components
+        sums = np.zeros((self.source.shape[1], _per_sample(self.model)))
+        scores = sums[:, :k]
         total, width = ReadCount(), _width(self.model, self.columns)
         for block, count in read_ahead(self.source, leaf):
             start, end = block.start, block.start + len(block)
             for first in range(start // width * width, end, width):  # at the edges of stored slabs
                 part = slice(max(start, first), min(end, first + width))
-                rows = block.values[part.start - start : part.stop - start].T
+                rows, slab = block.values[part.start - start : part.stop - start].T, self._components(part)
                 with np.errstate(over="ignore", invalid="ignore"):
-                    add_scores(self.model, part, self._components(part), rows, self.dtype, scores)
+                    add_scores(self.model, part, slab, rows, self.dtype, scores)
+                if self.model.conditional and rows.dtype.kind == "f":
+                    add_lost(np.isnan(rows), slab, sums[:, k:])
                 if not np.isfinite(scores).all():
                     self._refuse(rows, part.start)
             total += count
@@ -128,7 +146,7 @@ class PartTask:
                 on_block(block, count)
             if stop is not None and stop.is_set():
                 raise StoppedError
-        return LeafResult(scores, total)
+        return LeafResult(sums, total)
 
     def _components(self, part: slice) -> FloatArray:
         stored = self.model.components
@@ -143,11 +161,14 @@ class PartTask:
 def scores_by_features(
     source: Source, model: PCAModel, plan: Plan, progress: ProgressCallback | None = None
 ) -> tuple[FloatArray, ReadCount]:
-    """Return the scores of all samples without whitening, ``(n_samples, k)``, and what reading by features cost."""
+    """Return the scores of all samples without whitening, ``(n_samples, k)``, and what reading by features cost.
+
+    Samples with missing values have conditional means where the model says so.
+    """
     features = source.by_features()
     features.check()
     record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.extent, progress)
-    scores, count, turn = record.begin(np.zeros((source.shape[0], len(model.components))))
+    scores, count, turn = record.begin(np.zeros((source.shape[0], _per_sample(model))))
     meter.skip(plan, turn, count)
     task = PartTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
     results, whole = execute(task, plan, meter, active_client(source), turn), True
@@ -165,4 +186,7 @@ def scores_by_features(
         if whole:
             record.stopped(turn, scores, count)
         raise
+    if model.conditional:
+        scores, lost = np.ascontiguousarray(scores[:, : model.n_components]), scores[:, model.n_components :]
+        fill_in_from(model, lost, scores)
     return scores, count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -29,13 +30,13 @@ class Scratch:
 
         place = config.get("temporary-directory", None)
         try:
-            self._path = tempfile.mkdtemp(prefix="streampca-", dir=place)
+            self._path = os.path.abspath(tempfile.mkdtemp(prefix="streampca-", dir=place))
         except OSError as error:
             raise OutputError(
                 f"no temporary directory can be made in {place or tempfile.gettempdir()}: {error.strerror or error}: expected a "
                 "directory that can be written to; set Dask's temporary-directory, or TMPDIR, to one"
             ) from error
-        self.remove = weakref.finalize(self, shutil.rmtree, self._path, ignore_errors=True)
+        self.remove = weakref.finalize(self, _remove, self._path, os.getpid())
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +54,12 @@ class Scratch:
     def require(self, n_bytes: int) -> None:
         """Raise `NoSpaceError` unless there is room for `n_bytes`."""
         require_room(self.path, n_bytes)
+
+
+def _remove(path: str, made_by: int) -> None:
+    """Remove the directory unless this is a fork of the process that made it, which may still use it."""
+    if os.getpid() == made_by:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def shares_disk(path: Path) -> bool:

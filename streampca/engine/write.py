@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
+import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +19,9 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out
 from streampca.accumulators.sparse import refuse_stored
-from streampca.engine.execute import Meter, OnBlock, ProgressCallback, active_client, execute, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.clients import active_client
+from streampca.engine.execute import Meter, OnBlock, ProgressCallback, execute
 from streampca.engine.files import flush_one, writing
 from streampca.engine.fold import LeafResult, StoppedError, read_ahead
 from streampca.engine.interrupts import heed, uninterrupted
@@ -34,6 +38,7 @@ from streampca.sources.strict import strict
 from streampca.workspace import borrow
 
 _CHUNK_BYTES = 8 * 2**20
+_ANSWER_SECONDS = 10  # for workers to say whether they can write to the output
 _LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 
 
@@ -96,6 +101,7 @@ def write_scores(
     DataError
         If chunks of the source are missing or damaged.
     """
+    path = path.absolute()  # workers may have another working directory
     source.check()
     if plan.axis == "features" and isinstance(model, PCAModel):
         return _write_by_features(source, model, plan, path, progress)
@@ -112,8 +118,10 @@ def write_scores(
         if record.ledger is not None:  # in the directory of a run: what it had written before it was killed
             shutil.rmtree(path, ignore_errors=True)
         _create(path, model, source, plan.rows_per_block)
+    client = active_client(source)
+    require_writable_by_workers(client, path)
     meter.skip(plan, turn, count)
-    results = execute(ScoreTask(source, model, path), plan, meter, active_client(source), turn)
+    results = execute(ScoreTask(source, model, path), plan, meter, client, turn)
     try:
         # Closed, so that no thread writes when the caller cleans up after an error.
         with one_blas_thread(), closing(results):
@@ -127,6 +135,40 @@ def write_scores(
         record.stopped(turn, None, count)
         raise
     return count
+
+
+def require_writable_by_workers(client: Any, directory: Path) -> None:
+    """Raise `OutputError` if a machine of the workers of `client` cannot write to `directory`; without a client, do nothing.
+
+    One worker of each machine is asked. Those that do not answer within seconds have other work, or are lost, which is found
+    out later.
+    """
+    if client is None:
+        return
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    addresses = {told["host"]: address for address, told in workers.items()}.values()
+    place = str(directory.absolute())
+    asked = {one: client.submit(_why_not_writable, place, workers=[one], pure=False) for one in addresses}
+    end = time.monotonic() + _ANSWER_SECONDS
+    for address, future in asked.items():
+        try:
+            reason = future.result(timeout=max(0.1, end - time.monotonic()))
+        except Exception:  # noqa: BLE001 no answer in time, or the worker was lost
+            reason = None
+        if reason is not None:
+            raise OutputError(
+                f"{directory}: the worker at {address} cannot write there: {reason}; expected a place on a file system that all "
+                "machines of the cluster see under the same path: name one, or ask for no scores (output.scores: false)"
+            )
+
+
+def _why_not_writable(directory: str) -> str | None:
+    """Return why this process cannot make a file in `directory`, None if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return error.strerror or type(error).__name__
 
 
 def _in_small_leaves(plan: Plan) -> Plan:

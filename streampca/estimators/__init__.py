@@ -2,7 +2,6 @@
 
 from streampca.estimators.continuing import merge
 from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.loading import load
-from streampca.estimators.pca import PCA
+from streampca.estimators.pca import PCA, load
 
 __all__ = ["PCA", "KernelPCA", "load", "merge"]

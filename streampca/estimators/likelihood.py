@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import NotAvailableError
+from streampca.models.conditional import patterns_of, posterior
 from streampca.sources.sparse import is_sparse
 
 if TYPE_CHECKING:
@@ -50,12 +51,17 @@ class Likelihood:
         return precision
 
     def score_samples(self, X: Any) -> FloatArray:
-        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,)."""
+        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,).
+
+        For a row with missing values that of its observed values, or with ``missing_scores="mean"`` of the row filled with
+        means; a row without any observed value has 0.
+        """
         self._require_in_memory("score")
         rows = self._validated(X)
         rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64) - self._model.mean
-        if self._model.fill is not None:
-            np.copyto(rows, self._model.fill - self._model.mean, where=np.isnan(rows))
+        missing = np.isnan(rows)
+        if self._model.stand_in is not None:
+            np.copyto(rows, self._model.stand_in - self._model.mean, where=missing)
         if self._model.weights is not None:
             rows *= self._model.weights
         noise, variance = self._floored()
@@ -64,7 +70,26 @@ class Likelihood:
         k, d = self.components_.shape
         logarithm = np.log(variance).sum() + (d - k) * np.log(noise) + d * np.log(2 * np.pi)
         likelihood: FloatArray = -0.5 * (projected**2 @ (1 / variance) + left / noise + logarithm)
+        if self._model.conditional and missing.any():
+            holes = missing.any(axis=1)
+            likelihood[holes] = self._of_observed(rows[holes], missing[holes])
         return likelihood
+
+    def _of_observed(self, rows: FloatArray, missing: NDArray[np.bool_]) -> FloatArray:
+        """Return the log-likelihood of the observed values alone of `rows`, in which others are 0, ``(n_rows,)``."""
+        noise, variance = self._floored()
+        spread, found = np.maximum(variance - noise, 0.0), np.empty(len(rows))
+        for first, members in patterns_of(missing):
+            seen = ~missing[first]
+            axes = self.components_[:, seen]
+            inverse, logarithm = posterior(spread, noise, (axes @ axes.T)[None])
+            projected = rows[members][:, seen] @ axes.T
+            squares = np.einsum("ij,ij->i", rows[members], rows[members])
+            left = np.maximum(squares - np.einsum("ij,jk,ik->i", projected, inverse[0], projected), 0.0)
+            n_seen = int(seen.sum())
+            constant = logarithm[0] + (n_seen - len(axes)) * np.log(noise) + n_seen * np.log(2 * np.pi)
+            found[members] = -0.5 * (left / noise + constant) if n_seen else 0.0
+        return found
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of the rows."""

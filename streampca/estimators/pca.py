@@ -13,20 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine.execute import active_client
+from streampca.engine.clients import active_client, share_credentials
 from streampca.engine.fit import Fit, Parameters, fit, plan_fit
-from streampca.engine.kept import kept_of
+from streampca.engine.kept import AGREE, kept_of
 from streampca.engine.kinds import as_weights
 from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.continuing import Continuing, with_names
+from streampca.estimators.kernel_pca import KernelPCA, loaded_kernel_pca
 from streampca.estimators.likelihood import Likelihood
-from streampca.estimators.persistence import record_of_fitted
+from streampca.models.kernel_store import is_kernel_model, load_kernel_model
 from streampca.models.pca import PCAModel
-from streampca.models.state_store import write_state
-from streampca.models.store import save_model
+from streampca.models.reading import names_of
+from streampca.models.state_store import load_state, write_state
+from streampca.models.store import load_model, save_model
 from streampca.models.stored_components import StoredComponents
 from streampca.sources import Source, open_source
 
@@ -77,8 +79,13 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
     missing : {"error", "drop_rows", "mean", "pairwise"}
         What NaN means. An error; or the row is left out (and has scores of NaN); or the mean of the feature's observed
         values; or, for "pairwise", every covariance is that of the rows in which both features were observed: nothing is
-        made up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``). NaN counts as the mean
-        in `transform` for the last two. Infinity is always an error.
+        made up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``). Infinity is always an error.
+    missing_scores : {"conditional", "mean"}
+        Scores of rows with NaN where `missing` is "mean" or "pairwise", in `transform` and `transform_to`, and what
+        `score_samples` takes such rows for. "conditional": the conditional mean of the scores given the observed features
+        under probabilistic PCA (Tipping & Bishop 1999), without noise the least-squares fit; a k × k system is solved for
+        each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the mean of its feature, which
+        draws scores towards 0.
     feature_weight : array-like, shape (n_features,), optional
         Weights W such as areas (cos latitude), finite and not negative: the matrix that is decomposed is W^½ C W^½, so
         centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
@@ -124,7 +131,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
     n_components_, n_samples_seen_, n_features_in_, numerical_rank_ : int
         The last is how many of the eigenvalues stand above rounding.
     n_passes_, bytes_read_, plan_ : int, int, Plan
-        Readings by `fit`, decoded bytes of them, and what was planned.
+        Readings by `fit`, decoded bytes of them, and what was planned; not there after `load`.
     constant_features_ : array of int
         Indices of features that never vary.
     solver_ : str
@@ -155,6 +162,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         scale: bool = False,
         whiten: bool = False,
         missing: str = "error",
+        missing_scores: str = "conditional",
         feature_weight: ArrayLike | None = None,
         ddof: int = 1,
         forgetting: float = 1.0,
@@ -176,6 +184,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.scale = scale
         self.whiten = whiten
         self.missing = missing
+        self.missing_scores = missing_scores
         self.feature_weight = feature_weight
         self.ddof = ddof
         self.forgetting = forgetting
@@ -292,13 +301,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         check_is_fitted(self)
         kept = self._kept_or_none() if state else None
         beside = None if kept is None else partial(write_state, kept)
-        model, weight = self._model, self._parameters().feature_weight
-        if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
-            raise ModelError(
-                "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
-            )
-        fit = record_of_fitted(self)
-        return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
+        return save_model(with_names(self._model, self), path, overwrite=overwrite, beside=beside)
 
     @property
     def _n_features_out(self) -> int:
@@ -315,6 +318,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """Return the checked parameters of a fit."""
         _require_choice("solver", self.solver, _SOLVERS)
         _require_choice("missing", self.missing, _MISSING)
+        _require_choice("missing_scores", self.missing_scores, ("conditional", "mean"))
         self._require_sketch()
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | Path):
             raise ParameterError(f"checkpoint={self.checkpoint!r}: expected the path of a directory, or None")
@@ -338,6 +342,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             whiten=bool(self.whiten),
             ddof=int(self.ddof),
             missing=self.missing,
+            missing_scores=self.missing_scores,
             feature_weight=as_weights("feature_weight", self.feature_weight),
             forgetting=float(self.forgetting),
             sketch=self.sketch,
@@ -370,10 +375,8 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         number = isinstance(self.tolerance, int | float | np.integer | np.floating) and not isinstance(
             self.tolerance, bool
         )
-        if self.tolerance is not None and not (number and 0 <= self.tolerance < np.inf):
-            raise ParameterError(
-                f"tolerance={self.tolerance!r}: expected a finite number of at least 0, or None for one pass"
-            )
+        if self.tolerance is not None and not (number and self.tolerance >= 0):
+            raise ParameterError(f"tolerance={self.tolerance!r}: expected a number of at least 0, or None for one pass")
 
     def _is_checked_by_sklearn(self, X: Any) -> bool:
         return _is_array_like(X)
@@ -429,6 +432,46 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.error_ = model.certificate
 
 
+def load(path: str | Path) -> PCA | KernelPCA:
+    """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
+
+    With the state, if one was saved, so that `partial_fit` and `merge` go on.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is damaged.
+    """
+    path = Path(path)
+    path = path / "model.zarr" if (path / "model.zarr").is_dir() else path
+    if is_kernel_model(path):
+        return loaded_kernel_pca(load_kernel_model(path))
+    model = load_model(path)
+    kept = load_state(path, model.components.shape[1])
+    estimator = PCA(
+        len(model.components),
+        center=model.center,
+        scale=model.scale is not None,
+        whiten=model.whiten,
+        missing=model.missing,
+        missing_scores=model.missing_scores if model.fill is not None else "conditional",
+        feature_weight=model.feature_weight,
+        ddof=model.ddof,
+    )
+    if kept is not None:
+        if kept.state.n_samples != model.n_samples:
+            raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {kept.state.n_samples}")
+        made_with = {name: getattr(kept.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
+        estimator.set_params(**made_with, random_state=kept.parameters.seed)
+        estimator._kept = kept
+    estimator._set_model(model)
+    estimator.solver_ = model.source.get("solver", "covariance") if kept is None else kept.solver
+    names = names_of(model.source, model.components.shape[1], path)
+    if names is not None:
+        estimator.feature_names_in_ = names
+    return estimator
+
+
 def _is_array_like(X: Any) -> bool:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
     if isinstance(X, np.memmap | str | Path | Source):
@@ -449,7 +492,7 @@ def _is_dask(X: Any) -> bool:
 
 def _lazy_rows(source: Source) -> Any:
     """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
-    active_client(source)  # gives its workers what opens the source
+    share_credentials(source)
     rows = max(1, 2**25 // source.row_bytes)
     return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
 

@@ -132,7 +132,7 @@ class Answer:
         )
         self._say_of_the_rest(said, len(values) - k)
         model = replace(model, certificate=said)
-        return with_missing(model, parameters.missing, state, state.n_left_out, None)
+        return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
 
     def _say_of_the_rest(self, said: dict[str, Any], n_more: int) -> None:
         """Add to the certificate `n_more` directions that no variance was found for.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.models.conditional import add_lost, fill_in_from, n_packed
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents
 
 if TYPE_CHECKING:
@@ -21,8 +22,15 @@ def transform(model: PCAModel, stored: StoredComponents, rows: Any, out: NDArray
     As `PCAModel.transform`, with sums over slabs in float64. Every call reads all components once.
     """
     scores = np.zeros(out.shape)
+    lost = None
+    if model.conditional and isinstance(rows, np.ndarray) and rows.dtype.kind == "f":
+        lost = np.zeros((len(rows), n_packed(model.n_components)))
     for part, slab in stored.slabs():
         add_scores(model, part, slab, rows[:, part], out.dtype, scores)
+        if lost is not None:
+            add_lost(np.isnan(rows[:, part]), slab, lost)
+    if lost is not None:
+        fill_in_from(model, lost, scores)
     if model.whiten:
         scores /= model.deviations
     out[...] = scores
@@ -32,7 +40,7 @@ def transform(model: PCAModel, stored: StoredComponents, rows: Any, out: NDArray
 def add_scores(
     model: PCAModel, features: slice, slab: FloatArray, rows: Any, dtype: np.dtype[Any], scores: FloatArray
 ) -> None:
-    """Add to `scores`, ``(n_rows, k)``, what some features give to them, without whitening.
+    """Add to `scores`, ``(n_rows, k)``, what some features give to them, without whitening and conditional means.
 
     Parameters
     ----------
@@ -58,8 +66,8 @@ def add_scores(
     centre = mean.astype(dtype)
     scores -= (mean - centre) @ axes
     fill = None
-    if model.fill is not None and rows.dtype.kind == dtype.kind:
-        fill = (model.fill[features] - centre).astype(dtype)
+    if model.stand_in is not None and rows.dtype.kind == dtype.kind:
+        fill = (model.stand_in[features] - centre).astype(dtype)
     step = max(1, SLAB_BYTES // (max(1, len(mean)) * dtype.itemsize))
     for start in range(0, len(rows), step):
         own = slice(start, start + step)

@@ -18,6 +18,7 @@ def with_missing(
     state: CovarianceState | PairwiseState | GramReduced | SketchState,
     n_left_out: int,
     clipped: float | None,
+    missing_scores: str = "conditional",
 ) -> PCAModel:
     """Return `model` with what is known of missing values: in its certificate, and for transforming such rows.
 
@@ -33,6 +34,8 @@ def with_missing(
         Rows that were left out.
     clipped : float or None
         Sum of the moduli of negative eigenvalues.
+    missing_scores : {"conditional", "mean"}
+        What scores rows with missing values have.
     """
     if missing == "error":
         return model
@@ -55,4 +58,4 @@ def with_missing(
             f"observed: such a matrix may have negative eigenvalues, which were clipped (sum of moduli: {clipped:.3g}, "
             "counted as variance so that shares add up to one)"
         )
-    return replace(model, missing=missing, fill=state.mean, certificate=said)
+    return replace(model, missing=missing, fill=state.mean, missing_scores=missing_scores, certificate=said)

@@ -14,7 +14,6 @@ from streampca.engine.kept import AGREE, Kept
 from streampca.engine.lines import CONTINUED
 from streampca.engine.parameters import Parameters
 from streampca.errors import ModelError, ParameterError
-from streampca.models.fit_record import without_names
 from streampca.models.reading import open_strictly, read_array, require, require_sealed, write_attributes
 from streampca.models.store import digest, write_array
 from streampca.selection import Threshold
@@ -74,7 +73,7 @@ def write_state(kept: Kept, path: Path) -> None:
             "parameters": {**parameters, "solver": kept.parameters.solver},
             "solver": kept.solver,
             "work_dtype": kept.work_dtype,
-            "source": without_names(kept.source)[0],
+            "source": kept.source,
             "magnified": float(kept.magnified),
             "exact": kept.exact,
             "n_left_out": int(kept.n_left_out),
@@ -169,6 +168,8 @@ def _read(group: zarr.Group, name: str, empty: Any, attributes: dict[str, Any], 
 
 def _parameters(group: zarr.Group, attributes: dict[str, Any], path: Path) -> Parameters:
     plain: dict[str, Any] = dict(attributes["parameters"])
+    if plain.get("missing") in ("mean", "pairwise"):
+        plain.setdefault("missing_scores", "mean")  # of version 0.1
     if isinstance(plain.get("n_components"), dict):
         try:
             plain["n_components"] = Threshold(plain["n_components"]["threshold"])

@@ -6,6 +6,7 @@ that fail. So the options of a store stay in this process, and go to each worker
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from typing import Any
@@ -14,6 +15,11 @@ from streampca.errors import StoreError
 
 _kept: dict[str, Any] = {}
 _lock = threading.Lock()
+
+if hasattr(
+    os, "register_at_fork"
+):  # a thread that holds the lock while another one forks does not exist in the new process
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def keep(value: Any) -> str:

@@ -37,7 +37,7 @@ class ChunkDigests:
     """Digest of all of these."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loaded, (self.place, self.whole)
+        return _loaded, (self.place.absolute(), self.whole)
 
     def require_array(self, metadata: str, grid: tuple[int, ...], label: str) -> None:
         """Raise `DataError` unless the metadata of the array, and the number of its chunks along each axis, are the same."""

@@ -69,7 +69,7 @@ class MappedSource(Source):
         self.portable = path is not None
 
     @classmethod
-    def open(cls, path: Path) -> MappedSource:
+    def open(cls, path: Path, description: str | None = None) -> MappedSource:
         """Open an ``.npy`` file; raise `DataError` if it is not one or holds objects."""
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -77,12 +77,12 @@ class MappedSource(Source):
             raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
         if not isinstance(array, np.memmap):
             raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
-        return cls(array, str(path), path)
+        return cls(array, description or str(path), path.absolute())
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
             raise TypeError("a memory map without a file name cannot be sent to another process")
-        return MappedSource.open, (self.path,)
+        return MappedSource.open, (self.path, self.description)
 
     @property
     def fingerprint(self) -> str:

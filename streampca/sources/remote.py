@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import errno
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class RemoteStore(WrapperStore[Store]):
         self._running: set[asyncio.Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_answered = False
+        self._process = os.getpid()
         self._opened_by = (url, options if reopens else store)
         self._token = keep(self._opened_by) if _holds_secrets(*self._opened_by) else None
 
@@ -133,6 +135,7 @@ class RemoteStore(WrapperStore[Store]):
 
     async def patiently(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what `ask` returns about `key`, repeated while it fails for the moment, unless somebody is in a hurry."""
+        self._reopen_in_a_fork()
         self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, ask))
         self._running.add(work)
         try:
@@ -144,6 +147,16 @@ class RemoteStore(WrapperStore[Store]):
             raise StoreError(f"{shown(self.url)}: {key or 'the listing'}: the reading was stopped") from None
         finally:
             self._running.discard(work)
+
+    def _reopen_in_a_fork(self) -> None:
+        """Open the store anew in a forked process, which cannot use the connections of its parent."""
+        if self._process == os.getpid():
+            return
+        if not self.reopens:
+            raise StoreError(
+                f"{shown(self.url)} was opened before this process was forked: open it again in this process"
+            )
+        self._store, self._process, self._running = open_store(self.url, self.options)._store, os.getpid(), set()
 
     async def _repeatedly(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         for n_asked in range(1, PATIENCE.requests + 1):
@@ -356,6 +369,17 @@ async def _all(keys: AsyncIterator[str]) -> list[str]:
 
 
 _opened: dict[int, Any] = {}
+_of_the_parent: list[Any] = []
+
+
+def _leave_to_the_parent() -> None:
+    """Neither use nor close connections in a forked process: its parent goes on with them."""
+    _of_the_parent.extend(_opened.values())  # closed, too, where they were collected
+    _opened.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 @atexit.register

@@ -59,7 +59,7 @@ class StrictStore(WrapperStore[Store]):
         self.fill, self.most, self.digests, self.follow_symlinks = fill, most, digests, follow_symlinks
         self.stored_bytes = 0
         self._held: OrderedDict[str, Buffer | None] = OrderedDict()
-        self._lock = asyncio.Lock()
+        self._locks: dict[int, asyncio.Lock] = {}  # by process: a fork cannot wait for readers of its parent
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._store, self.fill, self.most, self.digests, self.follow_symlinks)
@@ -128,7 +128,7 @@ class StrictStore(WrapperStore[Store]):
 
     async def _whole(self, key: str, prototype: BufferPrototype) -> Buffer | None:
         """Return a shard of which parts are wanted; the last ones are kept, because more parts will be."""
-        async with self._lock:
+        async with self._locks.setdefault(os.getpid(), asyncio.Lock()):
             if key not in self._held:
                 value = await self.get(key, prototype)
                 while len(self._held) >= _HELD_SHARDS:

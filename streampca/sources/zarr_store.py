@@ -213,7 +213,7 @@ class ZarrSource(Source):
         self.digests, self.follow_symlinks = digests, follow_symlinks
         label = self.label
         require_table(array.shape, np.dtype(array.dtype), label)
-        store = patient(array.store._store if isinstance(array.store, StrictStore) else array.store)
+        store = patient(_at_its_place(array.store._store if isinstance(array.store, StrictStore) else array.store))
         self.dtype, metadata = np.dtype(array.dtype), cast(Any, array.metadata)
         require_readable(metadata, self.dtype.itemsize, label)
         most = most_stored_object(metadata, self.dtype.itemsize)
@@ -434,6 +434,13 @@ class ZarrSource(Source):
             for j in range(spans[1].start // n_columns, -(-spans[1].stop // n_columns)):
                 rows, columns = (slice(k * size, (k + 1) * size) for k, size in ((i, n_rows), (j, n_columns)))
                 yield self.array.metadata.encode_chunk_key((i, j)), rows, columns
+
+
+def _at_its_place(store: Store) -> Store:
+    """Return a local store by its absolute path: workers may have another working directory, and this process may change its own."""
+    if type(store) is not LocalStore or Path(store.root).is_absolute():
+        return store
+    return LocalStore(Path(store.root).absolute(), read_only=store.read_only)
 
 
 async def _list(store: Store, prefix: str) -> list[str]:

@@ -17,8 +17,9 @@ import zarr
 
 from streampca import PCA
 from streampca.accumulators import Covariance
+from streampca.blas_threads import one_blas_thread
 from streampca.block import Block
-from streampca.engine.execute import accumulate, one_blas_thread
+from streampca.engine.execute import accumulate
 from streampca.engine.fit import Parameters, fit, plan_fit
 from streampca.engine.fold import fold
 from streampca.engine.lines import disk_covariance

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
-import distributed
 import numpy as np
 import pytest
 import zarr
@@ -17,6 +19,9 @@ from stores import (
     write_group,
     write_store,
 )
+
+from streampca import PCA
+from streampca.cli import main
 
 GOOD = "source: {path: good.zarr}\noutput: {directory: out, report: false}\n"
 BROKEN_CONFIGURATIONS = [
@@ -67,11 +72,11 @@ def test_a_broken_configuration(call, tmp_path, text, status, words):
     assert picture(tmp_path) == before
 
 
-def test_a_scheduler_that_does_not_answer(call, tmp_path, monkeypatch):
-    client = distributed.Client
-    monkeypatch.setattr(distributed, "Client", lambda address, **_: client(address, timeout="1s"))
-    (tmp_path / "c.yaml").write_text(GOOD + "cluster: {kind: address, address: 'tcp://127.0.0.1:1'}")
-    call.quietly("run", "c.yaml").refused(3, "no scheduler answers at tcp://127.0.0.1:1")
+def test_a_scheduler_that_does_not_answer_is_given_up_after_wait(call, tmp_path):
+    (tmp_path / "c.yaml").write_text(GOOD + "cluster: {kind: address, address: 'tcp://127.0.0.1:1', wait: 1s}")
+    began = time.monotonic()
+    call.quietly("run", "c.yaml").refused(3, "no scheduler answers at tcp://127.0.0.1:1 within 1s")
+    assert time.monotonic() - began < 15  # Dask's own limit is 30 s
     assert not (tmp_path / "out").exists()
 
 
@@ -280,3 +285,30 @@ def test_control_characters_of_names_are_escaped(call, tmp_path):
     group = zarr.open_group(tmp_path / "evil.zarr", mode="w")
     group.create_array("a\x1b[31m\nb", shape=(3, 2, 2), dtype="f8")
     call("inspect", "evil.zarr").refused(5, "a\\x1b[31m")
+
+
+def status_of_main(*arguments):
+    with pytest.raises(SystemExit) as leaving:
+        main([*arguments])
+    return leaving.value.code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_one_command_and_neither_the_next_fit_nor_its_handlers(number, call, tmp_path, monkeypatch):
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    (tmp_path / "job.yaml").write_text(config_text("good.zarr", "out", output="report: false"))
+
+    def fit_when_a_signal_comes(*_, **__):
+        signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streampca.runs.fit", fit_when_a_signal_comes)
+        assert status_of_main("run", "--quiet", "job.yaml") == 128 + number
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+    assert PCA(2).fit("good.zarr").n_components_ == 2
+    assert call.quietly("run", "job.yaml").status == 0
+
+
+def test_a_command_in_a_thread_leaves_signals_to_the_main_thread(call):
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(status_of_main, "inspect", "good.zarr").result(60) == 0

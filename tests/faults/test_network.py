@@ -180,14 +180,11 @@ def test_a_scheduler_with_certificates(tmp_path, store, certificates, encrypted)
 
 
 @pytest.mark.parametrize("how", ["not encrypted", "with another certificate"])
-def test_a_scheduler_with_certificates_speaks_to_nobody_else(
-    tmp_path, store, certificates, encrypted, how, monkeypatch, capsys
-):
-    monkeypatch.setattr("streampca.deploy._CONNECT_SECONDS", 2)
+def test_a_scheduler_with_certificates_speaks_to_nobody_else(tmp_path, store, certificates, encrypted, how, capsys):
     address = encrypted.replace("tls://", "tcp://") if how == "not encrypted" else encrypted
     given = "" if how == "not encrypted" else tls(certificates, "theirs")
-    path = write(tmp_path, f"{{kind: address, address: '{address}', {given}}}")
-    Command(capsys)("run", "--quiet", path).refused(3, f"no scheduler answers at {address}")
+    path = write(tmp_path, f"{{kind: address, address: '{address}', wait: 2s, {given}}}")
+    Command(capsys)("run", "--quiet", path).refused(3, f"no scheduler answers at {address} within 2s")
     assert not (tmp_path / "out").exists()
 
 
@@ -300,12 +297,11 @@ def test_the_job_script_runs_scheduler_workers_and_the_run(tmp_path, store, slur
     assert not list(tmp_path.glob(".streampca-job*"))
 
 
-def test_nobody_answers_and_nobody_comes(tmp_path, store, capsys, monkeypatch):
+def test_nobody_answers_and_nobody_comes(tmp_path, store, capsys):
     from distributed import LocalCluster
 
-    monkeypatch.setattr("streampca.deploy._CONNECT_SECONDS", 2)
     with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50) as cluster:
-        path = write(tmp_path, f"{{kind: address, address: '{cluster.scheduler_address}', wait: 500ms}}")
-        Command(capsys)("run", "--quiet", path).refused(3, "0 of 1 workers came within 500ms: the scheduler has none")
-    Command(capsys)("run", "--quiet", path).refused(3, "no scheduler answers at tcp://127.0.0.1:")
+        path = write(tmp_path, f"{{kind: address, address: '{cluster.scheduler_address}', wait: 3s}}")
+        Command(capsys)("run", "--quiet", path).refused(3, "0 of 1 workers came within 3s: the scheduler has none")
+    Command(capsys)("run", "--quiet", path).refused(3, "no scheduler answers at tcp://127.0.0.1:", "within 3s")
     assert not (tmp_path / "out").exists()

@@ -139,7 +139,7 @@ def test_means_are_filled_in(size: Any, dtype: str, seed: int, storage: Any, far
     rows = with_holes(make_rows(*size, dtype, far, seed), 0.2, seed)
     weights = np.random.default_rng(seed).integers(1, 4, len(rows)) if weigh else None
     with tempfile.TemporaryDirectory() as directory:
-        pca = PCA(1, missing="mean").fit(storage(rows, Path(directory)), sample_weight=weights)
+        pca = PCA(1, missing="mean", missing_scores="mean").fit(storage(rows, Path(directory)), sample_weight=weights)
     values = rows.astype(np.float64)
     if weights is not None:
         values = values.repeat(weights, axis=0)

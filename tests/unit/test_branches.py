@@ -146,7 +146,6 @@ def test_a_leaf_whose_state_stays_is_carried_out_once(monkeypatch: pytest.Monkey
     seceded: list[bool] = []
     monkeypatch.setattr(distributed, "get_worker", Worker)
     monkeypatch.setattr(distributed, "secede", lambda: seceded.append(True))
-    monkeypatch.setattr(parcel, "threadpool_limits", lambda _: None)
     parcel._begun.clear()
     source, plan = open_source(np.ones((1200, 6))), _plan()
     body = dumps(FoldTask(source, Covariance()).for_leaf(plan.leaf(3)))

@@ -198,7 +198,6 @@ class Large:
 @pytest.mark.parametrize("columns", [2, 100_000])
 def test_what_is_large_and_common_goes_to_a_worker_once(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parcel, "_kept", None)
-    monkeypatch.setattr(parcel, "threadpool_limits", lambda _: None)
     source, client = Keyed(), Direct()
     large = Large(np.ones((3, columns)))
     sent = Parcel(client, FoldTask(source, large), "name")

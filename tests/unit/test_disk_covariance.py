@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca.accumulators import Covariance, Integers, TileGrid
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges
+from streampca.blas_threads import one_blas_thread
 from streampca.block import Block
 from streampca.engine import output
-from streampca.engine.execute import one_blas_thread
 from streampca.engine.fit import Fit, fit
 from streampca.engine.lines import covariance, disk_covariance
 from streampca.engine.parameters import Parameters

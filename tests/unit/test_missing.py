@@ -129,7 +129,7 @@ def test_a_float32_mean_far_away_is_filled_in_exactly() -> None:
 
 def test_without_centring_nan_is_the_mean_and_not_zero() -> None:
     rows = holed() + 10
-    pca = PCA(2, missing="mean", center=False).fit(rows)
+    pca = PCA(2, missing="mean", center=False, missing_scores="mean").fit(rows)
     filled = np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
     np.testing.assert_allclose(pca.explained_variance_, np.linalg.eigvalsh(filled.T @ filled / 399)[::-1][:2])
     np.testing.assert_allclose(pca.transform(rows), filled @ pca.components_.T)
@@ -162,7 +162,7 @@ def test_a_run_reports_missing_values(tmp_path: Path, missing: str) -> None:
     np.testing.assert_array_equal(np.isnan(scores).any(axis=1), some if missing == "drop_rows" else False)
     expected = {
         "drop_rows": f"{some.sum()} row(s) with missing values (NaN) were left out; their scores are NaN",
-        "mean": f"{np.isnan(rows).sum()} value(s) are missing (NaN); in scores they count as the mean of their feature",
+        "mean": f"{np.isnan(rows).sum()} value(s) are missing (NaN); scores of such rows are conditional means given what was observed",
     }
     assert expected.get(missing, expected["mean"]) in run.manifest["warnings"]
     assert np.isfinite(np.asarray(zarr.open_array(tmp_path / "run" / "samples.zarr" / "rows")[...])).all()

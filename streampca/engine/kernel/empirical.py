@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.rows import Rows, RowsState
 from streampca.accumulators.tiles import spread
-from streampca.engine.execute import Meter, ProgressCallback, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import Meter, ProgressCallback
 from streampca.engine.kernel.matrix import read_all
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import PAIR_SIDE, KernelPlan, columns_of, pairs_plan

@@ -10,7 +10,8 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.rows import Rows, RowsState
-from streampca.engine.execute import Meter, ProgressCallback, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import Meter, ProgressCallback
 from streampca.engine.kernel.matrix import KernelMatrix, kernel_matrix, read_all
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, pairs_plan

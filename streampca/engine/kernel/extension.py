@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.rows import Rows
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.kernel.landmarks import Landmarks, choose_landmarks, landmark_cost
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, feature_plan

@@ -6,7 +6,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
-from streampca.engine.execute import ProgressCallback, active_client
+from streampca.engine.clients import active_client
+from streampca.engine.execute import ProgressCallback
 from streampca.engine.fit import resources_of, saying_whose_limit
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, figures_of, with_seconds

@@ -17,7 +17,8 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
 from streampca.accumulators.landmarks import LandmarksState
 from streampca.accumulators.rows import Rows
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.kernel.landmarks import Landmarks, chances, choose_landmarks, held_out_draws, landmark_cost
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, feature_plan

@@ -15,7 +15,8 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import Rows
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched, weighted
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.parameters import Fit, Gathered, Parameters
 from streampca.engine.plan import Plan

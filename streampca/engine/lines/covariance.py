@@ -14,7 +14,8 @@ import numpy as np
 from streampca.accumulators import Covariance, CovarianceState, Integers, Joint, Pairwise, PairwiseState, Rows
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.kinds import accumulator_of, as_kept
 from streampca.engine.memory import as_text
 from streampca.engine.parameters import Fit, Gathered, Parameters
@@ -164,4 +165,4 @@ def solve_model(
         if state.weight == reduced.n_samples
         else float(accumulator.divisor(state) + parameters.ddof),  # type: ignore[arg-type]
     )
-    return with_missing(model, parameters.missing, state, n_left_out, clipped)
+    return with_missing(model, parameters.missing, state, n_left_out, clipped, parameters.missing_scores)

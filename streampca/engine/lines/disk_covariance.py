@@ -12,7 +12,8 @@ from streampca.accumulators import Covariance, CovarianceState, Integers, Joint,
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.accumulators.tiles import TileGrid
-from streampca.engine.execute import Progress, ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import Progress, ProgressCallback, accumulate
 from streampca.engine.kinds import accumulator_of, as_kept
 from streampca.engine.leaves import count_leaves
 from streampca.engine.lines import covariance as in_memory

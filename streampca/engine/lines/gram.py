@@ -11,8 +11,9 @@ import numpy as np
 from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, GramReduced, panel_features
 from streampca.accumulators.rows import Rows, RowsState
+from streampca.blas_threads import one_blas_thread
 from streampca.engine.components import ComponentsTask, Found, find_components
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text, give_back_freed_memory
 from streampca.engine.parameters import Fit, Parameters
@@ -253,7 +254,10 @@ def run(
         )
         found = find_components(task, plan, client, progress, scratch)
     model = _model(source, parameters, plan, spectrum, reduced, found, precision)
-    scores = _scores(spectrum, reduced, gram, found)
+    # With holes these are the scores of rows filled with means.
+    scores = None
+    if not model.conditional or (not reduced.n_missing and gram.counted is None):
+        scores = _scores(spectrum, reduced, gram, found)
     kept = RowsState(chosen, found.samples) if len(chosen) else None
     if kept is not None and parameters.missing != "error":
         kept = kept.complete()
@@ -300,7 +304,7 @@ def _model(
         components=found.components,
         orthonormality=found.orthonormality,
     )
-    return with_missing(model, parameters.missing, reduced, 0, None)
+    return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 
 def _scores(spectrum: Spectrum, reduced: GramReduced, gram: Gram, found: Found) -> FloatArray:

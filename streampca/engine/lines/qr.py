@@ -11,7 +11,8 @@ import numpy as np
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import Rows
 from streampca.accumulators.triangle import Factored, Triangle, TriangleState
-from streampca.engine.execute import ProgressCallback, accumulate, one_blas_thread
+from streampca.blas_threads import one_blas_thread
+from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.leaves import count_leaves
 from streampca.engine.memory import ALLOWANCE_BYTES, REPORT_BYTES, as_text
 from streampca.engine.parameters import Fit, Gathered, Parameters

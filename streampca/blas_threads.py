@@ -1,0 +1,115 @@
+"""One BLAS thread for every product, by a limit that all fits of the process share."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+
+class _SharedLimit:
+    """A limit of one thread on every BLAS of the process: the first holder sets it, the last one restores what was there.
+
+    The number of threads of OpenBLAS (pthreads) and of MKL belongs to the process. If each fit set and restored it, the fit
+    that ends first would lift the limit of the others, and the last one would "restore" the limit of an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holders: dict[object, int] = {}
+        """The thread of each holder."""
+        self._originals: dict[str, tuple[Any, int]] = {}
+        """Controller and number of threads of each library before the first holder came, by the path of the library."""
+
+    def acquire(self, holder: object) -> list[tuple[Any, int]]:
+        """Set the limit; return controllers and numbers of threads of libraries that count for each thread by itself."""
+        with self._lock:
+            self._holders[holder] = threading.get_ident()
+            of_this_thread = []
+            # Libraries are looked for each time: scipy's may have been loaded since the first holder came.
+            for library in ThreadpoolController().lib_controllers:
+                if _counts_per_thread(library):
+                    of_this_thread.append((library, library.num_threads))
+                else:
+                    self._originals.setdefault(library.filepath, (library, library.num_threads))
+                _set(library, 1)
+            return of_this_thread
+
+    def release(self, holder: object) -> None:
+        """Give the limit up; the last holder restores the numbers of threads. Does nothing for who is not a holder."""
+        with self._lock:
+            self._holders.pop(holder, None)
+            if not self._holders:
+                self._restore()
+
+    def before_fork(self) -> None:
+        """Let no thread be in the middle of a change while the process is copied."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forget holders whose threads do not exist in this process; without any left, restore what they found."""
+        self._lock = threading.RLock()
+        me = threading.get_ident()
+        self._holders = {holder: thread for holder, thread in self._holders.items() if thread == me}
+        if not self._holders:
+            self._restore()
+
+    def _restore(self) -> None:
+        for library, n_threads in self._originals.values():
+            _set(library, n_threads)
+            _disown(library)
+        self._originals.clear()
+
+
+def _counts_per_thread(library: Any) -> bool:
+    """Tell whether `library` has a number of threads for each thread that calls it, as everything on OpenMP has."""
+    on_openmp = library.internal_api == "openblas" and getattr(library, "threading_layer", None) == "openmp"
+    return library.user_api == "openmp" or on_openmp
+
+
+def _set(library: Any, n_threads: int) -> None:
+    """Set the number of threads of `library`, whichever thread has set it before."""
+    _disown(library)
+    library.set_num_threads(n_threads)
+
+
+def _disown(library: Any) -> None:
+    """Let any thread set the number of threads of `library`: from version 3.8 on threadpoolctl obeys the first one only."""
+    disown = getattr(library, "clear_controlling_thread", None)
+    if disown is not None:
+        disown(force=True)
+
+
+_LIMIT = _SharedLimit()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LIMIT.before_fork,
+        after_in_parent=_LIMIT.after_fork_in_parent,
+        after_in_child=_LIMIT.after_fork_in_child,
+    )
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Pin every BLAS of this process to one thread: the number of threads is ours to choose, and the bits depend on it.
+
+    Any number of threads may be inside at the same time; the numbers of threads that were there before the first came are
+    restored when the last one leaves, also after an exception.
+    """
+    holder, of_this_thread = object(), []
+    try:
+        of_this_thread = _LIMIT.acquire(holder)
+        yield
+    finally:
+        _LIMIT.release(holder)
+        for library, n_threads in of_this_thread:
+            _set(library, n_threads)

@@ -1,0 +1,178 @@
+"""Scores of rows with missing values: their conditional mean given the observed features, under the probabilistic model.
+
+The model of Tipping & Bishop (1999) says that a centred, scaled and weighted row z has the covariance C = V S Vᵀ + σ² I, with
+S = Λ − σ² and components V in columns here. With o the observed and m the missing features, E[z_m | z_o] = C_mo C_oo⁻¹ z_o, so
+that the scores s = Vᵀ z have the conditional mean
+
+    ŝ = b + (I − A) t,   t = S^½ (σ² I + S^½ A S^½)⁻¹ S^½ b,   A = V_oᵀ V_o,   b = V_oᵀ z_o:
+
+a k × k system for each pattern of holes, the same for all rows that share it. Without holes A = I and ŝ = b. Without noise
+(σ² = 0) it is the least-squares fit of the observed features, of smallest norm in S^−½ t where they do not determine it. A
+row without any observed feature has b = 0 and the mean of the prior, ŝ = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from streampca.models.pca import PCAModel
+
+FloatArray = NDArray[np.float64]
+
+_BATCH_VALUES = 2**16
+"""Entries of the k × k matrices that are solved at once."""
+_EPS = float(np.finfo(np.float64).eps)
+_NOISE_FLOOR = 1e-10
+"""Share of the largest S above which σ² makes the system safe for a Cholesky-like solution."""
+
+
+def fill_in(model: PCAModel, rows: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
+    """Turn the scores of rows with NaN, made with 0 in the place of missing values, into conditional means; in place.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Its components are in memory.
+    rows : array, shape (n_rows, n_features)
+        The rows, with NaN for what is missing.
+    scores : array, shape (n_rows, k)
+        Scores V_oᵀ z_o, whitened if the model whitens.
+    """
+    missing = np.isnan(rows)
+    holes = np.flatnonzero(missing.any(axis=1))
+    if not len(holes):
+        return
+    groups = [(holes[first], holes[members]) for first, members in patterns_of(missing[holes])]
+    components = np.asarray(model.components)
+
+    def products(row: int) -> FloatArray:
+        gone = components[:, missing[row]]
+        return gone @ gone.T
+
+    _apply(model, scores, groups, products, whitened=model.whiten)
+
+
+def patterns_of(missing: NDArray[np.bool_]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Return for each pattern of holes the first row that has it and all rows that have it; `missing` is ``(n_rows, d)``."""
+    packed = np.ascontiguousarray(np.packbits(missing, axis=1))
+    whole = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+    _, first, pattern = np.unique(whole, return_index=True, return_inverse=True)
+    ends = np.cumsum(np.bincount(np.ravel(pattern), minlength=len(first)))
+    members = np.split(np.argsort(np.ravel(pattern), kind="stable"), ends[:-1])
+    return [(int(row), own) for row, own in zip(first, members, strict=True)]
+
+
+def fill_in_from(model: PCAModel, lost: FloatArray, scores: NDArray[np.floating]) -> None:
+    """As `fill_in`, for scores without whitening, from the products V_mᵀ V_m of each row, ``(n_rows, k (k + 1) / 2)``.
+
+    For readings by features, in which the patterns of holes are never seen as a whole; see `add_lost`.
+    """
+    holes = np.flatnonzero(lost.any(axis=1))
+    upper = np.triu_indices(model.n_components)
+
+    def products(row: int) -> FloatArray:
+        return _unpacked(lost[row], upper)
+
+    _apply(model, scores, [(int(row), holes[i : i + 1]) for i, row in enumerate(holes)], products, whitened=False)
+
+
+def n_packed(n_components: int) -> int:
+    """Return how many numbers the products of a row are: k (k + 1) / 2."""
+    return n_components * (n_components + 1) // 2
+
+
+def add_lost(missing: NDArray[np.bool_], slab: FloatArray, lost: FloatArray) -> None:
+    """Add to `lost`, ``(n_rows, k (k + 1) / 2)``, the products of the components of missing features.
+
+    Parameters
+    ----------
+    missing : array of bool, shape (n_rows, n_some)
+        Which values are missing.
+    slab : array, shape (k, n_some)
+        Components for these features.
+    """
+    rows = np.flatnonzero(missing.any(axis=1))
+    upper = np.triu_indices(len(slab))
+    for row in rows:
+        gone = slab[:, missing[row]]
+        lost[row] += (gone @ gone.T)[upper]
+
+
+def scratch_bytes(n_components: int) -> int:
+    """Return the scratch memory in bytes that `fill_in` takes beside a mask of the rows: some k × k matrices."""
+    return 8 * (6 * max(_BATCH_VALUES, n_components**2) + 4 * n_components**2)
+
+
+def posterior(
+    spread: FloatArray, noise: float, observed: FloatArray, eps: float = _EPS
+) -> tuple[FloatArray, FloatArray]:
+    """Return S^½ (σ² I + S^½ A S^½)⁻¹ S^½ and the logarithm of the determinant of σ² I + S^½ A S^½, for a stack of A.
+
+    Parameters
+    ----------
+    spread : array, shape (k,)
+        S, not negative.
+    noise : float
+        σ².
+    observed : array, shape (n, k, k)
+        The matrices A.
+    eps : float
+        Relative rounding of the scores: where there is next to no noise, directions of which the observed features show
+        less than 4 k eps of the largest variance count as not observed.
+    """
+    root = np.sqrt(spread)
+    largest = float(spread.max(initial=0.0))
+    if largest == 0:
+        return np.zeros_like(observed), np.full(len(observed), len(spread) * np.log(max(noise, np.finfo(float).tiny)))
+    # Relative to the largest variance, so that nothing leaves the range of float64.
+    unit, own = root / np.sqrt(largest), noise / largest
+    system = unit[:, None] * observed * unit
+    system.reshape(len(system), -1)[:, :: len(unit) + 1] += own
+    with np.errstate(divide="ignore"):
+        if own > _NOISE_FLOOR:
+            inverse = np.linalg.inv(system)
+            logarithm = np.linalg.slogdet(system)[1]
+        else:
+            values, vectors = np.linalg.eigh(system)
+            floor = 4 * len(unit) * eps
+            inverted = np.divide(1.0, values, out=np.zeros_like(values), where=values > floor)
+            inverse = (vectors * inverted[:, None]) @ vectors.transpose(0, 2, 1)
+            logarithm = np.log(np.maximum(values, floor)).sum(axis=1)
+    return unit[:, None] * inverse * unit, logarithm + len(unit) * np.log(largest)
+
+
+def _apply(
+    model: PCAModel,
+    scores: NDArray[np.floating],
+    groups: list[tuple[int, NDArray[np.int64]]],
+    products: Callable[[int], FloatArray],
+    *,
+    whitened: bool,
+) -> None:
+    """Apply the map of each of `groups`, a row with its pattern of holes and all rows with it, to the scores of its rows."""
+    k, eps = model.n_components, float(np.finfo(scores.dtype).eps)
+    spread = np.maximum(np.asarray(model.explained_variance, dtype=np.float64) - model.noise_variance, 0.0)
+    back = np.where(np.isfinite(model.deviations), model.deviations, 0.0) if whitened else np.ones(k)
+    ahead = np.divide(1.0, back, out=np.zeros(k), where=back > 0)
+    size = max(1, _BATCH_VALUES // k**2)
+    for start in range(0, len(groups), size):
+        batch = groups[start : start + size]
+        lost = np.stack([products(row) for row, _ in batch])
+        inverse, _ = posterior(spread, model.noise_variance, np.eye(k) - lost, eps)
+        for (_, rows), own in zip(batch, np.eye(k) + lost @ inverse, strict=True):
+            # A product for each row, so that its bits do not depend on the rows beside it.
+            made = np.matmul(own, (scores[rows] * back)[:, :, None])[:, :, 0]
+            scores[rows] = made * ahead
+
+
+def _unpacked(numbers: FloatArray, upper: tuple[NDArray[np.int64], NDArray[np.int64]]) -> FloatArray:
+    k = int(upper[0][-1]) + 1
+    matrix = np.zeros((k, k))
+    matrix[upper] = numbers
+    matrix.T[upper] = numbers
+    return matrix

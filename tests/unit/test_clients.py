@@ -1,0 +1,125 @@
+"""Which cluster a fit uses: none that it would wait for in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, LocalCluster, worker_client
+from numpy.typing import NDArray
+
+from streampca import PCA, KernelPCA
+from streampca.engine import memory
+from streampca.engine.clients import active_client
+from streampca.errors import ClusterError
+from streampca.sources import open_source
+
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One worker of one thread in this process, so that whoever holds the thread waits for ever for another task."""
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="3GiB"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("clients") / "rows.zarr"
+    store = zarr.create_array(place, shape=(2000, 10), chunks=(250, 10), dtype="f8")
+    store[...] = np.random.default_rng(0).standard_normal((2000, 10)) * np.linspace(3, 1, 10)
+    return str(place)
+
+
+@pytest.fixture(scope="module")
+def expected(path: str) -> NDArray[np.float64]:
+    return _fit(path)
+
+
+def _fit(path: str) -> NDArray[np.float64]:
+    return PCA(3).fit(path).components_
+
+
+def _fit_and_more(path: str, place: Path) -> tuple[NDArray[np.float64], bool, int]:
+    """Fit, write scores and fit a kernel; return components, whether a cluster was used, and the cores of a plan."""
+    pca = PCA(3).fit(path)
+    pca.transform_to(path, place / "scores.zarr")
+    KernelPCA(2, method="nystrom", n_landmarks=20).fit(path)
+    return pca.components_, active_client(open_source(path)) is not None, memory.n_cores()
+
+
+def test_a_fit_in_a_task_runs_on_threads_of_its_worker(
+    cluster: LocalCluster, path: str, expected: Any, tmp_path: Path
+) -> None:
+    with Client(cluster) as client:
+        components, on_cluster, n_cores = client.submit(_fit_and_more, path, tmp_path).result(SECONDS)
+    assert np.array_equal(components, expected)
+    assert (on_cluster, n_cores) == (False, 1)
+
+
+def test_a_fit_in_a_task_that_gave_its_thread_up_runs_on_the_cluster(
+    cluster: LocalCluster, path: str, expected: Any, tmp_path: Path
+) -> None:
+    def task() -> Any:
+        with worker_client():
+            return _fit_and_more(path, tmp_path)
+
+    with Client(cluster) as client:
+        components, on_cluster, _ = client.submit(task).result(SECONDS)
+    assert np.array_equal(components, expected)
+    assert on_cluster
+
+
+def test_memory_in_a_task_is_that_of_its_worker(cluster: LocalCluster) -> None:
+    with Client(cluster) as client:
+        assert client.submit(memory.available_bytes).result(SECONDS) < 3 * 2**30
+
+
+def test_a_fit_in_a_running_loop_uses_a_synchronous_client(
+    cluster: LocalCluster, path: str, expected: Any, tmp_path: Path
+) -> None:
+    async def cell() -> Any:  # of a notebook
+        return _fit_and_more(path, tmp_path)
+
+    with Client(cluster):
+        components, on_cluster, _ = asyncio.run(asyncio.wait_for(cell(), SECONDS))
+    assert np.array_equal(components, expected)
+    assert on_cluster
+
+
+def test_a_fit_in_the_loop_of_an_asynchronous_client_is_refused_and_runs_in_another_thread(
+    path: str, expected: Any, tmp_path: Path
+) -> None:
+    async def program() -> Any:
+        cluster = LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", asynchronous=True
+        )
+        async with cluster, Client(cluster, asynchronous=True):
+            with pytest.raises(ClusterError, match=r"await asyncio.to_thread\(pca.fit, X\)"):
+                PCA(3).fit(path)
+            with pytest.raises(ClusterError, match="asynchronous"):
+                KernelPCA(3).fit(path)
+            assert PCA(3).fit(path_in_memory).n_components_ == 3  # stays in this process anyway
+            assert PCA(3).fit(path_in_memory).transform(path).shape == (2000, 3)  # lazy
+            return await asyncio.wait_for(asyncio.to_thread(_fit_and_more, path, tmp_path), SECONDS)
+
+    path_in_memory = zarr.open_array(path, mode="r")[...]
+    components, on_cluster, _ = asyncio.run(program())
+    assert np.array_equal(components, expected)
+    assert on_cluster
+
+
+def test_a_fit_in_a_coroutine_on_a_worker_is_refused(cluster: LocalCluster, path: str) -> None:
+    async def task() -> Any:
+        return _fit(path)
+
+    with Client(cluster) as client, pytest.raises(ClusterError, match="asynchronous"):
+        client.submit(task).result(SECONDS)
