@@ -7,6 +7,7 @@ from typing import Any
 
 from streampca.engine.output import read_record
 from streampca.errors import DataError
+from streampca.models.reading import format_of
 from streampca.outcome import accuracy
 
 
@@ -22,9 +23,9 @@ def inspect_path(path: str) -> dict[str, Any]:
     record = read_record(place) if place.is_dir() else None
     if record is not None and record["format"] == "streampca-run":
         return _of_run(place)
-    if place.is_dir() and _format_of(place) == "streampca-model":
+    if place.is_dir() and format_of(place) == "streampca-model":
         return _of_model(place)
-    if place.is_dir() and _format_of(place) == "streampca-scores":
+    if place.is_dir() and format_of(place) == "streampca-scores":
         return {
             "kind": "scores",
             "complete": record is not None or read_record(place.parent) is not None,
@@ -55,15 +56,6 @@ def _of_checkpoint(place: Path) -> dict[str, Any]:
         "attempts": found["attempts"] if found else 0,
         "damaged": damaged,
     }
-
-
-def _format_of(place: Path) -> str | None:
-    try:
-        from streampca.sources.metadata import read_document
-
-        return str(read_document(place / "zarr.json")["attributes"]["format"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _of_run(place: Path) -> dict[str, Any]:

@@ -31,12 +31,22 @@ from streampca.engine.kinds import as_weights
 from streampca.engine.ledger import Ledger, Terms, ledger_in_use
 from streampca.engine.lock import Lock, lock_of
 from streampca.engine.memory import peak_bytes
-from streampca.engine.output import Aside, require_apart, require_replaceable, require_room, tidy_after
+from streampca.engine.output import (
+    Aside,
+    require_apart,
+    require_replaceable,
+    require_room,
+    tidy_after,
+    write_commit_record,
+)
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.engine.scratch import shares_disk
 from streampca.engine.write import require_writable_by_workers, write_known_scores, write_scores
 from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputError
+from streampca.estimators import PCA, KernelPCA, load
+from streampca.estimators.persistence import record_of
+from streampca.models.kernel_store import write_kernel_model
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
 from streampca.resuming import (
@@ -57,7 +67,6 @@ from streampca.sources.vector import read_vector
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
-    from streampca.estimators import PCA, KernelPCA
 
 AnyParameters = Parameters | KernelParameters
 AnyFit = Fit | KernelFit
@@ -75,8 +84,6 @@ class Run:
     @property
     def model(self) -> PCA | KernelPCA:
         """Return the fitted estimator, read from the directory."""
-        from streampca.estimators import load
-
         return load(self.directory)
 
 
@@ -217,9 +224,10 @@ def _carry_out(
         except NotFiniteError as error:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
         (part / "model.zarr").mkdir()
-        _write_model(fitted, part / "model.zarr")
+        _write_model(config, fitted, part / "model.zarr")
         if config.output.state:
             _write_state(fitted, parameters, part / "model.zarr")
+        write_commit_record(part / "model.zarr", "model", run_id)  # so that it can be copied out of the run
         if fitted.samples is not None:
             _write_samples(fitted.samples, part / "samples.zarr")
         scored = time.perf_counter()
@@ -243,11 +251,15 @@ def _fit(
     return fit(source, parameters, plan, keep_rows=keep_rows, progress=progress)
 
 
-def _write_model(fitted: AnyFit, path: Path) -> None:
+def _write_model(config: RunConfig, fitted: AnyFit, path: Path) -> None:
+    n_passes = fitted.plan.passes if fitted.n_passes is None else fitted.n_passes
+    figures: dict[str, Any] = {"plan": fitted.plan, "n_passes": n_passes, "bytes_read": fitted.count.bytes}
     if isinstance(fitted, KernelFit):
-        runs_kernel.write_model_of(fitted, path)
+        record = record_of(runs_kernel.kernel_estimator_of(config), **figures)
+        write_kernel_model(fitted.model, path, fit=record)
     else:
-        write_model(fitted.model, path)
+        record = record_of(_estimator_of(config, fitted.model.feature_weight), **figures)
+        write_model(fitted.model, path, record)
 
 
 def _bytes_to_write(config: RunConfig, plan: Plan) -> int:
@@ -323,20 +335,28 @@ def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
 
 def parameters_of(config: RunConfig) -> AnyParameters:
     """Return the parameters of the fit that `config` asks for; raise `NotAvailableError` for what is not carried out yet."""
-    from streampca.estimators import PCA
+    if config.model.kind != "pca":
+        return runs_kernel.kernel_parameters_of(config)
+    threads = config.resources.threads
+    weights = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
+    estimator = _estimator_of(config, _weights_of(config, "feature_weight"))
+    return replace(estimator._parameters(None if threads == "auto" else int(threads)), sample_weight=weights)
 
+
+def _estimator_of(config: RunConfig, feature_weight: NDArray[Any] | None) -> PCA:
+    """Return the estimator that `config` describes, not fitted."""
     model = config.model
     if model.kind != "pca":
-        return runs_kernel.kernel_parameters_of(config)
+        raise ConfigError(f"model.kind: {model.kind}: expected pca")
     n_components = model.n_components
-    estimator = PCA(
+    return PCA(
         Threshold(n_components.threshold) if isinstance(n_components, ConfigThreshold) else n_components,
         solver=model.solver,
         center=config.preprocess.center,
         scale=config.preprocess.scale,
         missing=config.preprocess.missing,
         missing_scores=config.preprocess.missing_scores,
-        feature_weight=_weights_of(config, "feature_weight"),
+        feature_weight=feature_weight,
         whiten=model.whiten,
         ddof=model.ddof,
         forgetting=model.forgetting,
@@ -350,9 +370,6 @@ def parameters_of(config: RunConfig) -> AnyParameters:
         memory=config.resources.memory_bytes,
         random_state=config.seed,
     )
-    threads = config.resources.threads
-    weights = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
-    return replace(estimator._parameters(None if threads == "auto" else int(threads)), sample_weight=weights)
 
 
 def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from streampca.engine.kernel.fit import fit_kernel, plan_kernel
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan
 from streampca.errors import ConfigError, NotAvailableError
-from streampca.models.kernel_store import write_kernel_model
+from streampca.estimators import KernelPCA
 from streampca.selection import Threshold
 from streampca.sources import Source
 
@@ -27,11 +26,11 @@ __all__ = [
     "KernelParameters",
     "bytes_to_write",
     "fit_kernel_run",
+    "kernel_estimator_of",
     "kernel_parameters_of",
     "kernel_result",
     "kernel_warnings",
     "plan_kernel_run",
-    "write_model_of",
 ]
 
 
@@ -45,11 +44,7 @@ def kernel_parameters_of(config: RunConfig) -> KernelParameters:
     ConfigError
         For a state, which kernel PCA does not keep.
     """
-    from streampca.estimators import KernelPCA
-
-    model, preprocess = config.model, config.preprocess
-    if not isinstance(model, KernelPCAConfig):
-        raise ConfigError(f"model.kind: {model.kind}: expected kernel_pca")
+    preprocess = config.preprocess
     for key, default in (
         ("scale", False),
         ("missing", "error"),
@@ -63,8 +58,17 @@ def kernel_parameters_of(config: RunConfig) -> KernelParameters:
             )
     if config.output.state:
         raise ConfigError("output.state: true, but kernel PCA keeps no state: set output.state: false")
+    threads = config.resources.threads
+    return kernel_estimator_of(config)._parameters(None if threads == "auto" else int(threads))
+
+
+def kernel_estimator_of(config: RunConfig) -> KernelPCA:
+    """Return the estimator that `config` describes, not fitted."""
+    model, preprocess = config.model, config.preprocess
+    if not isinstance(model, KernelPCAConfig):
+        raise ConfigError(f"model.kind: {model.kind}: expected kernel_pca")
     k, sampling = model.n_components, model.sampling
-    estimator = KernelPCA(
+    return KernelPCA(
         Threshold(k.threshold) if isinstance(k, ConfigThreshold) else k,
         kernel=_kernel_of(model),
         method=model.method,
@@ -80,8 +84,6 @@ def kernel_parameters_of(config: RunConfig) -> KernelParameters:
         memory=config.resources.memory_bytes,
         random_state=config.seed,
     )
-    threads = config.resources.threads
-    return estimator._parameters(None if threads == "auto" else int(threads))
 
 
 def _kernel_of(model: KernelPCAConfig) -> Kernel:
@@ -119,11 +121,6 @@ def fit_kernel_run(
 ) -> KernelFit:
     """Carry out `plan`."""
     return fit_kernel(source, parameters, plan, keep_rows=keep_rows, progress=progress)
-
-
-def write_model_of(fitted: KernelFit, path: Path) -> None:
-    """Write the model of a fit to the empty directory `path`."""
-    write_kernel_model(fitted.model, path)
 
 
 def bytes_to_write(config: RunConfig, plan: KernelPlan) -> int:

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +26,7 @@ _CHUNK = r"c(/\d+)*"
 _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
     "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
+    "|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors"
 )
 _STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
 
@@ -58,6 +59,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and str(record.get("format", "")).startswith("streampca-") else None
+
+
+def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, Any] | None = None) -> None:
+    """Write the record that says that the output of that kind in the directory `path` is complete, with `more` in it."""
+    record = {"format": f"streampca-{kind}", "run_id": run_id, **(more or {})}
+    write_whole(path / RECORD, [json.dumps(record).encode() + b"\n"])
 
 
 def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
@@ -194,10 +201,10 @@ class Aside:
             raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
-        record: dict[str, Any] = {"format": f"streampca-{self.kind}", "run_id": self.run_id}
+        more: dict[str, Any] = {}
         if self.kind == "run":
-            record["figures"] = figures_of(self.part) if self.figures is None else self.figures
-        write_whole(self.part / RECORD, [json.dumps(record).encode() + b"\n"])
+            more["figures"] = figures_of(self.part) if self.figures is None else self.figures
+        write_commit_record(self.part, self.kind, self.run_id, more)
         flush(self.part)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
         old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")

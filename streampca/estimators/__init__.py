@@ -2,6 +2,7 @@
 
 from streampca.estimators.continuing import merge
 from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.pca import PCA, load
+from streampca.estimators.loading import load
+from streampca.estimators.pca import PCA
 
 __all__ = ["PCA", "KernelPCA", "load", "merge"]

@@ -206,7 +206,7 @@ def merge(models: Sequence[PCA]) -> PCA:
 
 def merge_saved(paths: Sequence[Path]) -> PCA:
     """Return the merged model of the models or runs at `paths`; two of their states are in memory at a time."""
-    from streampca.estimators.pca import load
+    from streampca.estimators.loading import load
 
     places = [path.resolve() for path in paths]
     twice = [str(path) for path, place in zip(paths, places, strict=True) if places.count(place) > 1]

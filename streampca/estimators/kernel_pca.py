@@ -18,6 +18,7 @@ from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ParameterError
+from streampca.estimators.persistence import record_of_fitted
 from streampca.models.kernel import KernelModel
 from streampca.models.kernel_store import save_kernel_model
 from streampca.sources import Source, open_source
@@ -86,7 +87,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         The rows that new rows are compared with, and their row numbers; None where landmarks were given as rows.
     n_components_, n_samples_seen_, n_features_in_ : int
     method_, sampling_, plan_, n_passes_, bytes_read_
-        What ran, what was planned, readings by `fit` and decoded bytes of them; the last three are not there after `load`.
+        What ran, what was planned, readings by `fit` and decoded bytes of them.
     kernel_ : Kernel
         The kernel with every parameter settled.
     error_ : dict
@@ -270,10 +271,11 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         a model of ours, or is one and `overwrite` is not set.
         """
         check_is_fitted(self)
+        self._parameters()  # checks them
         names = self.__dict__.get("feature_names_in_")
-        return save_kernel_model(
-            self._model, path, overwrite=overwrite, feature_names=None if names is None else [str(n) for n in names]
-        )
+        names = None if names is None else [str(name) for name in names]
+        fit = record_of_fitted(self)
+        return save_kernel_model(self._model, path, overwrite=overwrite, feature_names=names, fit=fit)
 
     @property
     def _n_features_out(self) -> int:
@@ -382,24 +384,6 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.n_samples_seen_ = model.n_samples
         self.n_features_in_ = model.n_features
         self.error_ = model.certificate
-
-
-def loaded_kernel_pca(model: KernelModel) -> KernelPCA:
-    """Return the fitted estimator of a model that was read from a store."""
-    estimator = KernelPCA(
-        model.n_components,
-        kernel=model.kernel,
-        method=model.method,
-        n_landmarks=len(model.landmarks),
-        sampling=model.sampling if model.sampling in SAMPLINGS else "auto",
-        center=model.center,
-        fit_inverse_transform=model.way_back is not None,
-    )
-    estimator._set_model(model)
-    names = model.source.get("feature_names")
-    if isinstance(names, list):
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    return estimator
 
 
 def _require_whole(name: str, value: Any, least: int | None) -> None:

@@ -15,20 +15,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.engine.clients import active_client, share_credentials
 from streampca.engine.fit import Fit, Parameters, fit, plan_fit
-from streampca.engine.kept import AGREE, kept_of
+from streampca.engine.kept import kept_of
 from streampca.engine.kinds import as_weights
 from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.continuing import Continuing, with_names
-from streampca.estimators.kernel_pca import KernelPCA, loaded_kernel_pca
 from streampca.estimators.likelihood import Likelihood
-from streampca.models.kernel_store import is_kernel_model, load_kernel_model
+from streampca.estimators.persistence import record_of_fitted
 from streampca.models.pca import PCAModel
-from streampca.models.reading import names_of
-from streampca.models.state_store import load_state, write_state
-from streampca.models.store import load_model, save_model
+from streampca.models.state_store import write_state
+from streampca.models.store import save_model
 from streampca.models.stored_components import StoredComponents
 from streampca.sources import Source, open_source
 
@@ -131,7 +129,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
     n_components_, n_samples_seen_, n_features_in_, numerical_rank_ : int
         The last is how many of the eigenvalues stand above rounding.
     n_passes_, bytes_read_, plan_ : int, int, Plan
-        Readings by `fit`, decoded bytes of them, and what was planned; not there after `load`.
+        Readings by `fit`, decoded bytes of them, and what was planned.
     constant_features_ : array of int
         Indices of features that never vary.
     solver_ : str
@@ -301,7 +299,13 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         check_is_fitted(self)
         kept = self._kept_or_none() if state else None
         beside = None if kept is None else partial(write_state, kept)
-        return save_model(with_names(self._model, self), path, overwrite=overwrite, beside=beside)
+        model, weight = self._model, self._parameters().feature_weight
+        if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
+            raise ModelError(
+                "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
+            )
+        fit = record_of_fitted(self)
+        return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
 
     @property
     def _n_features_out(self) -> int:
@@ -375,8 +379,10 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         number = isinstance(self.tolerance, int | float | np.integer | np.floating) and not isinstance(
             self.tolerance, bool
         )
-        if self.tolerance is not None and not (number and self.tolerance >= 0):
-            raise ParameterError(f"tolerance={self.tolerance!r}: expected a number of at least 0, or None for one pass")
+        if self.tolerance is not None and not (number and 0 <= self.tolerance < np.inf):
+            raise ParameterError(
+                f"tolerance={self.tolerance!r}: expected a finite number of at least 0, or None for one pass"
+            )
 
     def _is_checked_by_sklearn(self, X: Any) -> bool:
         return _is_array_like(X)
@@ -430,46 +436,6 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.numerical_rank_ = model.numerical_rank
         self.constant_features_ = model.constant_features
         self.error_ = model.certificate
-
-
-def load(path: str | Path) -> PCA | KernelPCA:
-    """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
-
-    With the state, if one was saved, so that `partial_fit` and `merge` go on.
-
-    Raises
-    ------
-    ModelError
-        If there is none, or it is damaged.
-    """
-    path = Path(path)
-    path = path / "model.zarr" if (path / "model.zarr").is_dir() else path
-    if is_kernel_model(path):
-        return loaded_kernel_pca(load_kernel_model(path))
-    model = load_model(path)
-    kept = load_state(path, model.components.shape[1])
-    estimator = PCA(
-        len(model.components),
-        center=model.center,
-        scale=model.scale is not None,
-        whiten=model.whiten,
-        missing=model.missing,
-        missing_scores=model.missing_scores if model.fill is not None else "conditional",
-        feature_weight=model.feature_weight,
-        ddof=model.ddof,
-    )
-    if kept is not None:
-        if kept.state.n_samples != model.n_samples:
-            raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {kept.state.n_samples}")
-        made_with = {name: getattr(kept.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
-        estimator.set_params(**made_with, random_state=kept.parameters.seed)
-        estimator._kept = kept
-    estimator._set_model(model)
-    estimator.solver_ = model.source.get("solver", "covariance") if kept is None else kept.solver
-    names = names_of(model.source, model.components.shape[1], path)
-    if names is not None:
-        estimator.feature_names_in_ = names
-    return estimator
 
 
 def _is_array_like(X: Any) -> bool:

@@ -15,7 +15,7 @@ from zarr.storage import LocalStore
 
 from streampca.engine.memory import as_text, available_bytes
 from streampca.errors import ModelError, StreamPCAError
-from streampca.sources.metadata import require_readable
+from streampca.sources.metadata import read_document, require_document, require_readable
 from streampca.sources.strict import StrictStore, read_whole
 
 SEAL = "seal"
@@ -27,6 +27,14 @@ def open_strictly(path: Path) -> zarr.Group:
     """Return the group at `path`, to be read; arrays are found by their own metadata, and no link leaves it."""
     store = StrictStore(LocalStore(path, read_only=True))
     return zarr.open_group(store, mode="r", use_consolidated=False)
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that the attributes of the zarr group at `path` name, None if there is no such group."""
+    try:
+        return str(read_document(path / "zarr.json")["attributes"]["format"])
+    except (OSError, StreamPCAError, ValueError, KeyError, TypeError):
+        return None
 
 
 def in_short(words: str) -> str:
@@ -50,9 +58,17 @@ def require_sealed(attributes: dict[str, Any], path: Path) -> None:
 
 
 def write_attributes(group: zarr.Group, attributes: dict[str, Any]) -> None:
-    """Write the attributes of a new group, and their SHA-256 beside them."""
-    plain = json.loads(json.dumps(attributes))
-    group.attrs.update({**plain, SEAL: seal_of(plain)})
+    """Write the attributes of a new group, and their SHA-256 beside them; `ModelError` if they could not be read again."""
+    try:
+        plain = json.loads(json.dumps(attributes, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"its attributes cannot be written as JSON: {error}") from error
+    whole = {**plain, SEAL: seal_of(plain)}
+    try:  # as zarr writes them, within the document of the group
+        require_document(json.dumps({"attributes": whole}, indent=2).encode(), "zarr.json")
+    except StreamPCAError as error:
+        raise ModelError(f"its attributes could not be read again: {error}") from error
+    group.attrs.update(whole)
 
 
 def seal_of(attributes: dict[str, Any]) -> str:
@@ -61,7 +77,7 @@ def seal_of(attributes: dict[str, Any]) -> str:
 
 
 def read_array(array: Any, kind: str, label: str) -> NDArray[Any]:
-    """Return all of an array of a model, of dtypes of `kind`, as numpy has it.
+    """Return all of an array of a model, of a dtype whose kind is in `kind`, as numpy has it.
 
     Raises
     ------
@@ -79,9 +95,9 @@ def read_array(array: Any, kind: str, label: str) -> NDArray[Any]:
 
 
 def require_array(array: Any, kind: str, label: str, *, in_memory: bool = True) -> None:
-    """Raise `ModelError` unless `array` is one, of dtypes of `kind`, of sizes that can be, and fits `in_memory`."""
+    """Raise `ModelError` unless `array` is one, of a dtype of `kind`, of sizes that can be, and fits `in_memory`."""
     dtype = np.dtype(array.dtype) if isinstance(array, zarr.Array) else None
-    if dtype is None or dtype.kind != kind or (kind == "f" and dtype.itemsize not in (4, 8)):
+    if dtype is None or dtype.kind not in kind or (dtype.kind == "f" and dtype.itemsize not in (4, 8)):
         raise ModelError(f"{label} is not an array of the right type: found {dtype or 'none'}")
     try:
         require_readable(array.metadata, dtype.itemsize, label, most_chunks=_MOST_CHUNKS)

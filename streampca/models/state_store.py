@@ -14,6 +14,7 @@ from streampca.engine.kept import AGREE, Kept
 from streampca.engine.lines import CONTINUED
 from streampca.engine.parameters import Parameters
 from streampca.errors import ModelError, ParameterError
+from streampca.models.fit_record import without_names
 from streampca.models.reading import open_strictly, read_array, require, require_sealed, write_attributes
 from streampca.models.store import digest, write_array
 from streampca.selection import Threshold
@@ -73,7 +74,7 @@ def write_state(kept: Kept, path: Path) -> None:
             "parameters": {**parameters, "solver": kept.parameters.solver},
             "solver": kept.solver,
             "work_dtype": kept.work_dtype,
-            "source": kept.source,
+            "source": without_names(kept.source)[0],
             "magnified": float(kept.magnified),
             "exact": kept.exact,
             "n_left_out": int(kept.n_left_out),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from streampca.engine.memory import available_bytes
 from streampca.engine.output import Aside
 from streampca.errors import ModelError
+from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
+from streampca.models.fit_record import FitRecord, arrays_of_names, names_from, record_from, without_names
 from streampca.models.pca import PCAModel
 from streampca.models.reading import (
     names_of,
@@ -25,16 +28,33 @@ from streampca.models.reading import (
     require_sealed,
     write_attributes,
 )
-from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, slabs_of, survey
+from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
+from streampca.models.validity import require_valid
 
 FORMAT = "streampca-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_VERSIONS = (1, 2)
+"""Versions that are read: 1 is that of streampca 0.1, which has no record of the fit and names of features as attributes."""
 _ARRAYS = ("components", "explained_variance", "mean", "scale", "constant_features", "feature_weight", "fill")
 _SLABS_FROM = 2**30
 """Size of components from which they are saved as slabs of features, as those on disk are."""
 _ON_DISK_SHARE = 0.25
 """Share of the available memory beyond which components that were saved as slabs stay on disk."""
 _PLAIN = ("total_variance", "n_samples", "ddof", "center", "whiten", "numerical_rank", "certificate", "source")
+_LATER = ("sample_weight", "missing", "missing_scores")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "total_variance": (int, float),
+    "n_samples": (int,),
+    "ddof": (int,),
+    "center": (bool,),
+    "whiten": (bool,),
+    "numerical_rank": (int,),
+    "certificate": (dict,),
+    "source": (dict,),
+    "sample_weight": (int, float, type(None)),
+    "missing": (str,),
+    "missing_scores": (str,),
+}
 
 
 def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
@@ -57,47 +77,72 @@ def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
 
 
 def save_model(
-    model: PCAModel, path: str | Path, *, overwrite: bool = False, beside: Callable[[Path], None] | None = None
+    model: PCAModel,
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+    beside: Callable[[Path], None] | None = None,
+    fit: FitRecord | None = None,
 ) -> Path:
     """Write `model` to a zarr group at `path`, and what `beside` writes into the same group: whole or not at all.
 
+    `fit` is what is known of the fit beside the model.
+
     Raises
     ------
+    ModelError
+        If its numbers are not finite or do not agree with each other, so that it could not be loaded.
     OutputError
         If something is there that is not a model, or is one and `overwrite` is not set.
     """
-    finite = all(np.isfinite(slab).all() for _, slab in slabs_of(model.components))
-    if not finite or not np.isfinite(model.explained_variance).all():
-        raise ModelError("the model holds numbers that are not finite and is not saved")
     with Aside(Path(path), "model", overwrite=overwrite) as aside:
-        write_model(model, aside)
+        write_model(model, aside, fit)
         if beside is not None:
             beside(aside)
     return Path(path)
 
 
-def write_model(model: PCAModel, path: Path) -> None:
-    """Write the group of `model` to the empty directory `path`."""
+def write_model(model: PCAModel, path: Path, fit: FitRecord | None = None) -> None:
+    """Write the group of `model` to the empty directory `path`; `ModelError` if it could not be loaded from there."""
     group = zarr.open_group(path, mode="a", zarr_format=3)
-    digests = {}
-    for name in _ARRAYS:
-        values = getattr(model, name)
-        if name == "components":
-            digests[name] = _write_components(group, values)
-        elif values is not None:
-            write_array(group, name, values)
-            digests[name] = digest(values)
-    attributes = {name: getattr(model, name) for name in (*_PLAIN, "sample_weight", "missing", "missing_scores")}
-    write_attributes(
-        group, {"format": FORMAT, "version": FORMAT_VERSION, "kind": "pca", "sha256": digests, **attributes}
-    )
+    looked = _write_components(group, model.components)
+    with not_saved():
+        require_valid(model, looked, path)
+    arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}
+    source, names = without_names(model.source)
+    digests = {"components": looked.digest} | write_arrays(group, arrays | arrays_of_names(names) | _arrays_of(fit))
+    attributes = {name: getattr(model, name) for name in (*_PLAIN, *_LATER)} | {"source": source}
+    header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": "pca", "sha256": digests}
+    with not_saved():
+        write_attributes(group, header | attributes | {"fit": None if fit is None else fit.to_attributes()})
 
 
-def _write_components(group: zarr.Group, components: Components) -> str:
-    """Write components and return their digest: as whole rows, or slab by slab where they are on disk or large."""
+def write_arrays(group: zarr.Group, arrays: Mapping[str, NDArray[Any] | None]) -> dict[str, str]:
+    """Write the arrays that are not None and return their digests."""
+    present = {name: values for name, values in arrays.items() if values is not None}
+    for name, values in present.items():
+        write_array(group, name, values)
+    return {name: digest(values) for name, values in present.items()}
+
+
+@contextmanager
+def not_saved() -> Iterator[None]:
+    """Let a `ModelError` about a model that is being written say that it is not saved."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"the model is not saved: {str(error).rpartition(' is not a usable model: ')[2]}") from error
+
+
+def _arrays_of(fit: FitRecord | None) -> dict[str, NDArray[Any]]:
+    return {} if fit is None else fit.arrays
+
+
+def _write_components(group: zarr.Group, components: Components) -> Survey:
+    """Write components and return their survey: as whole rows, or slab by slab where they are on disk or large."""
     if not isinstance(components, StoredComponents) and components.nbytes <= _SLABS_FROM:
         write_array(group, "components", components)
-        return survey(components).digest
+        return survey(components)
     width = components.width if isinstance(components, StoredComponents) else slab_features(len(components))
     array = group.create_array(
         "components",
@@ -107,13 +152,19 @@ def _write_components(group: zarr.Group, components: Components) -> str:
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         config={"write_empty_chunks": True},
     )
-    return survey(components, lambda part, slab: array.set_basic_selection((slice(None), part), slab)).digest
+    return survey(components, lambda part, slab: array.set_basic_selection((slice(None), part), slab))
 
 
 def load_model(path: str | Path) -> PCAModel:
-    """Read the model at `path`; components of more than a quarter of the available memory stay on disk.
+    """Read the model at `path`; see `load_saved`."""
+    return load_saved(path)[0]
 
-    (Unless they were saved as whole rows, as those of less than 1 GiB are.)
+
+def load_saved(path: str | Path) -> tuple[PCAModel, FitRecord | None]:
+    """Read the model at `path`, and what is known of its fit; None where streampca 0.1 wrote it.
+
+    Components of more than a quarter of the available memory stay on disk. (Unless they were saved as whole rows, as those of
+    less than 1 GiB are.)
 
     Raises
     ------
@@ -129,12 +180,8 @@ def load_model(path: str | Path) -> PCAModel:
         require(
             attributes.get("format") == FORMAT and attributes.get("kind") == "pca", path, "it is not a streampca model"
         )
-        require(
-            attributes.get("version") == FORMAT_VERSION,
-            path,
-            f"it has format version {attributes.get('version')!r}, expected {FORMAT_VERSION}",
-        )
-        arrays = {name: _read(group, name, path) for name in _ARRAYS if name in group}
+        require_version(attributes, path)
+        arrays = {name: _read(group, name, path) for name in (*_ARRAYS, *FIT_ARRAYS) if name in group}
     except ModelError:
         raise
     except (FileNotFoundError, zarr.errors.ContainsArrayError) as error:
@@ -145,30 +192,48 @@ def load_model(path: str | Path) -> PCAModel:
         raise ModelError(
             f"{path} cannot be read as a model: {' '.join(str(error).split())[:200] or type(error).__name__}"
         ) from error
-    digests: Any = attributes.get("sha256")
-    require(isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved")
     looked = _survey(arrays, path)
+    _require_digests(arrays, attributes.get("sha256"), looked, path)
+    model = _model_of(arrays, attributes, path)
+    require_valid(model, looked, path)
+    require_sealed(attributes, path)
+    return model, record_from(attributes, arrays, path)
+
+
+def require_version(attributes: dict[str, Any], path: Path) -> None:
+    """Raise `ModelError` unless the version of the format is one that is read here."""
+    version, fit = attributes.get("version"), attributes.get("fit")
+    by = fit.get("written_by") if isinstance(fit, dict) else None
+    known = type(version) is int and version in _VERSIONS
+    later = type(version) is int and version > _VERSIONS[-1]
+    hint = f": streampca {by or 'of a later version'} wrote it; load it with that version" if later else ""
+    expected = " or ".join(map(str, _VERSIONS))
+    require(known, path, f"it has format version {version!r}, expected {expected}{hint}")
+
+
+def _require_digests(arrays: dict[str, Any], digests: Any, looked: Survey, path: Path) -> None:
+    require(isinstance(digests, dict) and set(digests) == set(arrays), path, "its arrays are not those that were saved")
     for name, values in arrays.items():
         by_rows = name == "components" and str(digests[name]).startswith("rows:")  # not in models of early versions
         found = looked.digest if by_rows else digest(values)
         require(digests[name] == found, path, f"array {name} does not have the SHA-256 that was saved with it")
-    plain: dict[str, Any] = {name: attributes.get(name) for name in _PLAIN}
-    plain["sample_weight"] = attributes.get("sample_weight")
+
+
+def _model_of(arrays: dict[str, Any], attributes: dict[str, Any], path: Path) -> PCAModel:
+    """Return the model of arrays and attributes, whose types are checked here and whose values are not."""
+    needed = {"components", "explained_variance", "mean", "constant_features"}
+    require(needed <= set(arrays), path, "arrays are missing")
+    plain: dict[str, Any] = {name: attributes.get(name) for name in (*_PLAIN, "sample_weight")}
     plain["missing"] = attributes.get("missing", "error")
     plain["missing_scores"] = attributes.get("missing_scores", "mean")  # of version 0.1
-    _check(arrays, plain, looked, path)
-    require_sealed(attributes, path)
-    names_of(plain["source"], arrays["components"].shape[1], path)
-    return PCAModel(
-        components=arrays["components"],
-        explained_variance=arrays["explained_variance"],
-        mean=arrays["mean"],
-        scale=arrays.get("scale"),
-        feature_weight=arrays.get("feature_weight"),
-        fill=arrays.get("fill"),
-        constant_features=arrays["constant_features"],
-        **plain,
-    )
+    for name, kinds in _TYPES.items():
+        require(type(plain[name]) in kinds, path, f"attribute {name} is {plain[name]!r}")
+    n_features = arrays["components"].shape[1]
+    names_of(plain["source"], n_features, path)  # in models of version 1
+    names = names_from(arrays, n_features, path)
+    plain["source"] = plain["source"] | ({} if names is None else {"feature_names": names})
+    values: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+    return PCAModel(**values, **plain)
 
 
 def _survey(arrays: dict[str, Any], path: Path) -> Survey:
@@ -181,7 +246,7 @@ def _survey(arrays: dict[str, Any], path: Path) -> Survey:
 
 def _read(group: zarr.Group, name: str, path: Path) -> Any:
     array, label = group[name], f"{path} is not a usable model: array {name}"
-    kind = "i" if name == "constant_features" else "f"
+    kind = FIT_ARRAYS.get(name, "i" if name == "constant_features" else "f")
     require_array(array, kind, label, in_memory=False)
     if name == "components" and _stays_on_disk(array):
         return StoredComponents.open(path / name)
@@ -193,65 +258,6 @@ def _stays_on_disk(array: Any) -> bool:
         return False
     in_slabs = 8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2
     return bool(in_slabs and array.nbytes > _ON_DISK_SHARE * available_bytes())
-
-
-def _check(arrays: dict[str, Any], plain: dict[str, Any], looked: Survey, path: Path) -> None:
-    require(
-        {"components", "explained_variance", "mean", "constant_features"} <= set(arrays), path, "arrays are missing"
-    )
-    components, values = arrays["components"], arrays["explained_variance"]
-    require(
-        values.shape == components.shape[:1] and len(values) > 0,
-        path,
-        "its shapes do not agree",
-    )
-    for name in ("mean", "scale", "feature_weight", "fill"):
-        require(
-            name not in arrays or arrays[name].shape == components.shape[1:],
-            path,
-            f"the shape of {name} does not agree",
-        )
-    finite = looked.finite and all(np.isfinite(a).all() for name, a in arrays.items() if name != "components")
-    require(finite, path, "it holds numbers that are not finite")
-    require(
-        bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
-    )
-    error = looked.orthonormality
-    tolerance = 1e-8 if components.dtype == np.float64 else 1e-5
-    require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")
-    types: dict[str, Any] = {
-        "total_variance": (int, float),
-        "n_samples": int,
-        "ddof": int,
-        "center": bool,
-        "whiten": bool,
-        "numerical_rank": int,
-    }
-    for name, kind in types.items():
-        exact = isinstance(plain[name], kind) and (kind is bool or not isinstance(plain[name], bool))
-        require(exact, path, f"attribute {name} is {plain[name]!r}")
-    d, n = components.shape[1], plain["n_samples"]
-    weight, missing = plain["sample_weight"], plain["missing"]
-    ranges = {
-        "total_variance": bool(np.isfinite(plain["total_variance"]))
-        and plain["total_variance"] * (1 + 1e-6) >= float(values.sum()),
-        "n_samples": n > 0,
-        "sample_weight": weight is None or (type(weight) in (int, float) and bool(np.isfinite(weight)) and weight > 0),
-        "missing": missing in ("error", "drop_rows", "mean", "pairwise"),
-        "missing_scores": plain["missing_scores"] in ("conditional", "mean"),
-        "fill": ("fill" in arrays) == (missing in ("mean", "pairwise")),
-        "feature_weight": bool((arrays.get("feature_weight", np.ones(1)) >= 0).all()),
-        "ddof": 0 <= plain["ddof"] < max(n, 1),
-        "numerical_rank": 0 <= plain["numerical_rank"] <= len(values),
-        "constant_features": bool(((arrays["constant_features"] >= 0) & (arrays["constant_features"] < d)).all()),
-    }
-    for name, within in ranges.items():
-        require(within, path, f"{name} is out of range: {plain.get(name, 'features that do not exist')}")
-    require(
-        isinstance(plain["certificate"], dict) and isinstance(plain["source"], dict),
-        path,
-        "its attributes are incomplete",
-    )
 
 
 def digest(values: NDArray[Any]) -> str:

@@ -1,0 +1,161 @@
+"""Saved models and finished runs as fitted estimators again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.engine.kept import AGREE, Kept
+from streampca.engine.kernel.parameters import SAMPLINGS
+from streampca.engine.kernel.plan import KernelPlan
+from streampca.engine.output import RECORD, read_record
+from streampca.engine.plan import Plan
+from streampca.errors import ModelError, ParameterError
+from streampca.estimators.kernel_pca import KernelPCA
+from streampca.estimators.pca import PCA
+from streampca.estimators.persistence import parameters_from, plan_from
+from streampca.models.fit_record import FitRecord
+from streampca.models.kernel import KernelModel
+from streampca.models.kernel_store import is_kernel_model, load_saved_kernel
+from streampca.models.pca import PCAModel
+from streampca.models.reading import format_of
+from streampca.models.state_store import load_state
+from streampca.models.store import FORMAT, load_saved
+
+
+def load(path: str | Path) -> PCA | KernelPCA:
+    """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
+
+    With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
+    in `kernel_params` are not, and `eigenvectors_` of kernel PCA are saved by `save` and not by a run, whose scores hold
+    them. Models of streampca 0.1 have no parameters but those that decide what `transform` does, and no plan. With the state, if
+    one was saved, so that `partial_fit` and `merge` go on.
+
+    Raises
+    ------
+    ModelError
+        If there is none, it has no commit record, a later version wrote it, or it is damaged.
+    """
+    path = model_place(path)
+    if is_kernel_model(path):
+        return _kernel_estimator(*load_saved_kernel(path), path)
+    model, record = load_saved(path)
+    kept = load_state(path, model.components.shape[1])
+    if kept is not None and kept.state.n_samples != model.n_samples:
+        raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {kept.state.n_samples}")
+    return _estimator(model, record, kept, path)
+
+
+def model_place(path: str | Path) -> Path:
+    """Return where the model at `path`, a model or the directory of a run, lies.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or nothing says that it is complete.
+    """
+    given = Path(path)
+    place = given / "model.zarr" if (given / "model.zarr").is_dir() else given
+    if not place.exists():
+        raise ModelError(f"{given}: no such model")
+    if not place.is_dir():
+        raise ModelError(f"{given} is a file: expected a model or the directory of a run")
+    record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))
+    if record == FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
+        return place
+    if format_of(place) != FORMAT:
+        raise ModelError(f"{given} is not a streampca model: expected the model.zarr of a run, or what save wrote")
+    raise ModelError(
+        f"{given} has no commit record ({RECORD}), so it may be incomplete: expected a model that save has written or a finished "
+        "run, copied with all of its files"
+    )
+
+
+def _estimator(model: PCAModel, record: FitRecord | None, kept: Kept | None, path: Path) -> PCA:
+    """Return the estimator of a model; without `record`, of what the model and its state know."""
+    estimator = PCA(
+        len(model.components),
+        center=model.center,
+        scale=model.scale is not None,
+        whiten=model.whiten,
+        missing=model.missing,
+        missing_scores=model.missing_scores if model.fill is not None else "conditional",
+        feature_weight=model.feature_weight,
+        ddof=model.ddof,
+    )
+    if record is not None:
+        _set_parameters(estimator, record, {"feature_weight": model.feature_weight}, path)
+    elif kept is not None:
+        made_with = {name: getattr(kept.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
+        estimator.set_params(**made_with, random_state=kept.parameters.seed)
+    names = model.source.get("feature_names")
+    if kept is not None:
+        estimator._kept = kept if names is None else replace(kept, source=kept.source | {"feature_names": names})
+    estimator._set_model(model)
+    estimator.solver_ = model.source.get("solver", "covariance") if kept is None else kept.solver
+    if record is not None:
+        _set_figures(estimator, record, Plan, path)
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    return estimator
+
+
+def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) -> KernelPCA:
+    """Return the estimator of a kernel model; without `record`, of what the model knows."""
+    estimator = KernelPCA(
+        model.n_components,
+        kernel=model.kernel,
+        method=model.method,
+        n_landmarks=len(model.landmarks),
+        sampling=model.sampling if model.sampling in SAMPLINGS else "auto",
+        center=model.center,
+        fit_inverse_transform=model.way_back is not None,
+    )
+    if record is not None:
+        _set_parameters(estimator, record, {}, path)
+        vectors = record.arrays.get("eigenvectors")
+        if vectors is not None:
+            estimator.eigenvectors_ = vectors
+    estimator._set_model(model)
+    if record is not None:
+        _set_figures(estimator, record, KernelPlan, path)
+    names = model.source.get("feature_names")
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    return estimator
+
+
+def _set_parameters(
+    estimator: PCA | KernelPCA, record: FitRecord, arrays: Mapping[str, NDArray[Any] | None], path: Path
+) -> None:
+    """Give `estimator` the parameters of `record`, checked as those of a fit are."""
+    known = set(estimator.get_params(deep=False))
+    with _naming(path):
+        estimator.set_params(**parameters_from(record, arrays, known))
+        estimator._parameters()
+
+
+def _set_figures(estimator: Any, record: FitRecord, kind: type[Plan], path: Path) -> None:
+    """Give `estimator` the plan and the reads of its fit."""
+    with _naming(path):
+        plan = plan_from(record, kind)
+        if plan is not None and plan.n_features != estimator.n_features_in_:
+            raise ModelError(f"its plan is that of {plan.n_features} features, not of {estimator.n_features_in_}")
+    for name, value in (("plan_", plan), ("n_passes_", record.n_passes), ("bytes_read_", record.bytes_read)):
+        if value is not None:
+            setattr(estimator, name, value)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors say which model they are about."""
+    try:
+        yield
+    except (ModelError, ParameterError) as error:
+        raise ModelError(f"{path} is not a usable model: {error}") from error

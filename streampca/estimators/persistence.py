@@ -1,0 +1,160 @@
+"""Estimators as plain data and back: their parameters, and the plan and reads of their fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca import __version__
+from streampca.engine.plan import Plan
+from streampca.errors import ModelError, StreamPCAError
+from streampca.kernels import Kernel, kernel_from_dict
+from streampca.models.fit_record import FitRecord
+from streampca.models.reading import in_short
+from streampca.selection import Threshold
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+_NO_DATA = object()
+_TYPES_OF_FIELDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "int | None": (int, type(None)),
+    "float | None": (int, float, type(None)),
+}
+
+
+def record_of(
+    estimator: Any,
+    *,
+    plan: Plan | None,
+    n_passes: int | None,
+    bytes_read: int | None,
+    eigenvectors: NDArray[Any] | None = None,
+) -> FitRecord:
+    """Return the parameters of `estimator` and the figures of its fit as plain data.
+
+    A parameter that no file can hold, such as the function `progress`, is left out and has its default after loading.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    parameters = {}
+    for name, value in estimator.get_params(deep=False).items():
+        if name == "feature_weight" and value is not None:
+            parameters[name] = {"array": "feature_weight"}  # the model has it
+        elif name == "sampling" and not isinstance(value, str):
+            arrays["sampling"] = _landmarks(value)
+            parameters[name] = {"array": "sampling"}
+        elif (plain := _plain(value)) is not _NO_DATA:
+            parameters[name] = plain
+    written = None if plan is None else plan.to_dict()
+    if written is not None and written["edges"] is not None:
+        arrays["plan_edges"] = np.array(written.pop("edges"), dtype=np.int64)
+        written["edges"] = None
+    if eigenvectors is not None:
+        arrays["eigenvectors"] = eigenvectors
+    return FitRecord(parameters, written, n_passes, bytes_read, __version__, arrays)
+
+
+def record_of_fitted(estimator: Any) -> FitRecord:
+    """Return the record of a fitted estimator, from its attributes."""
+    known = estimator.__dict__
+    return record_of(
+        estimator,
+        plan=known.get("plan_"),
+        n_passes=known.get("n_passes_"),
+        bytes_read=known.get("bytes_read_"),
+        eigenvectors=known.get("eigenvectors_"),
+    )
+
+
+def parameters_from(record: FitRecord, arrays: Mapping[str, NDArray[Any] | None], known: set[str]) -> dict[str, Any]:
+    """Return constructor parameters as `record_of` wrote them; `arrays` of the model may be among them.
+
+    Raises
+    ------
+    ModelError
+        If one of them is not among the `known` ones, or is damaged.
+    """
+    unknown = sorted(set(record.parameters) - known)
+    if unknown:
+        raise ModelError(
+            f"it was fitted with the parameter {in_short(unknown[0])!r}, which streampca {__version__} does not have: streampca "
+            f"{in_short(record.written_by)} wrote it; load it with that version"
+        )
+    available = {**arrays, **record.arrays}
+    return {name: _value(name, plain, available) for name, plain in record.parameters.items()}
+
+
+def plan_from(record: FitRecord, kind: type[AnyPlan]) -> AnyPlan | None:
+    """Return the plan as `record_of` wrote it; `ModelError` if it is damaged."""
+    if record.plan is None:
+        return None
+    written = record.plan | ({"edges": record.arrays["plan_edges"].tolist()} if "plan_edges" in record.arrays else {})
+    for entry in fields(kind):
+        types = _TYPES_OF_FIELDS.get(str(entry.type))
+        if types is not None and entry.name in written and type(written[entry.name]) not in types:
+            raise ModelError(f"{entry.name} of its plan is {in_short(repr(written[entry.name]))}")
+    try:
+        plan = kind.from_dict(written)
+        str(plan)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ModelError(f"its plan is damaged: {in_short(str(error))}") from error
+    return plan
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON has it, `_NO_DATA` if it has no such form."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Threshold):
+        return {"threshold": float(value.eps)}
+    if isinstance(value, Path):
+        return {"path": str(value)}
+    if isinstance(value, Kernel):
+        try:
+            return {"kernel": value.to_dict()}
+        except StreamPCAError:
+            return _NO_DATA
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        inner = {key: _plain(item) for key, item in value.items()}
+        return _NO_DATA if _NO_DATA in inner.values() else {"mapping": inner}
+    return _NO_DATA
+
+
+def _value(name: str, plain: Any, arrays: Mapping[str, NDArray[Any] | None]) -> Any:
+    """Return the parameter that `_plain` has written."""
+    if not isinstance(plain, dict):
+        return plain
+    form: Any
+    written: Any
+    form, written = next(iter(plain.items()), ("", None))
+    try:
+        if form == "array":
+            return np.array(arrays[written])
+        if form == "mapping":
+            return {str(key): _value(str(key), item, arrays) for key, item in written.items()}
+        if form == "kernel":
+            return kernel_from_dict(written)
+        if form in ("threshold", "path"):
+            return Threshold(written) if form == "threshold" else Path(written)
+    except (StreamPCAError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ModelError(f"parameter {name} is damaged: {in_short(str(error))}") from error
+    raise ModelError(f"parameter {name} is {in_short(repr(plain))}, which streampca {__version__} does not know")
+
+
+def _landmarks(sampling: Any) -> NDArray[Any]:
+    """Return landmarks, or their row numbers, in a type that models on disk have."""
+    given = np.asarray(sampling)
+    if given.dtype.kind in "iu":
+        return given.astype(np.int64)
+    return given if given.dtype in (np.float32, np.float64) else given.astype(np.float32)

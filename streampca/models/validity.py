@@ -1,0 +1,94 @@
+"""What must hold of the numbers of a model: checked when it is saved and again when it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampca.models.reading import require
+from streampca.models.stored_components import Survey
+
+if TYPE_CHECKING:
+    from streampca.models.kernel import KernelModel
+    from streampca.models.pca import PCAModel
+
+MISSING = ("error", "drop_rows", "mean", "pairwise")
+_METHODS = ("exact", "nystrom", "nystrom_extension", "empirical_map")
+
+
+def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
+    """Raise `ModelError` unless the arrays and numbers of `model` agree with each other; `components` is their survey.
+
+    Saving and loading call this one function, so that a model that was saved can be loaded.
+    """
+    d, values = model.components.shape[1], model.explained_variance
+    require(values.shape == (len(model.components),), path, "its shapes do not agree")
+    vectors = {name: getattr(model, name) for name in ("mean", "scale", "feature_weight", "fill")}
+    for name, vector in vectors.items():
+        require(vector is None or vector.shape == (d,), path, f"the shape of {name} does not agree")
+    others = [vector for vector in (values, *vectors.values()) if vector is not None]
+    finite = components.finite and all(np.isfinite(vector).all() for vector in others)
+    require(finite, path, "it holds numbers that are not finite")
+    require(
+        bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
+    )
+    error = components.orthonormality
+    tolerance = 1e-8 if model.components.dtype == np.float64 else 1e-5
+    require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")
+    constant, weight, share = model.constant_features, model.sample_weight, model.feature_weight
+    ranges = {
+        "total_variance": _is_total(model),
+        "n_samples": model.n_samples > 0,
+        "sample_weight": weight is None or (bool(np.isfinite(weight)) and weight > 0),
+        "missing": model.missing in MISSING,
+        "missing_scores": model.missing_scores in ("conditional", "mean"),
+        "fill": (model.fill is not None) == (model.missing in ("mean", "pairwise")),
+        "feature_weight": share is None or bool((share >= 0).all()),
+        # Weights may add up to more than ddof in a single row, so that only unweighted rows are counted.
+        "ddof": model.ddof >= 0 and (weight is not None or model.ddof < model.n_samples),
+        "numerical_rank": 0 <= model.numerical_rank <= len(values),
+        "constant_features": bool(((constant >= 0) & (constant < d)).all()),
+    }
+    for name, within in ranges.items():
+        value = getattr(model, name)
+        found = value if not isinstance(value, np.ndarray) else f"{len(value)} values"
+        require(within, path, f"{name} is out of range: {found}")
+
+
+def _is_total(model: PCAModel) -> bool:
+    """Tell whether the total variance is one; eigenvalues of approximate solvers may add up to more than it.
+
+    Those of the conversion of Marukatat (2023) are not below those of the covariance.
+    """
+    total = model.total_variance
+    exact = model.certificate.get("kind") == "exact"
+    return bool(np.isfinite(total)) and (not exact or total * (1 + 1e-6) >= float(model.explained_variance.sum()))
+
+
+def require_valid_kernel(model: KernelModel, path: Path) -> None:
+    """Raise `ModelError` unless the arrays and numbers of `model` agree with each other, as `require_valid` does."""
+    arrays = {name: getattr(model, name) for name in ("landmarks", "coefficients", "centre", "eigenvalues")}
+    if model.way_back is not None:
+        arrays |= {"way_back_scores": model.way_back.scores, "way_back_dual": model.way_back.dual}
+    unusable = [name for name, values in arrays.items() if not np.isfinite(values).all()]
+    require(not unusable, path, f"it holds numbers that are not finite ({', '.join(unusable)})")
+    landmarks, values, indices = model.landmarks, model.eigenvalues, model.landmark_indices
+    usable = landmarks.ndim == 2 and landmarks.size > 0 and values.ndim == 1 and len(values) > 0
+    require(usable, path, "its shapes do not agree")
+    (m, d), k = landmarks.shape, len(values)
+    shapes = {"coefficients": (m, k), "centre": (m,), "way_back_scores": (m, k), "way_back_dual": (m, d)}
+    agree = all(arrays[name].shape == shape for name, shape in shapes.items() if name in arrays)
+    require(agree and (indices is None or indices.shape == (m,)), path, "its shapes do not agree")
+    ordered = bool((values >= 0).all() and (np.diff(values) <= 0).all())
+    require(ordered, path, "its eigenvalues are not in descending order")
+    rows_exist = indices is None or bool(((indices >= 0) & (indices < model.n_samples)).all())
+    ranges: dict[str, tuple[bool, Any]] = {
+        "landmark_indices": (rows_exist, "rows that do not exist"),
+        "n_samples": (model.n_samples > 0, model.n_samples),
+        "method": (model.method in _METHODS, model.method),
+        "total": (bool(np.isfinite(model.total)), model.total),
+    }
+    for name, (within, found) in ranges.items():
+        require(within, path, f"{name} is out of range: {found!r}")
