@@ -159,8 +159,7 @@ def kernel_warnings(fitted: KernelFit, source: Source) -> list[str]:
                 else "distances in its space are not proper ones"
             )
         )
-    if model.shortfall:
-        found.append(model.shortfall)
+    found += model.concerns
     if source.missing_chunks_filled:
         found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
     return found

@@ -180,11 +180,13 @@ class Covariance:
         right = np.stack([step, rest])
         lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
+        @np.errstate(over="ignore", invalid="ignore")  # the caller checks that the scatter is finite
         def multiply(pair: tuple[int, int]) -> NDArray[Any]:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = borrow("product", (i.stop - i.start, j.stop - j.start), rows.dtype)
             return np.matmul(rows[:, i].T, rows[:, j], out=product)
 
+        @np.errstate(over="ignore", invalid="ignore")
         def add(pair: tuple[int, int], product: NDArray[Any] | None = None) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             tile = grid.tile(scatter, *pair)

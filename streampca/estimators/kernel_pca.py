@@ -171,7 +171,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         -----
         UserWarning
             If fewer eigenvalues are positive than components were asked for: "exact" fills up with zeros, as
-            scikit-learn does, the other methods return the components that exist.
+            scikit-learn does, the other methods return the components that exist. If rounding of the kernel values takes
+            more than a hundredth of the first eigenvalue.
         """
         source = self._open(X)
         parameters = self._parameters()
@@ -188,8 +189,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 fit=lambda plan: fit_kernel(source, parameters, plan, progress=self.progress),
             )
         self._take(result, source if not source.buffered else None)
-        if result.model.shortfall:
-            warnings.warn(result.model.shortfall, UserWarning, stacklevel=2)
+        for concern in result.model.concerns:
+            warnings.warn(concern, UserWarning, stacklevel=2)
         if not _is_array_like(X):
             self._remember_features(source)
         return self

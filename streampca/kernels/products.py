@@ -207,7 +207,8 @@ def unit(rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
     np.copyto(out, rows, casting="unsafe")
     with np.errstate(over="ignore", under="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
-    odd = ~((norms > 1e-140) & (norms < 1e140))  # squares leave the range of float64, or the row is 0
+    low, high = (1e-30, 1e30) if out.dtype == np.float32 else (1e-140, 1e140)
+    odd = ~((norms > low) & (norms < high))  # squares leave the range of float64, 1/norm that of `out`, or the row is 0
     if odd.any():
         part = rows[odd].astype(np.float64)
         peak = np.abs(part).max(axis=1, initial=0.0)

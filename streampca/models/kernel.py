@@ -74,6 +74,18 @@ class KernelModel:
         return {"eigenvalues": self.eigenvalues.tolist()}
 
     @property
+    def concerns(self) -> list[str]:
+        """Return what a user should know of the eigenvalues before using them, a sentence each."""
+        found = [] if self.shortfall is None else [self.shortfall]
+        rounding = float(self.certificate.get("rounding") or 0.0)
+        if rounding > 1e-2:
+            found.append(
+                f"rounding of the kernel values takes up to {min(1.0, rounding):.0%} of the first eigenvalue, because they vary by "
+                "little beside their size: subtract the mean of the rows, or use float64 if they are float32"
+            )
+        return found
+
+    @property
     def shortfall(self) -> str | None:
         """Return a sentence if the model has fewer components than were asked for, else None."""
         missing = self.certificate.get("components_missing")

@@ -16,6 +16,7 @@ from streampca.engine.execute import Meter, ProgressCallback
 from streampca.engine.kernel.matrix import read_all
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import PAIR_SIDE, KernelPlan, columns_of, pairs_plan
+from streampca.engine.kernel.rounding import suitable_dtype
 from streampca.engine.kernel.solving import inverse_roots, shares, signs_of
 from streampca.engine.plan import Resources
 from streampca.errors import NotFiniteError
@@ -60,6 +61,7 @@ def run(
     with one_blas_thread():
         rows, count = read_all(source, plan.rows_per_block)
         Meter("fit", n, progress).add(n, count.bytes)
+        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
         wide = rows.astype(np.float64, copy=False)  # K² squares the rounding of K
         test = _test_matrix(parameters, n, plan.columns)
         if parameters.center:
@@ -157,6 +159,8 @@ def _model(
     error: float | None,
 ) -> KernelModel:
     values, vectors, total = found
+    if not len(values):  # no positive eigenvalue: one component without variance, as the other methods give
+        values, vectors = np.zeros(1), np.eye(len(rows), 1)
     limit = max(1, int(np.count_nonzero(values > _ROUNDING * values[0])))
     selection = parameters.selection(limit)
     k = selection.select(values, total)

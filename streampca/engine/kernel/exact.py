@@ -7,19 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.rows import Rows, RowsState
 from streampca.blas_threads import one_blas_thread
 from streampca.engine.execute import Meter, ProgressCallback
 from streampca.engine.kernel.matrix import KernelMatrix, kernel_matrix, read_all
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, pairs_plan
-from streampca.engine.kernel.solving import ROUNDING, intervals, inverse_roots, shares, signs_of
+from streampca.engine.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
+from streampca.engine.kernel.solving import ROUNDING, intervals, inverse_roots, share_of, shares, signs_of
+from streampca.engine.memory import as_text
 from streampca.engine.plan import Resources
+from streampca.errors import PlanError
 from streampca.models.kernel import KernelModel, way_back_of
 from streampca.solve import Spectrum, solve, uses_krylov
 from streampca.sources.base import Source
+
+FloatArray = NDArray[np.float64]
 
 _TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 _SETTLE = {"float32": 1e-5, "float64": 1e-9}
@@ -50,7 +55,9 @@ def run(
         Meter("fit", n, progress).add(n, count.bytes)
         k = parameters.count(n)
         iterated = k is not None and uses_krylov(n, k)
-        dtype = work_dtype(source.dtype) if iterated else np.dtype(np.float64)
+        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
+        dtype = rows.dtype if iterated else np.dtype(np.float64)
+        _require_memory(plan, dtype)
         matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
         streamed = time.perf_counter()
         total = float(matrix.diagonal.sum())
@@ -63,8 +70,14 @@ def run(
             tolerance=_TOLERANCE[dtype.name],
             settle=_SETTLE[dtype.name],
         )
-        spectrum = _without_rounding(spectrum, dtype.name, keep=parameters.n_components is not None)
-        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows)
+        reach = float(np.abs(kernel.diagonal(rows)).sum())
+        spectrum = _without_rounding(
+            spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
+        )
+        # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
+        rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
+        allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
+        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
         del matrix
         if parameters.inverse:
             scores = eigenvectors * np.sqrt(spectrum.values)
@@ -75,18 +88,42 @@ def run(
     return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, eigenvectors)
 
 
-def _without_rounding(spectrum: Spectrum, dtype: str, *, keep: bool) -> Spectrum:
-    """Return the spectrum with zeros for eigenvalues that are rounding, or, unless `keep` is set, without them but for the first."""
-    n_positive = int(np.count_nonzero(spectrum.values > ROUNDING[dtype] * spectrum.values[0]))
+def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[float]]:
+    """Return [lower, upper] for each eigenvalue; those set to 0 may be as large as `share` of the first, and `allowed`."""
+    return [
+        [0.0, share * float(values[0]) + 2 * allowed] if value == 0 else ends
+        for value, ends in zip(values.tolist(), intervals(values, 0.0, allowed), strict=True)
+    ]
+
+
+def _require_memory(plan: KernelPlan, dtype: np.dtype[Any]) -> None:
+    """Raise `PlanError` if the plan is for a kernel matrix in float32, float64 is needed and its size does not fit."""
+    more = dtype.itemsize * plan.n_samples**2 - plan.memory["kernel matrix"]
+    if plan.projected_bytes + more > plan.allowed_bytes:
+        raise PlanError(
+            f"kernel values vary by too little beside their size for float32, and the kernel matrix in float64 takes "
+            f"{as_text(more)} more than was planned: subtract the mean of the rows, or allow memory of at least "
+            f"{as_text(plan.projected_bytes + more)}"
+        )
+
+
+def _without_rounding(spectrum: Spectrum, dtype: str, floor: float, *, keep: bool) -> Spectrum:
+    """Return the spectrum with zeros for eigenvalues that are rounding, or, unless `keep` is set, without them but for the first.
+
+    Rounding is a share of the first eigenvalue, and at least `floor`, one unit of rounding of the trace before centring.
+    """
+    n_positive = int(np.count_nonzero(spectrum.values > max(floor, ROUNDING[dtype] * spectrum.values[0])))
     if keep:
         return replace(spectrum, values=np.where(np.arange(len(spectrum.values)) < n_positive, spectrum.values, 0.0))
     kept = max(1, n_positive)
-    return replace(spectrum, values=spectrum.values[:kept], vectors=spectrum.vectors[:kept])
+    values = spectrum.values[:kept] if n_positive else np.zeros(1)
+    return replace(spectrum, values=values, vectors=spectrum.vectors[:kept])
 
 
 def _model(
-    source: Source, parameters: KernelParameters, spectrum: Spectrum, matrix: KernelMatrix, rows: Any
+    source: Source, parameters: KernelParameters, spectrum: Spectrum, matrix: KernelMatrix, rows: Any, allowed: float
 ) -> tuple[KernelModel, Any]:
+    """Return the model and the eigenvectors; eigenvalues are known to within `allowed`."""
     vectors = spectrum.vectors.T * signs_of(spectrum.vectors.T)
     roots = inverse_roots(spectrum.values, ROUNDING[matrix.values.dtype.name])
     coefficients = vectors * roots
@@ -94,7 +131,7 @@ def _model(
         # Then 1ᵀB = 0 beyond rounding, and the mean kernel value of a new row drops out of its scores.
         coefficients -= coefficients.mean(axis=0)
     total = spectrum.total
-    precision = _PRECISION[matrix.values.dtype.name]
+    precision = share_of(allowed, float(spectrum.values[0]))
     model = KernelModel(
         kernel=parameters.kernel.bound(source.shape[1]),
         landmarks=rows,
@@ -116,13 +153,14 @@ def _model(
             "trace": "exact",
             "residual_trace": 0.0,
             "sigma": 0.0,
-            "eigenvalue_intervals": intervals(spectrum.values, 0.0, precision * float(spectrum.values[0])),
+            "eigenvalue_intervals": _intervals(spectrum.values, allowed, ROUNDING[matrix.values.dtype.name]),
+            "rounding": precision,
             "eigen_residual": spectrum.residual,
             "numerical_rank": spectrum.numerical_rank,
             "eigen_solver": spectrum.method,
             "definite": parameters.kernel.definite,
             **parameters.missing(int(np.count_nonzero(roots))),
-            **shares(spectrum.values, total, precision * total),
+            **shares(spectrum.values, total, allowed * len(spectrum.values)),
         },
         source=source.describe(),
     )

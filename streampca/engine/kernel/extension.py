@@ -14,6 +14,7 @@ from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.kernel.landmarks import Landmarks, choose_landmarks, landmark_cost
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, feature_plan
+from streampca.engine.kernel.rounding import suitable_dtype
 from streampca.engine.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of
 from streampca.engine.plan import Resources
 from streampca.models.kernel import KernelModel, way_back_of
@@ -74,6 +75,7 @@ def _model(source: Source, parameters: KernelParameters, landmarks: Landmarks, w
     that a constant κ(x, x), for which all chances are the same, gives the uniform formula exactly.
     """
     kernel, n = parameters.kernel.bound(source.shape[1]), source.shape[0]
+    work = suitable_dtype(kernel, landmarks.rows, work, center=parameters.center)
     points = np.ascontiguousarray(landmarks.rows, dtype=work)
     own = kernel(points.astype(np.float64), points.astype(np.float64))
     own = (own + own.T) / 2

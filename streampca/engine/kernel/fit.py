@@ -6,6 +6,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
+import numpy as np
+
 from streampca.engine.clients import active_client
 from streampca.engine.execute import ProgressCallback
 from streampca.engine.fit import resources_of, saying_whose_limit
@@ -13,7 +15,8 @@ from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, figures_of, with_seconds
 from streampca.engine.limits import limits_of, spread
 from streampca.engine.plan import Resources
-from streampca.errors import DataError, PlanError, StreamPCAError
+from streampca.errors import DataError, NotFiniteError, PlanError, StreamPCAError
+from streampca.models.kernel import KernelModel
 from streampca.sources.base import Source
 
 _EXACT_FLOPS = 1e13
@@ -105,7 +108,24 @@ def fit_kernel(
     client = active_client(source)
     plan = plan or plan_kernel(source, parameters, client=client)
     method = method_of(plan.solver)
-    return method.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
+        fitted = method.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    _require_range(fitted.model, source)
+    return fitted
+
+
+def _require_range(model: KernelModel, source: Source) -> None:
+    """Raise `NotFiniteError` if numbers of the model are not finite, or its scores leave the range of their type."""
+    numbers = (model.eigenvalues, model.coefficients, model.centre, np.array(model.total))
+    if not all(np.isfinite(part).all() for part in numbers):
+        raise NotFiniteError("kernel values or their products overflow float64: rescale the data first")
+    limits, longest = np.finfo(model.score_dtype(source.dtype)), float(np.sqrt(model.eigenvalues[0]))
+    smallest = float(limits.tiny) * model.n_samples**0.5 / float(limits.eps)
+    if longest and not smallest <= longest <= float(limits.max):
+        raise NotFiniteError(
+            f"scores of length {longest:.3g} leave the range of {limits.dtype}, in which scores of {source.dtype} rows are "
+            "returned: rescale the data first, or convert it to float64"
+        )
 
 
 def _choose(source: Source, parameters: KernelParameters, resources: Resources) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.kernel.plan import HELD_OUT
-from streampca.errors import ParameterError
+from streampca.errors import DataError, ParameterError
 from streampca.sources.base import ReadCount, Source
 
 if TYPE_CHECKING:
@@ -107,6 +107,11 @@ def choose_landmarks(
     draw = _drawing(sampling, source, parameters, reservoir)
     state, read = accumulate(source, draw, plan, client=client, progress=progress, phase="landmarks")
     found = draw.finalize(state)
+    if not len(found.rows):
+        raise DataError(
+            "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
+            "another kernel"
+        )
     stands_for = _multiplicity(sampling, state, len(found.rows), plan.n_landmarks, source.shape[0])
     return Landmarks(found.rows, found.index, stands_for, sampling), count + read
 

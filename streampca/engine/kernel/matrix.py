@@ -95,12 +95,12 @@ def kernel_matrix(
     values = np.empty((n, n), dtype)
     bands = [slice(start, min(n, start + PAIR_SIDE)) for start in range(0, n, PAIR_SIDE)]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def column(j: int) -> None:
         prepared = kernel.prepare(rows[bands[j]])
         for i in range(j, len(bands)):
             shape = (bands[i].stop - bands[i].start, bands[j].stop - bands[j].start)
-            with np.errstate(over="ignore", invalid="ignore"):
-                block = prepared(rows[bands[i]], out=borrow("kernel values", shape, dtype))
+            block = prepared(rows[bands[i]], out=borrow("kernel values", shape, dtype))
             if not np.isfinite(block.sum(dtype=np.float64)):
                 raise NotFiniteError(
                     f"kernel values of rows {bands[i].start} to {bands[i].stop - 1} overflow {dtype}: rescale the data first"

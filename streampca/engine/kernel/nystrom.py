@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,12 @@ from streampca.accumulators.landmarks import LandmarksState
 from streampca.accumulators.rows import Rows
 from streampca.blas_threads import one_blas_thread
 from streampca.engine.execute import ProgressCallback, accumulate
-from streampca.engine.kernel.landmarks import Landmarks, chances, choose_landmarks, held_out_draws, landmark_cost
+from streampca.engine.kernel.certificate import certificate_of
+from streampca.engine.kernel.landmarks import Landmarks, choose_landmarks, held_out_draws, landmark_cost
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, feature_plan
-from streampca.engine.kernel.solving import ROUNDING, DenseMatrix, intervals, inverse_roots, shares, signs_of
+from streampca.engine.kernel.rounding import Computed, suitable_dtype
+from streampca.engine.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, signs_of
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.plan import Resources
 from streampca.errors import DataError
@@ -39,11 +40,12 @@ FloatArray = NDArray[np.float64]
 _POWER_STEPS = 20
 CUTOFF = 1e-10
 """Share of the largest eigenvalue of the landmarks' kernel matrix below which its directions are left out."""
-_LATE_FROM = {"float32": 1e-6, "float64": 0.0}
-"""Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
-average out, as of rows of few distinct values, then costs up to 1e-5 of the largest eigenvalue (measured: 1.1e-5), else 1e-7."""
 _WELL_CONDITIONED = 1e-5
 """Share above which all eigenvalues lie where triangular factors are as good as eigenvectors, at a third of the time."""
+_LATE_FROM = {"float32": 1e-6, "float64": 0.0}
+"""Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
+average out, as of rows of few distinct values, then costs up to 4e-5 of the largest eigenvalue, else 1e-7 (measured); `rounding`
+bounds it."""
 _HARMLESS = 1e-2
 """Share of the error that landmarks leave anyway which the directions below that share may add to it."""
 SIGNED_CUTOFF = 1e-2
@@ -212,7 +214,7 @@ def run(
     began = time.perf_counter()
     with one_blas_thread():
         landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
-        work = np.dtype(plan.work_dtype)
+        work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
         points = np.ascontiguousarray(landmarks.rows, dtype=work)
         late_from = _LATE_FROM[work.name]
         whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
@@ -238,8 +240,13 @@ def features_of(kernel: Kernel, points: NDArray[Any], whitening: Whitening, n_th
     work = points.dtype
     wide = points.astype(np.float64)
     origin = kernel(wide, wide).mean(axis=0).astype(work)
-    matrix = whitening.matrix.astype(work) if whitening.condition < _LATE_FROM[work.name] else None
+    matrix = None if features_late(whitening, work) else whitening.matrix.astype(work)
     return KernelFeatures(kernel.prepare(points, work), kernel, origin, matrix, n_threads)
+
+
+def features_late(whitening: Whitening, work: np.dtype[Any]) -> bool:
+    """Tell whether kernel values are accumulated as they are, and multiplied by A at the end."""
+    return whitening.condition >= _LATE_FROM[work.name]
 
 
 def projected(features: KernelFeatures, whitening: Whitening, sums: KernelSums) -> KernelSums:
@@ -267,15 +274,15 @@ def solve_features(
     φ(x)ᵀ S G^½ q / √λ.
     """
     kernel, n = parameters.kernel.bound(source.shape[1]), sums.n_samples
-    mean, gram = sums.mean, sums.scatter
+    mean, gram = sums.mean, (sums.scatter + sums.scatter.T) / 2
+    centred = gram
     signs = np.ones(whitening.rank) if whitening.signs is None else whitening.signs
     middle = n * float(mean @ (signs * mean))
     approximated = float(signs @ gram.diagonal()) + middle
     if not parameters.center:
         gram = gram + n * np.outer(mean, mean)
-    gram = (gram + gram.T) / 2
     total = max(0.0, sums.trace - middle) if parameters.center else sums.trace
-    precision = _precision(points.dtype.name, whitening.condition)
+    precision = _PRECISION[points.dtype.name]
     values, directions = _eigenpairs(gram, whitening.signs, selection, precision, total, parameters.seed)
     if isinstance(selection, Count):
         least = precision if selection.n_components is None else ROUNDING["float64"]
@@ -286,9 +293,10 @@ def solve_features(
     # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
     centre = whitening.centre(own, mean) if parameters.center else np.zeros(len(points))
     coefficients *= signs_of((own - centre) @ coefficients)
-    certificate = _certificate(
-        kernel, points, whitening, held, n, max(0.0, sums.trace - approximated), values, total, precision
-    )
+    late = features_late(whitening, points.dtype)
+    found = Computed(own, mean, centred, n, sums.trace, values, directions, late)
+    residual = max(0.0, sums.trace - approximated)
+    certificate = certificate_of(kernel, points, whitening, held, found, residual, total, precision)
     return KernelModel(
         kernel=kernel,
         landmarks=points,
@@ -308,12 +316,6 @@ def solve_features(
     )
 
 
-def _precision(work: str, condition: float) -> float:
-    """Return the rounding of eigenvalues relative to the first; more where kernel values are whitened late by a large A."""
-    late = work == "float32" and condition >= _LATE_FROM[work]
-    return max(_PRECISION[work], 2e-8 / math.sqrt(condition)) if late else _PRECISION[work]
-
-
 def _eigenpairs(
     gram: FloatArray, signs: FloatArray | None, selection: Selection, precision: float, total: float, seed: int
 ) -> tuple[FloatArray, FloatArray]:
@@ -326,85 +328,3 @@ def _eigenpairs(
     spectrum = solve(DenseMatrix((root * signs) @ root), selection, precision=precision, total=total, seed=seed)
     scaled = signs[:, None] * (root @ spectrum.vectors.T) * inverse_roots(spectrum.values, precision)
     return spectrum.values, scaled
-
-
-def _certificate(
-    kernel: Kernel,
-    points: NDArray[Any],
-    whitening: Whitening,
-    held: list[LandmarksState],
-    n: int,
-    residual: float,
-    values: FloatArray,
-    total: float,
-    precision: float,
-) -> dict[str, Any]:
-    """Return what the passes tell of the error.
-
-    Where K is positive semi-definite, E = K − K̂ is, too, and λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + ‖E‖₂ for the centred matrices. tr E = Σ κ(x, x)
-    − Σ ‖φ(x)‖² bounds ‖E‖₂ for certain; on some hundred rows that were drawn beside the landmarks it is estimated.
-    """
-    said: dict[str, Any] = {
-        "definite": kernel.definite,
-        "landmark_rank": whitening.rank,
-        "landmark_condition": whitening.condition,
-        "trace": (
-            "Σ κ(x, x) is exact; what centring takes off it is the squared mean of the landmarks' features, which is at most "
-            "the exact one, so that shares of variance are at most the exact ones"
-        ),
-    }
-    if not whitening.definite:
-        return said | {
-            "kind": "none",
-            "statement": "no certificate: the kernel is not positive semi-definite, so the error of its approximation has no sign",
-            "residual_trace": None,
-            "sigma": None,
-            "eigenvalue_intervals": None,
-            **shares(values, total, 0.0),
-        }
-    sigma = min(_estimate(kernel, points, whitening, state, n, residual) for state in held)
-    bound = min(residual, sigma)
-    rounding = precision * float(values[0])
-    unknown = "; it is not known whether the kernel is positive semi-definite, and if it is not this does not hold"
-    return said | {
-        "kind": "statistical",
-        "statement": (
-            f"every eigenvalue of the centred kernel matrix lies above the one found by at most {bound:.3g}, estimated from "
-            f"{sum(len(state.index) for state in held)} rows; for certain by at most the residual trace {residual:.3g}"
-            + (unknown if kernel.definite is None else "")
-        ),
-        "residual_trace": residual,
-        "sigma": sigma,
-        "held_out_rows": sum(len(state.index) for state in held),
-        "eigenvalue_intervals": intervals(values, bound, rounding),
-        "proven_intervals": intervals(values, residual, rounding),
-        **shares(values, total, residual),
-    }
-
-
-def _estimate(
-    kernel: Kernel, points: NDArray[Any], whitening: Whitening, held: LandmarksState, n: int, residual: float
-) -> float:
-    """Return an estimate of ‖E‖₂ from above by the residual kernel matrix E_hh of h drawn rows.
-
-    λ₁(D E_hh D), with D = π^(−1/2) for the chances π of being drawn, exceeds ‖E‖₂ on average where the rows see all of E.
-    Whether they do is told by Σ Eᵢᵢ/πᵢ, whose mean is tr E: what of the known `residual` trace lies more than two
-    standard errors above it is added, as if it were one eigenvalue of rows that were not seen.
-    The row with the largest key is left out, which makes the `chances` of the others exact.
-    """
-    if len(held.keys) < n:
-        kept = np.arange(len(held.keys)) != int(np.argmax(held.keys))
-        drawn = chances(held)[kept]
-    else:
-        kept, drawn = np.ones(n, bool), np.ones(n)
-    if len(drawn) < 2:
-        return np.inf
-    rows = held.rows[kept].astype(np.float64)
-    features = kernel(rows, points.astype(np.float64)) @ whitening.matrix
-    gap = kernel(rows, rows) - features @ features.T
-    scales = 1.0 / np.sqrt(drawn)
-    gap = (gap + gap.T) / 2 * scales * scales[:, None]
-    seen = gap.diagonal()
-    error = float(seen.std(ddof=1)) * np.sqrt(len(seen)) * float(np.sqrt(1.0 - drawn.min()))
-    unseen = max(0.0, residual - float(seen.sum()) - 2 * error)
-    return float(max(0.0, float(np.linalg.eigvalsh(gap)[-1])) + unseen)

@@ -58,6 +58,11 @@ def inverse_roots(values: FloatArray, precision: float) -> FloatArray:
     return np.divide(1.0, np.sqrt(values, where=kept, out=np.ones_like(values)), where=kept, out=np.zeros_like(values))
 
 
+def share_of(part: float, whole: float) -> float:
+    """Return `part` / `whole`, 0 where there is nothing."""
+    return part / whole if whole > 0 else 0.0
+
+
 def intervals(values: FloatArray, bound: float, rounding: float) -> list[list[float]]:
     """Return [lower, upper] for each eigenvalue of the centred kernel matrix: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + `bound`, up to `rounding`."""
     return [[max(0.0, value - rounding), value + bound + rounding] for value in values.tolist()]

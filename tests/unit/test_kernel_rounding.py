@@ -1,0 +1,115 @@
+"""Kernel PCA at the edges of its arithmetic: intervals that allow for rounding, and scales that no type holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streampca as sp
+from streampca.errors import StreamPCAError
+from streampca.kernels import RBF, Cosine, Kernel, Laplacian, Linear, Polynomial
+
+METHODS = ("exact", "nystrom", "nystrom_extension", "empirical_map")
+
+
+def eigenvalues_of(kernel: Kernel, rows: NDArray[Any], center: bool) -> tuple[NDArray[np.float64], float]:
+    """Return all eigenvalues of the kernel matrix in float64, largest first, and the rounding of this oracle."""
+    matrix = kernel(rows.astype(np.float64), rows.astype(np.float64))
+    rounding = 4 * float(np.finfo(np.float64).eps) * float(matrix.trace()) * len(rows) ** 0.5
+    if center:
+        matrix = matrix - matrix.mean(axis=0) - matrix.mean(axis=1)[:, None] + matrix.mean()
+    return np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1], rounding
+
+
+def random_fit(seed: int) -> tuple[Any, NDArray[Any], Kernel, bool]:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(60, 500)), int(rng.integers(1, 10))
+    rows = rng.standard_normal((n, d)) * np.geomspace(1, 0.1, d)
+    kind = seed % 4
+    if kind == 1:
+        rows = np.round(rows * 2)
+    elif kind == 2:
+        rows = rows[rng.integers(0, n // 10, n)]
+    elif kind == 3:
+        rows[rng.integers(0, n, 3)] *= 10
+    rows = (rows * 10 ** rng.uniform(-3, 3)).astype(rng.choice(["f4", "f8"]))
+    size = float((rows.astype(np.float64) ** 2).sum(axis=1).mean())
+    kernels = (
+        RBF(0.1 / size),
+        RBF(3 / size),
+        Laplacian(0.3 / size**0.5),
+        Polynomial(3, 1 / size, 1.0),
+        Cosine(),
+        Linear(),
+    )
+    kernel, m = kernels[seed % len(kernels)], int(rng.integers(5, 60))
+    sampling = ("uniform", "diagonal", "column_norm", "rpcholesky")[int(rng.integers(4))]
+    center = bool(rng.random() < 0.8)
+    k = int(rng.integers(1, min(m, 20) + 1))
+    method = "exact" if seed % 5 == 0 else "nystrom"
+    made = sp.KernelPCA(k, kernel=kernel, method=method, sampling=sampling, n_landmarks=m, center=center)
+    return made, rows, kernel, center
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("start", range(0, 60, 10))
+def test_proven_intervals_hold_the_eigenvalues_of_the_kernel_matrix(start: int) -> None:
+    for seed in range(start, start + 10):
+        made, rows, kernel, center = random_fit(seed)
+        found = made.fit(rows)
+        truth, rounding = eigenvalues_of(kernel, rows, center)
+        truth = np.maximum(truth[: found.n_components_], 0.0)
+        low, high = np.array(found.error_.get("proven_intervals", found.error_["eigenvalue_intervals"])).T
+        assert np.isfinite(high).all()
+        assert (low <= truth + rounding).all(), seed
+        assert (truth <= high + rounding).all(), seed
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kernel", [Linear(), RBF(), RBF(1e300), Polynomial(3), Cosine(), Laplacian()], ids=str)
+def test_no_scale_gives_nan_or_a_bare_error(kernel: Kernel, method: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((40, 5))
+    for scale, dtype in ((1e-30, "f4"), (1e-42, "f4"), (1e30, "f4"), (1e-160, "f8"), (1e-315, "f8"), (1e160, "f8")):
+        given = (rows * scale).astype(dtype)
+        made = sp.KernelPCA(2, kernel=kernel, method=method, n_landmarks=30, sketch_size=30)
+        try:
+            found = made.fit(given)
+        except StreamPCAError as error:
+            assert "rescale" in str(error)  # noqa: PT017
+            continue
+        assert np.isfinite(found.eigenvalues_).all()
+        assert np.isfinite(found.transform(given)).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kernel", [Linear(), RBF(), Polynomial(3, coef0=0.0), Cosine()], ids=str)
+def test_constant_repeated_and_two_rows_have_the_eigenvalues_that_they_have(kernel: Kernel, method: str) -> None:
+    few = np.random.default_rng(0).standard_normal((4, 5))
+    for rows, rank in ((np.full((30, 5), 3.3), 0), (np.repeat(few, 10, axis=0), 3), (few[:2], 1)):
+        n = len(rows)
+        made = sp.KernelPCA(min(n, 6), kernel=kernel, method=method, sampling=np.arange(n), sketch_size=n)
+        found = made.fit(rows)
+        truth, _ = eigenvalues_of(kernel, rows, center=True)
+        k = min(rank, found.n_components_)
+        np.testing.assert_allclose(found.eigenvalues_[:k], truth[:k], rtol=1e-6)
+        assert not found.eigenvalues_[rank:].max(initial=0.0) > 1e-9 * kernel.diagonal(rows).sum()
+
+
+def test_rows_far_from_zero_keep_their_digits_or_are_a_warning() -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 5))
+    far = (rows + 1000.0).astype(np.float32)
+    centred = far.astype(np.float64) - far.mean(axis=0, dtype=np.float64)
+    truth = np.linalg.svd(centred)[1] ** 2
+    for method in ("exact", "nystrom"):
+        found = sp.KernelPCA(3, kernel="linear", method=method, sampling=np.arange(0, 200, 4)).fit(far)
+        np.testing.assert_allclose(found.eigenvalues_, truth[:3], rtol=1e-5)
+        np.testing.assert_allclose((found.transform(far) ** 2).sum(axis=0), truth[:3], rtol=1e-4)
+    with pytest.warns(UserWarning, match="subtract the mean"):
+        sp.KernelPCA(3, kernel="linear", method="exact").fit(rows + 1e7)
+    with pytest.warns(UserWarning, match="only 0 eigenvalues"):
+        sp.KernelPCA(3, kernel="linear", method="exact").fit(rows + 1e10)
