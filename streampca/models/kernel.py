@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -188,14 +189,17 @@ def way_back_of(kernel: Kernel, landmarks: NDArray[Any], scores: FloatArray, alp
     ParameterError
         If the system is singular: α is too small for a kernel that is not positive definite.
     """
-    from scipy.linalg import LinAlgError, solve
+    from scipy.linalg import LinAlgError, LinAlgWarning, pinvh, solve
 
     matrix = np.asarray(kernel(scores, scores), dtype=np.float64)
     matrix.flat[:: len(matrix) + 1] += alpha
+    targets = landmarks.astype(np.float64)
     try:
-        dual = solve(
-            matrix, landmarks.astype(np.float64), assume_a="pos" if kernel.definite else "sym", overwrite_a=True
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LinAlgWarning)
+            dual = solve(matrix, targets, assume_a="pos" if kernel.definite else "sym")
+    except LinAlgWarning:  # directions that α does not lift above the rounding of the largest are left out
+        dual = pinvh(matrix) @ targets
     except LinAlgError as error:
         raise ParameterError(f"fit_inverse_transform with alpha={alpha}: {error}; expected a larger alpha") from error
     return WayBack(scores, np.asarray(dual))
