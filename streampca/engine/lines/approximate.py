@@ -65,10 +65,9 @@ def run(
         count, n_passes, state = begun.count + found.count, 1, _sketch_state(found.state)
         with clock:
             known, evidence, low_rank = _first_products(found, begun.factors, parameters, plan)
-            scaled = parameters.scale or not sizes.pilot_rows
             chain = Chain(plan.n_features, _room(sizes, adaptive=low_rank is not None))
             if low_rank is None:
-                chain.add(_main(known.test, sizes), _main(known.products, sizes), orthonormal=not scaled)
+                chain.add(_main(known.test, sizes), _main(known.products, sizes))
             known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
             answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
         del begun
