@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from streampca import tall
 from streampca.errors import ParameterError
-from streampca.nystrom import DEPENDENT, LowRank
+from streampca.nystrom import DEPENDENT, LowRank, Precision, independent_columns
 
 FloatArray = NDArray[np.float64]
 
 _COLUMNS = (2, 3, 5, 10, 15, 20, 40)
 _FACTORS = (21.6, 6.8, 3.4, 2.09, 1.76, 1.6, 1.37)  # U^(−1/4) for the 1 % quantile of U, from 1,000,000 draws
 
-_WELL_CONDITIONED = 1e-6
+_WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns are not made orthonormal once more
 _EPS = float(np.finfo(np.float64).eps)
 _NO_LESS = 16 * _EPS  # rounding of the square of a sine that is taken from a cosine
 
@@ -107,18 +107,23 @@ class Aligned:
     """Condition of Ω with columns of length 1: rounding of CΩ counts that much as rounding of C."""
 
 
-def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1) -> Aligned:
-    """Return how V lies to the columns of Ω, ``(d, q)``; 3 d q² flops where Ω is well-conditioned, 11 d q² and a copy else."""
+def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1, precision: Precision = "float64") -> Aligned:
+    """Return how V lies to the columns of Ω, ``(d, q)``; 3 d q² flops where Ω is well-conditioned, 9 d q² and a copy else.
+
+    Columns count as `nystrom` counts them, for the same `precision`: of those that depend on others nothing is known, so
+    EΩ = 0 only on the span of the rest.
+    """
     metric = tall.gram(test, test, n_threads)
     lengths = np.sqrt(np.diagonal(metric))
     used = np.flatnonzero(lengths > 0)
-    values, turn = np.linalg.eigh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
-    independent = values[values > DEPENDENT]
+    values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    independent = values[values > DEPENDENT[precision]]
     condition = float(np.sqrt(independent[-1] / independent[0])) if len(independent) else 1.0
-    if len(used) == len(lengths) and values.min(initial=1.0) > _WELL_CONDITIONED:
-        inner = tall.gram(test, approx.vectors, n_threads) / lengths[:, None]
-        return Aligned((turn / np.sqrt(values)).T @ inner, condition)
-    return Aligned(tall.gram(tall.orthonormal(test, n_threads=n_threads), approx.vectors, n_threads), condition)
+    small = independent_columns(metric, DEPENDENT[precision])
+    if len(independent) == 0 or independent[0] > _WELL_CONDITIONED:
+        return Aligned(small.T @ tall.gram(test, approx.vectors, n_threads), condition)
+    basis = tall.orthonormal(tall.times(test, small, n_threads), n_threads=n_threads, overwrite=True)
+    return Aligned(tall.gram(basis, approx.vectors, n_threads), condition)
 
 
 def sines(aligned: FloatArray | None, n_vectors: int) -> FloatArray:
@@ -289,14 +294,17 @@ def _span_sine(
     return float(bound) if bound < 1 else None
 
 
-def components_for(values: FloatArray, total: float, tau: float, share: float) -> tuple[int, int | None]:
+def components_for(
+    values: FloatArray, total: float, tau: float, share: float, floor: float = 0.0
+) -> tuple[int, int | None]:
     """Return between which numbers of components the one lies that carries `share` of the total variance.
 
-    high = min{m: Σ_{i≤m} λ̂ᵢ ≥ share · tr C}, None where all r values do not reach it; low = min{m: Σ_{i≤m} λ̂ᵢ + τ ≥
-    share · tr C}. Both are proven for Ĉ ⪯ C. `values` are all eigenvalues of Ĉ, `total` is tr C.
+    high = min{m: Σ_{i≤m} (λ̂ᵢ − floor) ≥ share · tr C}, None where all r values do not reach it; low = min{m: Σ_{i≤m}
+    (λ̂ᵢ + floor) + τ ≥ share · tr C}. Both are proven for Ĉ ⪯ C. `values` are all eigenvalues of Ĉ, `total` is tr C, `floor`
+    is the rounding of an eigenvalue.
     """
-    sums = np.cumsum(values)
+    sums, rounding = np.cumsum(values), floor * np.arange(1, len(values) + 1)
     wanted = share * total * (1 - 1e-12)  # sums of hundreds of eigenvalues
-    surely, perhaps = np.flatnonzero(sums >= wanted), np.flatnonzero(sums + tau >= wanted)
+    surely, perhaps = np.flatnonzero(sums - rounding >= wanted), np.flatnonzero(sums + rounding + tau >= wanted)
     low = int(perhaps[0]) + 1 if len(perhaps) else len(values)
     return max(1, low), int(surely[0]) + 1 if len(surely) else None

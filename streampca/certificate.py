@@ -27,6 +27,8 @@ from streampca.nystrom import LowRank, Precision
 FloatArray = NDArray[np.float64]
 
 _SHARES = (0.9, 0.95, 0.99)
+_ALIKE = 64 * 2.0**-24  # of float32 sums of 256 equal terms: a quarter of a unit for each
+_UNSEEN = 2.0  # times the rounding that the asymmetry of ΩᵀY shows
 ROUNDING = 1e-13  # of the small problems, which divide by square roots of small eigenvalues
 
 
@@ -53,7 +55,13 @@ class Certified:
     shares: tuple[tuple[int, int | None], ...]
     """Between which numbers of components 0.9, 0.95 and 0.99 of the variance are reached; None = more than were found."""
     precision: float
-    """Rounding of the accumulation, relative to the first eigenvalue."""
+    """Rounding of the accumulation, relative to the first eigenvalue, above which eigenvalues count towards the rank."""
+    rounding: float
+    """Rounding that the bounds leave room for, relative to the first eigenvalue: also that of rows that repeat."""
+    floor: float
+    """The same in the units of the eigenvalues, for the condition of the test matrix: `bounds` are that much wider."""
+    proven: float
+    """Proven bound of the largest eigenvalue of what is left out, with all rounding."""
     orthonormality: float
     """Largest entry of VᵀV − I."""
     converted: bool
@@ -99,7 +107,7 @@ class Certified:
             "eigen_residual": None if self.residual is None else float(self.residual),
             "orthonormality": self.orthonormality,
             "relative_residual": 1.0 - low,
-            "relative_residual_interval": [1.0 - high, min(1.0, 1.0 - low + self.precision)],
+            "relative_residual_interval": [1.0 - high, 1.0 - low],
             "captured_variance": low,
             "component_errors": [_number(error) for error in self.errors],
             "numerical_rank": self.numerical_rank,
@@ -139,8 +147,8 @@ class Certified:
                 "positive semidefinite, and no bound holds for what was left out"
             )
         words = [
-            f"approximate, from {passes}: no eigenvalue is below its interval (proven, up to rounding of {self.precision:.0e} of "
-            f"the first), and all that was left out sums to {self.tau / self.total if self.total > 0 else 0.0:.1e} of the variance (exact trace)"
+            f"approximate, from {passes}: no eigenvalue is below its interval (proven, with room for rounding of {self.rounding:.0e} "
+            f"of the first), and all that was left out sums to {self.tau / self.total if self.total > 0 else 0.0:.1e} of the variance (exact trace)"
         ]
         if self.sigma is None:
             words.append("upper bounds and angles follow from that trace alone (proven, and wide)")
@@ -218,10 +226,11 @@ def certified(
     source = approx if reported is None else reported
     k = min(n_components, len(source.values))
     axes = source.vectors[:, :k]
-    relative = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
-    aligned = None if test is None else alignment(approx, test, n_threads)
-    condition = 1.0 if aligned is None else aligned.condition
-    floor = relative * condition * float(approx.values.max(initial=0.0)) + approx.shift
+    trusted = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
+    arithmetic: Precision = precision if isinstance(precision, str) else "float64"
+    relative = max(trusted, _ALIKE) if arithmetic == "float32" else trusted
+    aligned = None if test is None else alignment(approx, test, n_threads, arithmetic)
+    floor = rounding_floor(approx, 1.0 if aligned is None else aligned.condition, relative)
     tau = max(0.0, total - approx.trace)
     sigma = None
     if held_out is not None and held_out_products is not None and held_out.shape[1] > 1 and definite:
@@ -233,14 +242,14 @@ def certified(
     if discarded is not None and definite:
         sigma = min(np.inf if sigma is None else sigma, discarded + floor)
     # What is exact on Ω is the matrix with the shift on its diagonal, so what that leaves out counts.
-    shifted = tau + approx.shift * (len(axes) - len(approx.values))
+    shifted = tau + approx.shift * (len(axes) - len(approx.values)) + relative * total
     proven = shifted + floor
     bounds, turned, residual, left = None, None, None, 0.0
     if definite:
         cosines = None if aligned is None else aligned.cosines
         bounds, turned = _bounds(approx, cosines, sigma, proven, k, floor)
         if reported is not None and test is not None:
-            cosines = alignment(replace(reported, vectors=axes), test, n_threads).cosines
+            cosines = alignment(replace(reported, vectors=axes), test, n_threads, arithmetic).cosines
             turned = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
         best = proven if sigma is None else min(proven, sigma)
         outside = sines(cosines, k)
@@ -255,13 +264,28 @@ def certified(
         bounds=bounds,
         turned=turned,
         residual=residual,
-        captured=_captured(approx, axes, reported is not None, total, left, relative, n_threads),
-        shares=tuple(components_for(approx.values, total, tau, share) for share in _SHARES),
-        precision=relative,
+        captured=_captured(approx, axes, reported is not None, total, left, (relative, floor), n_threads),
+        shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in _SHARES),
+        precision=trusted,
+        rounding=relative,
+        floor=floor,
+        proven=proven,
         orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(k)).max(initial=0.0)),
         converted=reported is not None,
         incremental=test is None,
     )
+
+
+def rounding_floor(approx: LowRank, condition: float, relative: float) -> float:
+    """Return how far rounding may carry an eigenvalue of Ĉ beyond its exact bounds, in the units of the eigenvalues.
+
+    Products Y = CΩ + Δ are those of a matrix C + D with ‖D‖₂ ≤ ‖ΔR‖₂, where ΩR is orthonormal (Krein's extension of a
+    symmetric block), and eigenvalues move no more than that (Weyl): `relative` · λ̂₁ for each digit that the `condition` of Ω
+    keeps. The part that is not symmetric shows in ΩᵀY: it is measured, and what does not show may be as large again. The shift
+    is no larger than what it stands for, so that Ĉ + ν is a Nyström approximation of a matrix that is positive.
+    """
+    seen = max(approx.shift, approx.asymmetry)
+    return relative * condition * float(approx.values.max(initial=0.0)) + _UNSEEN * seen
 
 
 def _bounds(
@@ -281,9 +305,19 @@ def _bounds(
 
 
 def _captured(
-    approx: LowRank, axes: FloatArray, foreign: bool, total: float, left: float, relative: float, n_threads: int
+    approx: LowRank,
+    axes: FloatArray,
+    foreign: bool,
+    total: float,
+    left: float,
+    rounding: tuple[float, float],
+    n_threads: int,
 ) -> tuple[float, float]:
-    """Return the share of the total variance that axes carry for certain, and with what may be `left` beside Ĉ."""
+    """Return the share of the total variance that axes carry for certain, and with what may be `left` beside Ĉ.
+
+    `rounding` is that of the total, relative, and that of an eigenvalue, which every axis has.
+    """
+    relative, floor = rounding
     if total <= 0:
         return 0.0, 0.0
     if foreign:
@@ -291,8 +325,9 @@ def _captured(
         surely = float((approx.values @ inner**2).sum())
     else:
         surely = float(approx.values[: axes.shape[1]].sum())
-    low = float(np.clip(surely / total, 0.0, 1.0))
-    return low, float(np.clip((surely + left) / total + relative, low, 1.0))
+    room = floor * axes.shape[1]
+    low = float(np.clip((surely - room) / total * (1 - relative), 0.0, 1.0))
+    return low, float(np.clip((surely + left + room) / total * (1 + relative), low, 1.0))
 
 
 def _number(value: float) -> float | None:

@@ -14,13 +14,17 @@ from streampca.errors import ParameterError
 FloatArray = NDArray[np.float64]
 Precision = Literal["float32", "float64"]
 
-DEPENDENT = 1e-13
-"""Columns of length 1 depend on each other where their Gram matrix has an eigenvalue up to this."""
+DEPENDENT: dict[Precision, float] = {"float32": 1e-6, "float64": 1e-13}
+"""Columns of length 1 depend on each other where their Gram matrix has an eigenvalue up to this.
+
+The rounding of Y counts as much more as the smallest root that is kept is below one: 1,000 times in float32.
+"""
 
 _EPS = float(np.finfo(np.float64).eps)
 _SHIFT_FLOAT32 = 1.2e-9  # 0.01 of the rounding unit: products in float32, sums in float64
 _TRUNCATION = {"float32": 1e-8, "float64": 1e-13}
 _MAX_SHIFTS = 8
+_WELL_CONDITIONED = 1e-2  # smallest eigenvalue of the Gram matrix of unit columns that are multiplied as they are
 _ROUNDING = 64 * _EPS  # squares of singular values below this share of the first are rounding
 _INDEPENDENT = 0.05  # smallest eigenvalue of the Gram matrix of unit columns that is factored
 
@@ -35,6 +39,9 @@ class LowRank:
     """Orthonormal eigenvectors V in columns, ``(d, r)``."""
     shift: float
     """What was added to the diagonal for stability and subtracted from the eigenvalues again."""
+    asymmetry: float = 0.0
+    """Rounding of the products that was seen, in the units of the eigenvalues: how far QᵀCQ is from symmetric for an
+    orthonormal basis Q of the columns of Ω, times √(d/q) for what lies outside."""
 
     @property
     def trace(self) -> float:
@@ -116,13 +123,14 @@ def nystrom(
     _check(products, test)
     work, test, factor, test_factor = _scaled(products, test, n_threads, overwrite)
     unit = test_factor / factor
-    shift, root = _root_of_inverse(work, test, precision, n_threads, definite)
+    work, test = _well_conditioned(work, test, precision, n_threads)
+    shift, root, asymmetry = _root_of_inverse(work, test, precision, n_threads, definite)
     if root.shape[1] == 0:
         return LowRank(np.zeros(0), work[:, :0], 0.0)
     tall.add_multiple(work, test, shift, n_threads)
     work = tall.times(work, root, n_threads, out=work[:, : root.shape[1]])
     squares, vectors = _left_singular(work, shift, n_threads)
-    return LowRank((squares - shift) * unit, vectors, shift * unit)
+    return LowRank((squares - shift) * unit, vectors, shift * unit, asymmetry * unit)
 
 
 def leave_one_out(products: FloatArray, test: FloatArray, *, precision: Precision, n_threads: int = 1) -> float:
@@ -133,7 +141,7 @@ def leave_one_out(products: FloatArray, test: FloatArray, *, precision: Precisio
     """
     _check(products, test)
     work, scaled, factor, _test_factor = _scaled(products, test, n_threads, overwrite=False)
-    shift, root = _root_of_inverse(work, scaled, precision, n_threads, definite=True)
+    shift, root, _ = _root_of_inverse(work, scaled, precision, n_threads, definite=True)
     if root.shape[1] < test.shape[1]:
         return 0.0
     tall.add_multiple(work, scaled, shift, n_threads)
@@ -203,39 +211,62 @@ def _scaled(
     return work, tall.scaled_copy(test, test_factor, n_threads), factor, test_factor
 
 
+def _well_conditioned(
+    products: FloatArray, test: FloatArray, precision: Precision, n_threads: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return YR and ΩR with nearly orthonormal columns ΩR where those of Ω are nearly dependent; else Y and Ω themselves.
+
+    Ĉ is the same, but the rounding of ΩᵀY, which counts by the condition of Ω from either side, then counts from one side.
+    """
+    metric = tall.gram(test, test, n_threads)
+    lengths = np.sqrt(np.diagonal(metric))
+    used = np.flatnonzero(lengths > 0)
+    values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    if values.min(initial=1.0) > _WELL_CONDITIONED:
+        return products, test
+    turn = independent_columns(metric, DEPENDENT[precision])
+    return tall.times(products, turn, n_threads), tall.times(test, turn, n_threads)
+
+
 def _root_of_inverse(
     products: FloatArray, test: FloatArray, precision: Precision, n_threads: int, definite: bool
-) -> tuple[float, FloatArray]:
-    """Return the shift ν and a matrix R, ``(q, r)``, with R Rᵀ = B⁻¹ for B = sym(ΩᵀY) + νΩᵀΩ."""
+) -> tuple[float, FloatArray, float]:
+    """Return the shift ν, a matrix R, ``(q, r)``, with R Rᵀ = B⁻¹ for B = sym(ΩᵀY) + νΩᵀΩ, and the asymmetry (`LowRank`)."""
     inner = tall.gram(test, products, n_threads)
-    rounding = float(np.linalg.norm(inner - inner.T, 2)) / 2  # ΩᵀCΩ is symmetric: what is not is what the products lost
+    skew = (inner - inner.T) / 2  # ΩᵀCΩ is symmetric: what is not is what the products lost
+    rounding = float(np.linalg.norm(skew, 2))
     inner = (inner + inner.T) / 2
     metric = tall.gram(test, test, n_threads)
     q = len(inner)
     norm = _norm(products, inner, n_threads)
-    basis = _independent_columns(metric)
+    basis = independent_columns(metric, DEPENDENT[precision])
     if basis.shape[1] == 0 or norm == 0:
-        return 0.0, np.zeros((q, 0))
+        return 0.0, np.zeros((q, 0)), 0.0
+    outside = np.sqrt(max(1.0, len(test) / q))
+    asymmetry = float(np.linalg.norm(basis.T @ skew @ basis, 2)) * outside
     square = float(np.linalg.eigvalsh(metric)[-1])
     first = norm / np.sqrt(square) * (_SHIFT_FLOAT32 if precision == "float32" else _EPS * np.sqrt(len(test)))
-    first = max(first, rounding / square * np.sqrt(max(1.0, len(test) / q)))
+    first = max(first, rounding / square * outside)
     if basis.shape[1] < q:
         inner, metric = basis.T @ inner @ basis, np.eye(basis.shape[1])
     for power in range(_MAX_SHIFTS + 1 if definite else 0):
         shift = first * 10.0**power
         root = _whole_root(inner + shift * metric)
         if root is not None:
-            return shift, root if len(root) == q else basis @ root
+            return shift, root if len(root) == q else basis @ root, asymmetry
     root = _truncated_root(inner + first * metric, _TRUNCATION[precision])
-    return first, root if len(root) == q else basis @ root
+    return first, root if len(root) == q else basis @ root, asymmetry
 
 
-def _independent_columns(metric: FloatArray) -> FloatArray:
-    """Return a matrix that makes of columns with this Gram matrix a basis, ``(q, r)``: r < q if some depend on others."""
+def independent_columns(metric: FloatArray, dependent: float) -> FloatArray:
+    """Return R, ``(q, r)``, with ΩR orthonormal for an Ω with the Gram matrix `metric`: r < q if columns depend on others.
+
+    Of columns of length 1, the eigenvectors of the Gram matrix are taken whose eigenvalues are above `dependent`.
+    """
     lengths = np.sqrt(np.diagonal(metric))
     used = np.flatnonzero(lengths > 0)
     values, turn = np.linalg.eigh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
-    kept = values > DEPENDENT
+    kept = values > dependent
     basis = np.zeros((len(metric), int(kept.sum())))
     basis[used] = turn[:, kept] / np.sqrt(values[kept]) / lengths[used, None]
     return basis

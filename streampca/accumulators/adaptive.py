@@ -108,6 +108,8 @@ class Adaptive:
     """Frequent Directions: take what is dropped from every squared singular value that is kept."""
     seed: int = 0
     """Of the random signs that start an iteration."""
+    dtype: str = "float32"
+    """Shortest type in which products are taken; rows of a longer `work_dtype` keep theirs."""
     n_threads: int = field(default=1, compare=False)
     """Threads that share the products of one update; changes the time, never the bits."""
 
@@ -131,7 +133,7 @@ class Adaptive:
             If the rows hold NaN or infinity, or overflow when squared.
         """
         block = as_block(block).counted()
-        dtype, start = work_dtype(block.values.dtype), 0
+        dtype, start = np.promote_types(self.dtype, work_dtype(block.values.dtype)), 0
         while start < len(block):
             state = self._with_room(state, dtype)
             first = state.n_pending

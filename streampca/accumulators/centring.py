@@ -16,6 +16,7 @@ _SLAB_BYTES = 1 << 20  # rows that stay in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
 _SAMPLE_ROWS = 128
 _SQUARED_ROWS = 16
+_FEW_FEATURES = 64  # up to here sketches take products in float64
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,16 @@ def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
         dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize == 1) or (dtype.kind == "f" and dtype.itemsize <= 4)
     )
     return np.dtype(np.float32 if narrow else np.float64)
+
+
+def sketch_dtype(dtype: DTypeLike, n_features: int) -> np.dtype[Any]:
+    """Return the floating type in which rows of `dtype` are multiplied with a test matrix.
+
+    As `work_dtype`, but float64 up to 64 features. The float32 products of rows that take only a few values are rounded
+    alike every time they are summed, which does not average out (up to 4e-5 of the first eigenvalue); rows of few features
+    are such rows most easily, and their products in float64 cost little beside reading them.
+    """
+    return np.dtype(np.float64) if n_features <= _FEW_FEATURES else work_dtype(dtype)
 
 
 def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csc_array, issparse
 
 from streampca.accumulators.centring import (
     FloatArray,
@@ -32,7 +32,7 @@ from streampca.accumulators.shifting import (
     weighted_moments,
 )
 from streampca.accumulators.sketched import Sketched, project, weighted
-from streampca.accumulators.sparse import refuse_stored
+from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.accumulators.tiles import spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
@@ -119,7 +119,11 @@ class Sketch:
         if not self.key:
             test = np.ascontiguousarray(self.test)
             shape = f"{test.dtype.str}{test.shape}"
-            object.__setattr__(self, "key", f"{shape}/{xxhash.xxh3_128_hexdigest(test.data.cast('B'))}")
+            object.__setattr__(
+                self,
+                "key",
+                f"{shape}/{xxhash.xxh3_128_hexdigest(test.tobytes() if test.size == 0 else test.data.cast('B'))}",
+            )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sketch):
@@ -155,7 +159,7 @@ class Sketch:
         block = as_block(block)
         if issparse(block.values):
             return self._add_sparse(state, block)
-        dtype = work_dtype(block.values.dtype)
+        dtype = np.promote_types(self.test.dtype, work_dtype(block.values.dtype))
         whole = not self.copy_rows and self.missing == "error" and block.values.dtype == dtype
         step = DIRECT_ROWS if whole else panel_rows(block.values.shape[1], dtype)
         n_panels = -(-len(block) // step)
@@ -184,7 +188,7 @@ class Sketch:
             total, squared = float(weights.sum()), float(weights @ weights)
         if self.moments:
             sums, squares = shifted_moments(values, state.origin.astype(values.dtype), weights, self.n_threads)
-            self._require_finite(squares, panel)
+            self._require_finite(squares, panel, values.dtype)
             low, high = SAFE_SQUARES
             if values.dtype == np.float32 and not ((squares == 0) | ((low < squares) & (squares < high))).all():
                 return None
@@ -205,7 +209,7 @@ class Sketch:
         rows = borrow("panel", values.shape, dtype)
         missing = np.isnan(values) if self.missing == "pairwise" and values.dtype.kind == "f" else None
         sums, squares = shifted(values, state.origin.astype(dtype), rows, missing, self.moments)
-        self._require_finite(squares, panel)
+        self._require_finite(squares, panel, dtype)
         total = squared = float(len(panel))
         weights = panel.weights
         in_range = dtype != np.float32 or (
@@ -235,7 +239,7 @@ class Sketch:
             n_missing=state.n_missing + (0 if missing is None else int(missing.sum())),
         )
 
-    def _require_finite(self, squares: FloatArray, panel: Block) -> None:
+    def _require_finite(self, squares: FloatArray, panel: Block, dtype: np.dtype[Any]) -> None:
         finite = np.isfinite(squares)
         if finite.all():
             return
@@ -243,7 +247,7 @@ class Sketch:
             refuse_infinite(panel.values, panel.start)
         else:
             refuse_not_finite(panel.values, panel.start)
-        if work_dtype(panel.values.dtype) == np.float64:
+        if dtype == np.float64:
             refuse_overflow(finite, panel.start, len(panel))
 
     def _add_products(
@@ -277,37 +281,57 @@ class Sketch:
         spread(add, range(0, n_features, _SLAB_FEATURES), self.n_threads)
 
     def _add_sparse(self, state: SketchState, block: Block) -> SketchState:
-        """Add csr rows about zero, where they are sparse; the mean is taken out at the end, in float64."""
-        rows: Any = block.values
-        refuse_stored(rows, block.start)
+        """Add csr rows in float64, about zero where they are sparse, and about a number near their mean where they are not."""
+        refuse_stored(block.values, block.start)
         block = block.counted()
-        n_rows = len(block)
+        n_rows, weights = len(block), block.weights
         if n_rows == 0:
             return state
-        rows = csr_array(block.values, dtype=np.float64)
-        weights = block.weights
-        total, squared = (
-            (float(n_rows), float(n_rows)) if weights is None else (float(weights.sum()), float(weights @ weights))
-        )
+        columns = csc_array(block.values, dtype=np.float64)
+        columns, origin = shift_full_columns(columns, state.origin)
+        state = self._with_origin(state, np.where(state.origin != 0, state.origin, origin))
         ones = np.ones(n_rows) if weights is None else weights
         with np.errstate(over="ignore"):
-            squares = np.asarray(rows.multiply(rows).T @ ones)
+            squares = np.asarray(columns.multiply(columns).T @ ones)
         if not np.isfinite(squares).all():
             refuse_overflow(np.isfinite(squares), block.start, n_rows)
-        projected = rows @ self.test.astype(np.float64, copy=False)
+        projected = columns @ self.test.astype(np.float64, copy=False)
         if weights is not None:
             projected *= weights[:, None]
-        columns = rows.T.tocsr()
-        for start in range(0, columns.shape[0], _SLAB_FEATURES):
-            state.products[start : start + _SLAB_FEATURES] += columns[start : start + _SLAB_FEATURES] @ projected
+        for start in range(0, columns.shape[1], _SLAB_FEATURES):
+            slab = slice(start, start + _SLAB_FEATURES)
+            state.products[slab] += np.asarray(columns[:, slab].T @ projected)
+        total, squared = float(ones.sum()), float(ones @ ones)
+        sums = np.asarray(columns.T @ ones)
+        sums, squares = self._move(state.products, origin - state.origin, total, sums, squares)
         return replace(
             state,
             n_samples=state.n_samples + n_rows,
             weight=state.weight + total,
             weight_squares=state.weight_squares + squared,
-            sums=state.sums + np.asarray(rows.T @ ones),
+            sums=state.sums + sums,
             squares=state.squares + squares,
         )
+
+    def _with_origin(self, state: SketchState, origin: FloatArray) -> SketchState:
+        """Return `state` with its sums about `origin`, in the same memory."""
+        away = state.origin - origin
+        sums, squares = self._move(state.products, away, state.weight, state.sums, state.squares)
+        return replace(state, origin=origin, sums=sums, squares=squares)
+
+    def _move(
+        self, products: FloatArray, away: FloatArray, weight: float, sums: FloatArray, squares: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Move what was summed about an origin `away` from that of `products`, and added there, to that of `products`.
+
+        Σ w (x + a)(x + a)ᵀ Ω = Σ w x xᵀ Ω + s (aᵀΩ) + a (sᵀΩ + W aᵀΩ) for the sum s of the x. Returns sums and squares.
+        """
+        if not away.any():
+            return sums, squares
+        along, summed = project(np.stack([away, sums]), self.test)
+        products += np.outer(sums, along)
+        products += np.outer(away, summed + weight * along)
+        return sums + weight * away, squares + away * (2 * sums + weight * away)
 
     def merge(self, states: Sequence[SketchState]) -> SketchState:
         """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
@@ -329,16 +353,10 @@ class Sketch:
         if state.weight == 0:
             state = replace(state, origin=other.origin)
         away = other.origin - state.origin
-        sums, squares = other.sums, other.squares
+        if away.any() and len(state.observed):
+            raise MergeError("sketches of rows with missing values need one origin to be merged")
         np.add(state.products, other.products, out=state.products)
-        if away.any():
-            if len(state.observed):
-                raise MergeError("sketches of rows with missing values need one origin to be merged")
-            along, summed = project(np.stack([away, sums]), self.test)
-            state.products[...] += np.outer(sums, along)
-            state.products[...] += np.outer(away, summed + other.weight * along)
-            squares = squares + away * (2 * sums + other.weight * away)
-            sums = sums + other.weight * away
+        sums, squares = self._move(state.products, away, other.weight, other.sums, other.squares)
         return replace(
             state,
             n_samples=state.n_samples + other.n_samples,
@@ -396,9 +414,11 @@ class Sketch:
         scatter[scatter <= np.finfo(float).eps * max(4.0, state.n_samples**0.5) * state.squares] = 0.0
         variance = scatter / (weight - self.ddof)
         products = state.products.copy()
-        if self.center:
+        if self.center or self.scale:
             products -= np.outer(sums / weight, project(sums[None], self.test)[0])
-            return products, variance, scatter
+            if not self.center:
+                self._add_means(products, weight, state.mean, variance, self.test)
+            return products, variance, scatter + (0.0 if self.center else weight * state.mean**2)
         shifted_sums, shift = project(np.stack([sums, origin]), self.test)
         products += np.outer(sums, shift)
         products += np.outer(origin, shifted_sums + weight * shift)
@@ -419,10 +439,19 @@ class Sketch:
         products += own * test
         products -= np.outer(weight * mean, project(mean[None], test)[0])
         if not self.center:
-            full = state.mean
-            products += np.outer(weight * full, project(full[None], test)[0])
-            return products, variance, scatter + weight * full**2
+            self._add_means(products, weight, state.mean, variance, test)
+            return products, variance, scatter + weight * state.mean**2
         return products, variance, scatter
+
+    def _add_means(
+        self, products: FloatArray, weight: float, mean: FloatArray, variance: FloatArray, test: NDArray[Any]
+    ) -> None:
+        """Add what makes centred products those about zero: W m (mᵀΩ).
+
+        Features that never vary have z-scores of 0, so what they add to the products of others is left out.
+        """
+        counted = np.where(variance > 0, mean, 0.0) if self.scale else mean
+        products += np.outer(weight * mean, project(counted[None], test)[0])
 
     def _test_of(self, state: SketchState) -> FloatArray:
         """Return the matrix that `finalize` gives products of, as a copy: Ω, or PΩ where values may be missing."""

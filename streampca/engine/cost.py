@@ -97,7 +97,7 @@ def folded_flops(plan: Plan) -> float:
     if plan.sketch:
         rows_features = float(plan.n_samples) * plan.n_features
         first = _ADAPTIVE_COST if plan.solver == "adaptive" else 1.0
-        columns = float(plan.sketch["columns"] * (plan.passes - 1 + first) + plan.sketch["held_out"])
+        columns = float(plan.sketch["columns"] * (plan.sketch["passes"] - 1 + first) + plan.sketch["held_out"])
         return 4.0 * rows_features * columns
     return float(plan.n_samples) * plan.n_features * _side(plan)
 

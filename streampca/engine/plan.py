@@ -197,7 +197,7 @@ def _in_words(other: dict[str, Any]) -> str:
 
 def _passes(passes: int, sketch: dict[str, Any]) -> str:
     """Return how many readings there are; at most so many where an approximate solver may stop before."""
-    most = "at most " if passes > 1 and sketch.get("tolerance") else ""
+    most = "at most " if sketch.get("passes", passes) > 1 and sketch.get("tolerance") else ""
     return f"{most}{passes} pass{'es' if passes > 1 else ''}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.adaptive import Adaptive
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.shifting import panel_rows
 from streampca.accumulators.sketch import Sketch
 from streampca.engine.leaves import count_leaves, leaves_per_branch, most_leaves, states_at_once
@@ -51,6 +51,9 @@ class Sizes:
     """Decoded bytes of that."""
     rows_per_update: int = 0
     """Rows of one incremental update."""
+    moments_first: bool = False
+    """Whether a reading for means and variances comes before `passes`: the published conversion is only defined for rows
+    whose scales are known."""
 
     @property
     def pilot(self) -> Pilot:
@@ -108,10 +111,43 @@ def _require(source: Source, parameters: Parameters, solver: str, k: int | None)
         ):
             if found:
                 raise NotAvailableError(f"solver='adaptive' does not take {what}: use solver='sketch'")
+    _require_recovery(parameters, solver)
     if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
         raise ParameterError(
             f"sketch_size={parameters.sketch_size} is less than n_components={k}: expected at least {k + _SPARE_COLUMNS} "
             'columns, or "auto"'
+        )
+
+
+def needs_moments(parameters: Parameters) -> bool:
+    """Tell whether the conversion needs to know scales, or shares of observed values, before rows are multiplied.
+
+    Its eigenvalues are those of ΩᵀCΩ for the Ω that was drawn, so unlike the Nyström approximation it is not the same for
+    every test matrix of one span, and factors of the features cannot be put in afterwards.
+    """
+    return parameters.recovery == "conversion" and (parameters.scale or parameters.missing == "pairwise")
+
+
+def _require_recovery(parameters: Parameters, solver: str) -> None:
+    """Raise where the published conversion does not go together with what is asked for."""
+    if parameters.recovery != "conversion":
+        return
+    if solver == "adaptive":
+        raise NotAvailableError(
+            "solver='adaptive' does not take recovery='conversion', which converts products with a test matrix: use solver='sketch'"
+        )
+    readings = 2 if needs_moments(parameters) else 1
+    if parameters.max_passes < readings:
+        raise ParameterError(
+            f"max_passes={parameters.max_passes} with recovery='conversion': expected at least 2, because z-scores and shares of "
+            "observed values have to be known before rows are multiplied; use max_passes=2 or recovery='nystrom'"
+        )
+    if parameters.max_passes > 2 or (parameters.tolerance is not None and parameters.max_passes > readings):
+        raise ParameterError(
+            f"max_passes={parameters.max_passes} and tolerance={parameters.tolerance} with recovery='conversion': expected {readings} "
+            "passes at most, because the published "
+            "conversion multiplies every row once and further passes would not improve it; use recovery='nystrom', or "
+            f"{'tolerance=None' if parameters.max_passes == 2 else f'max_passes={readings}'}"
         )
 
 
@@ -149,8 +185,10 @@ def _plan(
     wanted = parameters.pilot if informed and (solver == "sketch" or parameters.scale) else 0
     if parameters.pilot not in ("auto", 0):
         wanted = parameters.pilot
+    moments_first = needs_moments(parameters)
+    readings = passes + int(moments_first)
     pilot = plan_pilot(source, wanted, columns, room)
-    dtype = work_dtype(source.dtype)
+    dtype = sketch_dtype(source.dtype, d)
     state = 8 * d * (columns + HELD_OUT)
     n_leaves_of = _leaves_of(source, solver, state)
 
@@ -158,7 +196,9 @@ def _plan(
         n_blocks = -(-n // rows)
         n_leaves = n_leaves_of(rows, n_blocks)
         update = _rows_per_update(rows, n_blocks, n_leaves, columns, d * dtype.itemsize) if solver == "adaptive" else 0
-        sizes = Sizes(columns, min(HELD_OUT, d), passes, keep_all, pilot.n_rows, pilot.n_bands, pilot.bytes, update)
+        sizes = Sizes(
+            columns, min(HELD_OUT, d), passes, keep_all, pilot.n_rows, pilot.n_bands, pilot.bytes, update, moments_first
+        )
         window = min(leaves, n_leaves)
         per_branch = leaves_per_branch(n_leaves, state)
         n_states = states_at_once(window, n_leaves, per_branch)
@@ -173,7 +213,7 @@ def _plan(
             dtype=str(source.dtype),
             work_dtype=str(dtype),
             n_components=k,
-            passes=passes,
+            passes=readings,
             rows_per_block=rows,
             n_blocks=n_blocks,
             n_leaves=n_leaves,
@@ -183,7 +223,7 @@ def _plan(
             threads_per_leaf=threads_per_leaf,
             leaves_per_branch=per_branch,
             tile=0,
-            bytes_to_read=passes * reading + pilot.bytes,
+            bytes_to_read=readings * reading + pilot.bytes,
             flops=shared * (3.5 if solver == "adaptive" and passes == 1 else 1.0) + 6.0 * d * (passes * columns) ** 2,
             projected_bytes=_peak(memory, window),
             allowed_bytes=resources.allowed_bytes,
@@ -215,7 +255,7 @@ def _leaves_of(source: Source, solver: str, state_bytes: int) -> Any:
         # Adding a leaf's products to the total takes a few parts in a hundred of making them.
         most = min(max(1, n * source.row_bytes // _LEAF_BYTES), most_leaves(state_bytes))
         return lambda rows, n_blocks: min(max(most, count_leaves(n, n_blocks, source.row_bytes)), n_blocks)
-    row_bytes = source.shape[1] * work_dtype(source.dtype).itemsize
+    row_bytes = source.shape[1] * sketch_dtype(source.dtype, source.shape[1]).itemsize
 
     def count(rows: int, n_blocks: int) -> int:
         together = max(_BLOCKS_PER_UPDATE, _UPDATE_BYTES // (rows * row_bytes))
@@ -238,9 +278,10 @@ def _memory(
     source: Source, sizes: Sizes, k: int | None, rows: int, shape: tuple[int, int, int], resources: Resources
 ) -> dict[str, int]:
     (leaves, n_states, threads), (n, d) = shape, source.shape
-    dtype = work_dtype(source.dtype)
+    dtype = sketch_dtype(source.dtype, d)
     adaptive = sizes.rows_per_update > 0
     k = sizes.columns if k is None else min(k, sizes.columns)
+    again = sizes.passes > 1 or sizes.moments_first
     block = rows * source.row_bytes
     buffers = (2 * block if source.buffered else 0) + source.overhead_bytes(rows)
     columns = sizes.columns + sizes.held_out
@@ -256,7 +297,7 @@ def _memory(
         scratch = max(
             scratch, held.scratch_bytes(d, rows, dtype.itemsize) + rank.scratch_bytes(d, rows, dtype.itemsize)
         )
-        states = max(first, states) if sizes.passes > 1 else first
+        states = max(first, states) if again else first
     one = 16 * d * sizes.columns
     kept = (sizes.passes if sizes.keep_all else 1) * one + 16 * d * sizes.held_out
     total = (sizes.passes if sizes.keep_all else 1) * sizes.columns
@@ -268,8 +309,8 @@ def _memory(
     return {
         "process": resources.process_bytes + ALLOWANCE_BYTES,
         # In later passes the first state, its test matrix, and the next basis in float64 stand beside what is read.
-        "states": states * n_states + (first + 8 * d * columns if sizes.passes > 1 else 0),
-        "test matrix": test * (2 if sizes.passes > 1 else 1),
+        "states": states * n_states + (first + 8 * d * columns if again else 0),
+        "test matrix": test * (2 if again else 1),
         "kept products": kept,
         "blocks": leaves * buffers,
         "scratch": leaves * scratch,
@@ -320,6 +361,10 @@ def _notes(source: Source, sizes: Sizes, reading: int) -> tuple[str, ...]:
         where = f"{sizes.pilot_bands:,} bands of chunks" if sizes.pilot_bands else "all over the source"
         notes.append(
             f"before the first pass {sizes.pilot_rows:,} rows from {where} are read ({as_text(sizes.pilot_bytes)}, {share:.2%} of the data)"
+        )
+    if sizes.moments_first:
+        notes.append(
+            "the first reading takes means and variances, the second multiplies the rows in their final scales"
         )
     if not sizes.keep_all and sizes.passes > 1:
         notes.append("only the last block of products is kept: with more memory all of them would give smaller errors")

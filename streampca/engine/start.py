@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, work_dtype
+from streampca.accumulators.centring import FloatArray, sketch_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.accumulators.tiles import spread
 from streampca.engine.execute import Meter, ProgressCallback
@@ -60,15 +60,15 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
         chosen, rows, count = once(
             "pilot", lambda: read_pilot(sizes.pilot, source, parameters.seed, parameters.missing, told)
         )
-        if not source.sparse:
-            origin = sampled_origin(rows, rows.dtype)
+        middle = sampled_origin(rows, rows.dtype)
+        origin = None if source.sparse else middle  # sparse rows would be filled by it
         row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
-        weights, near = _prepare(rows, origin, weights, parameters, row_weights, plan.threads)
+        weights, near = _prepare(rows, middle, weights, parameters, row_weights, plan.threads)
         if plan.solver == "sketch" and _informed(parameters):
             basis = _directions(rows, sizes.columns - _hedge(sizes.columns), plan.threads)
         del rows
         release()  # this thread decodes nothing more
-    held = np.asarray(generator(parameters.seed, "held-out columns").standard_normal((d, sizes.held_out)))
+    held = held_out_columns(parameters, d, sizes.held_out)
     if plan.solver == "adaptive":
         basis = np.empty((d, 0))
     elif basis is None:
@@ -76,10 +76,15 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     else:
         hedge = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
         basis = orthonormal(np.hstack([basis, hedge]), n_threads=plan.threads, overwrite=True)
-    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=work_dtype(source.dtype))
+    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=sketch_dtype(source.dtype, d))
     np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
     np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
     return Start(origin, weights, test, count, near)
+
+
+def held_out_columns(parameters: Parameters, n_features: int, n_columns: int) -> FloatArray:
+    """Return the standard normal columns that only the certificate uses, ``(n_features, n_columns)``."""
+    return np.asarray(generator(parameters.seed, "held-out columns").standard_normal((n_features, n_columns)))
 
 
 def _informed(parameters: Parameters) -> bool:
@@ -117,7 +122,7 @@ def _grouping(source: Source, size: int) -> Grouping:
 
 def _prepare(
     rows: NDArray[Any],
-    origin: FloatArray | None,
+    middle: FloatArray,
     weights: FloatArray,
     parameters: Parameters,
     row_weights: FloatArray | None,
@@ -129,7 +134,6 @@ def _prepare(
     """
     if row_weights is not None:
         rows *= (row_weights > 0)[:, None]
-    middle = np.zeros(rows.shape[1]) if origin is None else origin
     rows -= middle.astype(rows.dtype)
     if parameters.missing != "error":
         np.nan_to_num(rows, copy=False, nan=0.0)

@@ -144,14 +144,24 @@ class Answer:
         found, certified, low_rank = len(said["component_errors"]), self.certified, self.low_rank
         said["component_errors"] += [0.0] * n_more
         said["angle_bounds"] += [None] * n_more
+        if n_more == 0:
+            return
+        said["subspace_angle_bound"] = None
+        said["unresolved_clusters"] = [*said["unresolved_clusters"], [found, found + n_more - 1, None]]
+        said["statement"] += (
+            f"; the last {n_more} of {found + n_more} components carry no variance above rounding: their directions were drawn at "
+            "random, orthogonal to the others, and no angle is bounded for them"
+        )
         if said["eigenvalue_intervals"] is None:
             return
-        floor = certified.precision * float(low_rank.values.max(initial=0.0)) + low_rank.shift
-        proven = certified.tau + floor
+        proven = certified.proven
         best = proven if certified.sigma is None else min(proven, certified.sigma)
         following = float(low_rank.values[found]) if found < len(low_rank.values) else 0.0
-        said["eigenvalue_intervals"] += [[0.0, float(following + best)] for _ in range(n_more)]
-        said["proven_upper_bounds"] += [float(following + proven)] * n_more
+        said["eigenvalue_intervals"] += [[0.0, float(following + best + certified.floor)] for _ in range(n_more)]
+        if certified.total > 0:
+            left = min(n_more * (following + best), proven) / certified.total
+            said["relative_residual_interval"][0] = max(0.0, said["relative_residual_interval"][0] - left)
+        said["proven_upper_bounds"] += [float(following + proven + certified.floor)] * n_more
 
 
 def answer_of(

@@ -57,8 +57,8 @@ class SparseSource(Source):
         return digest.hexdigest()
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes of a slice, its float64 copy by columns, and the squares of that."""
-        return 5 * n_rows * self.row_bytes
+        """Return the memory in bytes of a slice, its float64 copy by columns with mostly stored columns filled, and squares."""
+        return 8 * n_rows * self.row_bytes
 
     def by_features(self) -> Source:
         """Raise `NotAvailableError`: sparse rows are decomposed by their covariance."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators.adaptive import Adaptive, rescaled
-from streampca.accumulators.centring import FloatArray, work_dtype
+from streampca.accumulators.centring import FloatArray, sketch_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import Rows
 from streampca.accumulators.sketch import Sketch, SketchState
@@ -20,9 +20,9 @@ from streampca.engine.execute import ProgressCallback, accumulate
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.parameters import Fit, Gathered, Parameters
 from streampca.engine.plan import Plan
-from streampca.engine.plan_sketch import HELD_OUT, Sizes, sizes_of
-from streampca.engine.start import Start, means_are_near, start
-from streampca.errors import DataError
+from streampca.engine.plan_sketch import HELD_OUT, Sizes, needs_moments, sizes_of
+from streampca.engine.start import Start, columns_of, held_out_columns, means_are_near, start
+from streampca.errors import DataError, NotAvailableError
 from streampca.models.approximate import Answer, Chain, Evidence, answer_of
 from streampca.models.pca import PCAModel
 from streampca.nystrom import LowRank
@@ -60,17 +60,14 @@ def run(
     began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
     reader = Reader(source, parameters, plan, client, progress)
     with one_blas_thread():
-        begun = start(source, parameters, plan, progress)
-        found = reader.first(begun, keep_rows)
-        count, n_passes, state = begun.count + found.count, 1, _sketch_state(found.state)
+        found, known, evidence, low_rank = reader.opening(keep_rows, clock)
+        count, n_passes, state = found.count, plan.passes - sizes.passes + 1, _sketch_state(found.state)
         with clock:
-            known, evidence, low_rank = _first_products(found, begun.factors, parameters, plan)
             chain = Chain(plan.n_features, _room(sizes, adaptive=low_rank is not None))
             if low_rank is None:
                 chain.add(_main(known.test, sizes), _main(known.products, sizes))
             known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
             answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
-        del begun
         while n_passes < plan.passes and not answer.within(parameters.tolerance):
             with clock:
                 basis, width = _next_test(chain, answer, evidence, plan)
@@ -84,7 +81,7 @@ def run(
                 answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads)
         with clock:
             model = answer.model(known, state, parameters, source.describe(), n_passes)
-    keeps = plan.solver == "sketch"
+    keeps = plan.solver == "sketch" and not sizes.moments_first
     return Fit(
         model=model,
         plan=plan,
@@ -145,7 +142,14 @@ def _metric(factors: FloatArray) -> FloatArray | None:
 def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Adaptive:
     sizes = sizes_of(plan)
     rank = min(sizes.columns, plan.n_features)
-    return Adaptive(rank, sizes.rows_per_update, parameters.center, _metric(factors), n_threads=plan.threads_per_leaf)
+    return Adaptive(
+        rank,
+        sizes.rows_per_update,
+        parameters.center,
+        _metric(factors),
+        n_threads=plan.threads_per_leaf,
+        dtype=plan.work_dtype,
+    )
 
 
 def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> tuple[FloatArray, int]:
@@ -197,6 +201,33 @@ class Reader:
     progress: ProgressCallback | None = None
     """Told as blocks finish."""
 
+    def opening(self, keep_rows: int, clock: _Clock) -> tuple[Gathered, Sketched, Evidence, LowRank | None]:
+        """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
+
+        Returns what was gathered, with what all reading has cost, moments and products, the evidence, and the answer where an
+        incremental pass gave one.
+        """
+        source, parameters, plan = self.source, self.parameters, self.plan
+        begun = start(source, parameters, plan, self.progress)
+        if not sizes_of(plan).moments_first:
+            found = self.first(begun, keep_rows)
+            with clock:
+                known, evidence, low_rank = _first_products(found, begun.factors, parameters, plan)
+            return replace(found, count=begun.count + found.count), known, evidence, low_rank
+        found = self.first(replace(begun, test=begun.test[:, :0]), keep_rows)
+        state, sizes, d = _sketch_state(found.state), sizes_of(plan), plan.n_features
+        with clock:
+            known = weighted(found.accumulator.finalize(state), feature_factors(parameters, d))
+            held = held_out_columns(parameters, d, sizes.held_out)
+            drawn = np.hstack([columns_of(parameters, source, sizes.columns), held])
+            if len(state.observed):  # products come out for these shares times the columns
+                drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
+        test, products, cost = self.again(drawn, known, state, 2)
+        first = test.shape[1] - sizes.held_out
+        evidence = Evidence(test[:, first:].copy(), products[:, first:].copy(), 1.0)
+        known = replace(known, test=test, products=products)
+        return replace(found, count=begun.count + found.count + cost), known, evidence, None
+
     def first(self, begun: Start, keep_rows: int) -> Gathered:
         """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
         plan = self.plan
@@ -221,7 +252,7 @@ class Reader:
 
         `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
         """
-        dtype = work_dtype(self.source.dtype)
+        dtype = sketch_dtype(self.source.dtype, len(basis))
         test = (basis * known.weights[:, None]).astype(dtype)
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
@@ -291,8 +322,14 @@ def gather(
 ) -> Gathered:
     """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
 
-    Without a pilot, so that the states of other rows can be merged with it.
+    Without a pilot, so that the states of other rows can be merged with it. `NotAvailableError` for conversions that need
+    moments beforehand.
     """
+    if needs_moments(parameters):
+        raise NotAvailableError(
+            "recovery='conversion' takes z-scores and shares of observed values in a second reading, so rows cannot be added: use fit, "
+            "or recovery='nystrom'"
+        )
     if accumulator is None:
         begun = start(source, parameters, plan, progress)
     else:
