@@ -78,7 +78,7 @@ def _require_plain(source: Source, parameters: Parameters) -> None:
     """Raise `NotAvailableError` for rows that only the covariance solver takes."""
     for found, what in (
         (parameters.missing not in _MISSING_TAKEN[parameters.solver], f"missing={parameters.missing!r}"),
-        (source.sparse, "sparse rows"),
+        (source.sparse and parameters.solver == "qr", "sparse rows"),
         (parameters.forgetting != 1, "forgetting"),
     ):
         if found:

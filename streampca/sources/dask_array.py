@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import DataError
+from streampca.errors import DataError, NotAvailableError
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.sparse import is_sparse, joined
 
@@ -75,7 +75,10 @@ class DaskSource(Source):
     def by_features(self) -> DaskSource:
         """Return a source whose rows are the features of this one."""
         if self.sparse:
-            return super().by_features()  # type: ignore[return-value]
+            raise NotAvailableError(
+                f"{self.description} has blocks of sparse rows, which cannot be read by features: compute it to a scipy sparse matrix, or "
+                "use solver='covariance' or 'sketch'"
+            )
         return DaskSource(self.array.T)
 
     def part(self, start: int, stop: int) -> DaskSource:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import xxhash
-from scipy.sparse import csr_array, hstack, issparse, vstack
+from numpy.typing import NDArray
+from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
-from streampca.errors import NotAvailableError
 from streampca.sources.base import ReadCount, Source, require_table
 
 _BLOCK_BYTES = 32 * 2**20
@@ -60,15 +61,49 @@ class SparseSource(Source):
         """Return the memory in bytes of a slice, its float64 copy by columns with mostly stored columns filled, and squares."""
         return 8 * n_rows * self.row_bytes
 
-    def by_features(self) -> Source:
-        """Raise `NotAvailableError`: sparse rows are decomposed by their covariance."""
-        raise NotAvailableError("sparse rows are not read by features: use solver='covariance'")
+    def by_features(self) -> SparseFeatures:
+        """Return a source whose rows are the features of this one, made dense a block at a time."""
+        return SparseFeatures(self)
 
     def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, ReadCount]:
         """Return the rows, still sparse."""
         values = self.rows[start:stop]
         n_bytes = values.data.nbytes + values.indices.nbytes + values.indptr.nbytes
         return values, ReadCount(0, n_bytes, n_bytes)
+
+
+class SparseFeatures(Source):
+    """The features of a sparse matrix, ``(n_features, n_samples)``; blocks of them are dense.
+
+    Centring fills what is not stored, and a block of whole features is centred exactly where it is dense. The matrix is copied
+    to compressed column form when it is first read.
+    """
+
+    def __init__(self, source: SparseSource):
+        self.source, self.description = source, source.description
+        self.shape, self.dtype = (source.shape[1], source.shape[0]), source.dtype
+        self._columns: csc_array | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """Return that of the rows."""
+        return f"{self.source.fingerprint}-features"
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of the matrix by columns, and of a slice of it."""
+        return 2 * self.source.row_bytes * self.source.shape[0]
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return the features, dense, in `out` if given."""
+        with self._lock:
+            if self._columns is None:
+                self._columns = csc_array(self.source.rows)
+            columns = self._columns
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        columns[:, start:stop].T.toarray(out=out)
+        return out, ReadCount(0, out.nbytes, out.nbytes)
 
 
 def is_sparse(values: Any) -> bool:

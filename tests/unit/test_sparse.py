@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -39,11 +40,32 @@ def test_what_sparse_rows_do_not_go_with() -> None:
     with pytest.raises(ParameterError, match="what a sparse matrix does not store is zero, not missing"):
         PCA(missing="mean").fit(random_rows())
     with pytest.raises(NotAvailableError, match="does not take sparse rows"):
-        PCA(solver="gram").fit(random_rows())
+        PCA(solver="qr").fit(random_rows())
+    blocks = da.from_array(random_rows().toarray(), chunks=(50, 30)).map_blocks(scipy.sparse.csr_array)
+    with pytest.raises(NotAvailableError, match="blocks of sparse rows, which cannot be read by features"):
+        PCA(solver="gram").fit(blocks)
 
 
-def test_wide_sparse_rows_are_left_to_the_covariance() -> None:
-    assert PCA(2).fit(random_rows(50, 700)).solver_ == "covariance"
+@pytest.mark.parametrize("how", [{}, {"scale": True}, {"center": False}], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_wide_sparse_rows_have_an_exact_answer_by_the_matrix_of_samples(how: dict[str, Any], weighted: bool) -> None:
+    """They had an approximate one by a sketch where the d x d matrix did not fit, although the n x n matrix did."""
+    rows = random_rows(60, 900, 0.05).toarray()
+    rows[:, 5], rows[:, 7], rows[3, 8:] = 1e9 + RNG.standard_normal(60), 3.0, 0.0
+    weights = np.where(np.arange(60) > 3, RNG.uniform(0.1, 2, 60), 0) if weighted else None
+    pca = PCA(4, **how).fit(scipy.sparse.csr_array(rows), sample_weight=weights)
+    assert pca.solver_ == "gram"
+    assert pca.error_["kind"] == "exact"
+    dense = PCA(4, solver="gram", **how).fit(rows, sample_weight=weights)
+    np.testing.assert_allclose(pca.explained_variance_, dense.explained_variance_, rtol=1e-12)
+    np.testing.assert_allclose(pca.components_, dense.components_, atol=1e-12)
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read
+
+
+def test_the_plan_of_wide_sparse_rows_prefers_an_exact_answer_to_a_sketch() -> None:
+    """3,000 x 40,000: 46 MiB of products of samples, where the covariance would take 6 GiB; nothing is read."""
+    rows = scipy.sparse.csr_array(([1.0], ([5], [6])), shape=(3000, 40_000))
+    assert PCA(5, memory="1GiB").plan(rows).solver == "gram"
 
 
 def test_a_constant_feature_is_constant() -> None:
