@@ -246,12 +246,11 @@ def _check_exact(case: Case, pca: Any, truth: Truth, value: float) -> None:
         positive = truth.in_unit(pca.explained_variance_) > value
         residual = residual[:, positive]
     length = float(np.linalg.norm(residual, axis=0).max(initial=0.0))
-    if pca.solver_ == "gram":  # a component is Xᵀu / σ, which magnifies rounding by σ₁ / σ
-        least = truth.in_unit(pca.explained_variance_)
-        least = least[least > value].min(initial=np.inf)
-        value += (
-            32 * EPS * float(np.sqrt(truth.values[0] * max(truth.values[0] / least, 1.0)) * np.sqrt(truth.values[0]))
-        )
+    if pca.solver_ == "gram":
+        # A component is Xᵀu / σ, which magnifies rounding by σ₁ / σ, and all that stand above rounding share it.
+        found = truth.in_unit(pca.explained_variance_)
+        least = found[found > pca.error_["trusted_above"] * found[0]].min(initial=np.inf)
+        value += 32 * EPS * float(truth.values[0] * np.sqrt(max(truth.values[0] / least, 1.0)))
     if length > 4 * value + 2e-11 * truth.values[0] * squared:
         raise Wrong(f"components_: residual {length / max(truth.values[0], 1e-300):.1e} of the first eigenvalue")
 
