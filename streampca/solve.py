@@ -98,9 +98,10 @@ class Reduced:
     @property
     def diagonal(self) -> FloatArray:
         """Return the diagonal of the matrix, ``(n_features,)``."""
-        about_zero = 0.0 if self.offset is None else self.offset**2 / self.divisor
-        # The root first: the square of a weight may overflow where the product does not.
-        diagonal: FloatArray = (np.sqrt(self.variance + about_zero) * self.weights) ** 2
+        with np.errstate(over="ignore"):  # what is infinite is refused by name
+            about_zero = 0.0 if self.offset is None else self.offset**2 / self.divisor
+            # The root first: the square of a weight may overflow where the product does not.
+            diagonal: FloatArray = (np.sqrt(self.variance + about_zero) * self.weights) ** 2
         return diagonal
 
     def times_scatter(self, vectors: FloatArray) -> FloatArray:

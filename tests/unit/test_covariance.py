@@ -9,6 +9,7 @@ import pytest
 import tolerances
 from numpy.typing import NDArray
 
+from streampca import PCA
 from streampca.accumulators import Covariance, Moments, TileGrid
 from streampca.block import Block
 from streampca.engine.fold import fold
@@ -163,3 +164,9 @@ def test_one_large_value_among_many_small_ones_costs_no_digits_in_float32(
     wide = rows.astype(np.float64)
     expected = ((wide - wide.mean(axis=0)) ** 2).sum(axis=0) / 2999
     np.testing.assert_allclose(covariance.finalize(state).variance, expected, rtol=4e-6)
+
+
+def test_second_moments_that_overflow_are_a_named_error() -> None:
+    rows = 1e154 * (1 + 1e-3 * np.random.default_rng(0).standard_normal((20, 3)))
+    with pytest.raises(DataError, match="overflow"):
+        PCA(center=False).fit(rows)
