@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+import scripts
 
-
-def bench(*arguments):
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+BENCH = scripts.SCRIPTS / "bench"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +20,8 @@ def everything(tmp_path_factory):
     page = folder / "page.md"
     page.write_text("above\n<!-- begin: scripts/bench/all -->\nold\n<!-- end: scripts/bench/all -->\nbelow\n")
     smoke = ("--scale", "0.0003", "--repeats", "1", "--count", "1", "--same-process", "--no-peers", "--large")
-    done = bench(BENCH / "all.py", *smoke, "--data", folder / "data", "--update", page)
+    done = scripts.run(BENCH / "all.py", *smoke, "--data", folder / "data", "--update", page)
+    assert done.status == 0, done.stderr
     return page.read_text(), json.loads((folder / "data" / "results.json").read_text()), done.stdout
 
 
@@ -61,20 +55,30 @@ def test_random_configurations_stay_within_what_was_projected(everything):
     assert ratios["plans over the limit that were not refused"] == 0
 
 
-def test_a_contender_that_fails_is_printed_as_such(tmp_path):
-    sys.path.insert(0, str(BENCH))
-    try:
-        from _bench import Contender, Outcome, contend
-    finally:
-        sys.path.remove(str(BENCH))
-    row = contend(Contender("missing", "exact", "dask_cov", (str(tmp_path / "none.zarr"),)))
-    assert set(row) == {"failed"}
-    assert "| missing | " in "\n".join(Outcome("t", {"missing": row}, 1.0, {}, {}).lines())
+def test_a_contender_that_fails_is_printed_as_such():
+    with scripts.module(BENCH / "_bench.py") as bench:
+        row = bench.contend(bench.Contender("missing", "_bench", "no_such_function"))
+        assert set(row) == {"failed"}
+        assert "| missing | " in "\n".join(bench.Outcome("t", {"missing": row}, 1.0, {}, {}).lines())
 
 
-def test_one_worker_and_two_find_the_same(tmp_path):
-    small = ("--rows", 2000, "--features", 16, "--components", 3, "--repeats", 1, "--same-process")
-    printed = bench(BENCH / "workers.py", *small, "--data", tmp_path).stdout
-    found = json.loads(printed.splitlines()[-1])
-    assert not any("failed" in row for row in found["rows"].values()), printed
-    assert found["ratios"]["runs with other eigenvalues"] == 0
+def test_two_workers_find_the_eigenvalues_of_threads(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((2000, 16), dtype=np.float32)
+    zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(500, 16))
+    with scripts.module(BENCH / "workers.py") as workers:
+        threads, two = (workers.fit(str(tmp_path / "x.zarr"), n_workers, "3") for n_workers in ("0", "2"))
+    assert threads["eigenvalues"] == two["eigenvalues"]
+
+
+def test_kernel_pca_and_its_peers_give_every_figure(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((3000, 8)) * np.arange(1, 9) ** -0.5
+    store = str(tmp_path / "x.zarr")
+    zarr.create_array(store, data=rows.astype(np.float32), chunks=(1000, 8))
+    with scripts.module(BENCH / "kernel.py") as kernel:
+        nystrom = kernel.measure_nystrom(store, 50, 5, 0.2, peers=("sklearn_features",), repeats=1, fresh=False)
+        exact = kernel.measure_exact(store, 800, 5, 0.2, peers=("sklearn_randomized",), repeats=1, fresh=False)
+    for outcome in (nystrom, exact):
+        assert not [row for row in outcome.rows.values() if "failed" in row]
+        assert outcome.ratios["error of fit"] < 1e-5
+    assert nystrom.ratios["reads"] == 2
+    assert {"fit over floor", "sklearn_features over fit", "peak over projected"} <= set(nystrom.ratios)

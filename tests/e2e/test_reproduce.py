@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts" / "reproduce"
+import scripts
 
-
-def run(script, folder, *arguments):
-    """Return the finished process of a script in its quick form, in `folder`."""
-    return subprocess.run(
-        [sys.executable, str(SCRIPTS / script), "--quick", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=folder,
-    )
+SCRIPTS = scripts.SCRIPTS / "reproduce"
 
 
 def everything(script, folder):
     """Return printed tables, figures and names of pictures of all parts of a script."""
-    done = run(script, folder, "--json", "figures.json", "--pictures", "pictures")
-    assert done.returncode == 0, done.stderr
+    files = ("--json", folder / "figures.json", "--pictures", folder / "pictures")
+    done = scripts.run(SCRIPTS / script, "--quick", *files)
+    assert done.status == 0, done.stderr
     pictures = sorted(path.name for path in (folder / "pictures").iterdir())
     figures = json.loads((folder / "figures.json").read_text())
     machine = [figures[part].pop("machine") for part in figures]
@@ -172,8 +160,8 @@ def test_tables_go_into_a_page_between_its_marks_and_figures_beside_others(tmp_p
     page, figures = tmp_path / "page.md", tmp_path / "figures.json"
     page.write_text("before\n<!-- begin: shares -->\nold\n<!-- end: shares -->\nafter\n")
     figures.write_text('{"orders": 1}')
-    done = run("yardsticks.py", tmp_path, "shares", "--update", str(page), "--json", str(figures))
-    assert done.returncode == 0, done.stderr
+    done = scripts.run(SCRIPTS / "yardsticks.py", "--quick", "shares", "--update", page, "--json", figures)
+    assert done.status == 0, done.stderr
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("<!-- end: shares -->\nafter\n")
@@ -185,7 +173,17 @@ def test_tables_go_into_a_page_between_its_marks_and_figures_beside_others(tmp_p
 def test_a_page_without_marks_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("nothing here\n")
-    done = run("yardsticks.py", tmp_path, "shares", "--update", str(page))
-    assert done.returncode != 0
+    done = scripts.run(SCRIPTS / "yardsticks.py", "--quick", "shares", "--update", page)
+    assert done.status != 0
     assert "<!-- begin: shares -->" in done.stderr
     assert page.read_text() == "nothing here\n"
+
+
+def test_a_linear_kernel_is_pca_in_the_textbook_example(tmp_path):
+    done = scripts.run(SCRIPTS / "kernel_pca.py", "textbook", "--quick", "--json", tmp_path / "figures.json")
+    figures = json.loads((tmp_path / "figures.json").read_text())["textbook"]
+    values = [figures[name] for name in figures if "eigenvalues" in name or "PCA over" in name or "by hand" in name]
+    assert len(values) == 4
+    np.testing.assert_allclose(values, np.broadcast_to(values[0], (4, 2)), rtol=1e-12)
+    assert figures["largest difference of scores"] < 1e-12
+    assert "a linear kernel is PCA" in done.stdout
