@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from streampca.errors import ConfigError
+from streampca.regular_files import open_regular
 from streampca.yaml_loader import MAX_BYTES, MAX_DEPTH, KeyPath, decode, load_strict, shorten, spell_key
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -165,7 +166,7 @@ def read_text(path: Path | str) -> tuple[str, str]:
     """
     name = str(path) if str(path).isprintable() and str(path) else shorten(str(path))
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not the path of a file"

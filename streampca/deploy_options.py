@@ -23,6 +23,7 @@ from streampca.config_clusters import (
 )
 from streampca.config_values import plain_options
 from streampca.errors import ConfigError, NotAvailableError
+from streampca.regular_files import open_regular
 
 if TYPE_CHECKING:
     from streampca.config import RunConfig
@@ -136,7 +137,7 @@ def security_of(tls: TLSConfig | None) -> Any:
 
 def _require_readable(key: str, written: str, path: str) -> None:
     try:
-        with open(path, "rb"):
+        with open_regular(path):
             pass
     except OSError as error:
         raise ConfigError(f"{key}: {written} cannot be read: {error.strerror}: give the path of a PEM file") from error

@@ -80,9 +80,9 @@ def write_fingerprint(
         raise DataError(f"{source.description}: fingerprints are of zarr arrays, found {type(source).__name__}")
     place = default_place(source.description, source.name) if place is None else place
     _require_free(place, overwrite)
-    source.check()
-    metadata = source.metadata_digest()
-    table, stored_bytes = _digests_of(source, progress)
+    with source.reading():
+        metadata = source.metadata_digest()
+        table, stored_bytes = _digests_of(source, progress)
     n_chunks = int(table.any(axis=2).sum())
     n_missing = table.shape[0] * table.shape[1] - n_chunks
     whole = whole_digest(metadata, table)

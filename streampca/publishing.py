@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from streampca.engine.files import output_error, write_whole
 from streampca.engine.output import RECORD, Aside, is_own_file, read_record
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
+from streampca.regular_files import read_regular
 from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, shown, status_of
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
 
@@ -229,13 +230,13 @@ async def _write(store: _Writable, directory: Path, files: list[str], record: di
 
     async def one(name: str) -> bool:
         async with gate:
-            return await _make_or_compare(store, name, (directory / name).read_bytes())
+            return await _make_or_compare(store, name, read_regular(directory / name))
 
     small = [name for name in files if (directory / name).stat().st_size <= _SMALL_BYTES]
     made = sum(await asyncio.gather(*map(one, small)))
     for name in sorted({*files} - {*small}):
         made += await one(name)
-    content = (directory / RECORD).read_bytes()
+    content = read_regular(directory / RECORD)
     made += await store.make(RECORD, content)
     await _require_same(store, record)  # also where the answer of an earlier request was lost
     await store.remove(CLAIM)

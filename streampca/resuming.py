@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,7 +100,7 @@ def _of_surroundings(source: Source) -> dict[str, str]:
 
 
 def _of_input(source: Source) -> str:
-    """Return a digest of what is known of the data without reading it: of local files also names, sizes and times.
+    """Return a digest of what is known of the data without reading it: of files and objects also names, sizes and times.
 
     Arrays in memory are read: a digest of some of their rows would not notice a change in the others.
     """
@@ -113,26 +112,11 @@ def _of_input(source: Source) -> str:
     for name in ("data", "indices", "indptr") if source.sparse else ():
         if isinstance(getattr(rows, name, None), np.ndarray):
             digest.update(_digest(getattr(rows, name)).encode())
-    place = Path(source.description.removeprefix("file://"))
-    inner = place / str(getattr(source, "name", None) or "")
-    for name, size, time in _files(inner if inner.exists() else place):
-        digest.update(f"{name}\0{size}\0{time}\n".encode("utf-8", "surrogateescape"))
+    version = source.version()
+    if version is not None:
+        digest.update(version.digest.encode())
+        source.require_unchanged()
     return digest.hexdigest()
-
-
-def _files(place: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield relative name, size and time of change of every file below `place`, sorted; nothing if there is none."""
-    if place.is_file():
-        found = place.stat()
-        yield "", found.st_size, found.st_mtime_ns
-    if not place.is_dir():
-        return
-    for root, directories, names in os.walk(place):
-        directories.sort()
-        for name in sorted(names):
-            path = os.path.join(root, name)
-            found = os.stat(path, follow_symlinks=True) if os.path.exists(path) else os.lstat(path)
-            yield os.path.relpath(path, place), found.st_size, found.st_mtime_ns
 
 
 def _digest(values: Any) -> str:

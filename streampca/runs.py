@@ -49,6 +49,7 @@ from streampca.estimators.persistence import record_of
 from streampca.models.kernel_store import write_kernel_model
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
+from streampca.regular_files import read_regular
 from streampca.resuming import (
     checkpoint_of,
     concluding,
@@ -487,7 +488,7 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Return the manifest of a finished run; raise `ModelError` if the directory is not one."""
     try:
-        manifest = json.loads((directory / "manifest.json").read_bytes())
+        manifest = json.loads(read_regular(directory / "manifest.json"))
     except OSError as error:
         raise ModelError(
             f"{directory} is not a finished run: manifest.json cannot be read ({error.strerror})"

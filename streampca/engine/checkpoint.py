@@ -15,6 +15,7 @@ import xxhash
 from streampca.engine.files import TEMPORARY, digest_of, write_whole, writing
 from streampca.engine.output import RECORD, read_record
 from streampca.errors import OutputError
+from streampca.regular_files import read_regular
 
 FORMAT = "streampca-checkpoint"
 VERSION = 1
@@ -155,7 +156,7 @@ def _is_ours(child: Path) -> bool:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    whole = json.loads(path.read_bytes())
+    whole = json.loads(read_regular(path))
     data: dict[str, Any] = whole["ledger"]
     if xxhash.xxh3_128(_canonical(data).encode()).hexdigest() != whole["xxh3"]:
         raise ValueError("it does not have the digest that was written with it")

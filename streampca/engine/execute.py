@@ -155,7 +155,20 @@ def accumulate(
     ClusterError
         If the cluster lost a task for good.
     """
-    source.check()
+    with source.reading():
+        return _accumulated(source, accumulator, plan, client, progress, weights, phase)
+
+
+def _accumulated(
+    source: Source,
+    accumulator: Accumulator[Any, Any],
+    plan: Plan,
+    client: Any,
+    progress: ProgressCallback | None,
+    weights: NDArray[np.float64] | None,
+    phase: str,
+) -> tuple[Any, ReadCount]:
+    """Carry out `accumulate` for data that have been checked."""
     record, meter = next_reading(phase, plan, type(accumulator).__name__), Meter(phase, plan.extent, progress)
     total, count, turn = record.begin(accumulator.init(source.shape[1]))
     meter.skip(plan, turn, count)

@@ -19,6 +19,7 @@ import xxhash
 
 from streampca.engine.memory import as_text
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
+from streampca.regular_files import open_regular
 
 TEMPORARY = re.compile(r"\.streampca-[0-9a-f]{12}\.tmp")
 """Names of files that are being written; one that stays was left by a process that died."""
@@ -85,7 +86,7 @@ def temporary_beside(path: Path) -> Path:
 def digest_of(path: Path) -> tuple[int, str]:
     """Return size and xxh3-128 of a file, read in pieces."""
     digest, size = xxhash.xxh3_128(), 0
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path, buffering=0) as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
             size += len(piece)

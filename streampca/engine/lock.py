@@ -18,6 +18,7 @@ import psutil
 
 from streampca.engine.files import TEMPORARY, temporary_beside, write_whole, writing
 from streampca.errors import OutputError
+from streampca.regular_files import read_regular, require_regular
 
 FORMAT = "streampca-lock"
 BEAT = 15.0
@@ -108,6 +109,7 @@ class Lock:
     def _take_over(self, own: Path) -> bool:
         """Replace the lock of a holder that is gone; False if it has changed meanwhile. `OutputError` if it is alive."""
         try:
+            require_regular(self.path)
             handle = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return False
@@ -144,12 +146,12 @@ class Lock:
             found = [child for child in self.path.parent.iterdir() if TEMPORARY.fullmatch(child.name)]
         for child in found:
             with suppress(OSError):  # also where it is no lock, or gone meanwhile
-                if _is_dead(_read(child.read_bytes(), child)):
+                if _is_dead(_read(read_regular(child), child)):
                     child.unlink()
 
     def _is_own(self) -> bool:
         try:
-            return self.path.read_bytes() == self._own
+            return read_regular(self.path) == self._own
         except OSError:
             return False
 

@@ -18,6 +18,7 @@ from streampca.engine.figures import figures_of
 from streampca.engine.files import flush, flush_one, output_error, write_whole
 from streampca.engine.memory import as_text
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
+from streampca.regular_files import read_regular
 
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
@@ -55,7 +56,7 @@ def is_own_file(kind: str, relative: str) -> bool:
 def read_record(path: Path) -> dict[str, Any] | None:
     """Return the commit record of the output at `path`, None if there is none."""
     try:
-        record = json.loads((path / RECORD).read_bytes())
+        record = json.loads(read_regular(path / RECORD))
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and str(record.get("format", "")).startswith("streampca-") else None

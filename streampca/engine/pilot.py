@@ -98,6 +98,7 @@ def read_pilot(
     NotFiniteError
         If the rows hold infinity, or NaN that has no meaning.
     """
+    source.require_unchanged()
     chosen = rows_of(pilot, source, seed)
     out = np.empty((len(chosen), source.shape[1]), dtype=work_dtype(source.dtype))
     count, at = ReadCount(), 0

@@ -166,7 +166,6 @@ def scores_by_features(
     Samples with missing values have conditional means where the model says so.
     """
     features = source.by_features()
-    features.check()
     record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.extent, progress)
     scores, count, turn = record.begin(np.zeros((source.shape[0], _per_sample(model))))
     meter.skip(plan, turn, count)

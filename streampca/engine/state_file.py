@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streampca.engine.files import write_whole
 from streampca.errors import DataError
+from streampca.regular_files import open_regular
 
 _MAGIC = b"streampca state 1\n"
 _ALIGN = 64
@@ -99,7 +100,7 @@ def read_state_file(path: Path) -> Any:
         If the file does not hold what its header tells.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
             header = _read_header(file, path)
             size, at = path.stat().st_size, file.tell()
             wanted = sum(_length(told) + -_length(told) % _ALIGN for told in header["arrays"])

@@ -102,9 +102,15 @@ def write_scores(
         If chunks of the source are missing or damaged.
     """
     path = path.absolute()  # workers may have another working directory
-    source.check()
-    if plan.axis == "features" and isinstance(model, PCAModel):
-        return _write_by_features(source, model, plan, path, progress)
+    with source.reading():
+        if plan.axis == "features" and isinstance(model, PCAModel):
+            return _write_by_features(source, model, plan, path, progress)
+        return _write_by_rows(source, model, plan, path, progress)
+
+
+def _write_by_rows(
+    source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, progress: ProgressCallback | None
+) -> ReadCount:
     plan = _in_small_leaves(plan)
     record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.n_samples, progress)
     record.before_saving = lambda first, last: _flush_chunks(path, plan, first, last)

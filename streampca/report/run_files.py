@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedChunkError, DataError, ModelError
+from streampca.regular_files import read_regular
 from streampca.report.words import clean, whole
 
 FloatArray = NDArray[np.float64]
@@ -200,7 +201,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _JSON_BYTES:
             raise DataError(f"{path} is larger than anything a run writes")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path))
     except FileNotFoundError:
         raise DataError(f"{path} is missing: {path.parent} is not the directory of a finished run") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError
+from streampca.sources.versions import InputVersion, InputWatch
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -60,6 +63,8 @@ class Source(ABC):
     """Whether blocks are sparse rows."""
     missing_chunks_filled: int = 0
     """Chunks that do not exist and are read as the fill value, because that was asked for."""
+    watch: InputWatch | None = None
+    """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
 
     @property
     @abstractmethod
@@ -76,6 +81,23 @@ class Source(ABC):
 
     def check(self) -> None:  # noqa: B027
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+
+    def version(self) -> InputVersion | None:
+        """Return sizes and modification times of the stored data, None where they are not known; reads no data."""
+        return None
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if the stored data are not those of the first call, by sizes and modification times."""
+        if self.watch is not None:
+            self.watch.require(self.version(), self.description)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Enclose one pass over the rows: call `check` before it, and `require_unchanged` before and after it."""
+        self.check()
+        self.require_unchanged()
+        yield
+        self.require_unchanged()
 
     def hurry(self) -> None:  # noqa: B027
         """End readings that wait for something, with an error: nobody needs them any more."""

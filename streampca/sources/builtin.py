@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NoSpaceError, OutputError
+from streampca.regular_files import read_regular
 
 BUILTIN_NAMES: tuple[str, ...] = ("photo-patches", "digits", "iris", "breast-cancer", "wine", "diabetes")
 """Every name that `materialise` knows."""
@@ -114,7 +115,7 @@ def _expected_record(name: str, n_chunks: int) -> dict[str, Any]:
 def _read_record(target: Path, name: str) -> dict[str, Any] | None:
     """Return the record of a store of ours called `name`, or None when there is no such store."""
     try:
-        record = json.loads((target / "zarr.json").read_bytes())["attributes"][RECORD]
+        record = json.loads(read_regular(target / "zarr.json"))["attributes"][RECORD]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if isinstance(record, dict) and record.get("name") == name else None

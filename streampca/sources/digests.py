@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from streampca.errors import AlteredChunkError, DataError
+from streampca.regular_files import read_regular
 
 FORMAT, FORMAT_VERSION = "streampca-fingerprint", 1
 DIGEST = "xxh3-128"
@@ -105,7 +106,7 @@ def load_digests(place: Path) -> ChunkDigests:
     """
     place = place.absolute()
     try:
-        data = json.loads(place.read_bytes())
+        data = json.loads(read_regular(place))
         if data["format"] != FORMAT or data["version"] != FORMAT_VERSION or data["digest"] != DIGEST:
             raise DataError(f"{place} is a fingerprint of another version: make a new one with streampca fingerprint")
         rows = [bytes.fromhex(row) for row in data["chunks"]]

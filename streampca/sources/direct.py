@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkError
+from streampca.regular_files import open_regular
 from streampca.sources.base import ReadCount
 from streampca.sources.decoding import decode_into
 from streampca.sources.digests import ChunkDigests
@@ -142,7 +143,7 @@ class DirectReader:
         if self.bounds is not None:
             require_inside(self.bounds, f"{self.array.path}/{key}" if self.array.path else key)
         try:
-            with open(self.root / key, "rb", buffering=0) as file:
+            with open_regular(self.root / key, buffering=0) as file:
                 stored_bytes = os.fstat(file.fileno()).st_size
                 if scattered:
                     self._scatter(file.fileno(), stored_bytes, target, within, key)

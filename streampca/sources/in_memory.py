@@ -11,7 +11,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from streampca.errors import DataError
+from streampca.regular_files import open_regular, require_regular
 from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.versions import InputVersion, InputWatch, files
 
 
 class ArraySource(Source):
@@ -48,7 +50,7 @@ def _why(path: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             magic = file.read(6)
     except OSError:
         magic = b""
@@ -67,11 +69,13 @@ class MappedSource(Source):
         self.array, self.description, self.path = array, description, path
         self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
         self.portable = path is not None
+        self.watch = InputWatch()
 
     @classmethod
     def open(cls, path: Path, description: str | None = None) -> MappedSource:
         """Open an ``.npy`` file; raise `DataError` if it is not one or holds objects."""
         try:
+            require_regular(path)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
@@ -93,9 +97,16 @@ class MappedSource(Source):
         )
         return xxhash.xxh3_128(identity.encode()).hexdigest()
 
+    def version(self) -> InputVersion | None:
+        """Return size and modification time of the file."""
+        place = self.path or getattr(self.array, "filename", None)
+        return None if place is None else InputVersion.of(files(place, [""]))
+
     def by_features(self) -> MappedSource:
         """Return a source whose rows are the features of this one; it stays in this process."""
-        return MappedSource(self.array.T, self.description)
+        turned = MappedSource(self.array.T, self.description)
+        turned.watch = self.watch
+        return turned
 
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
         """Return a copy of the rows, in `out` if given."""

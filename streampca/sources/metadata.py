@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.errors import DataError
+from streampca.regular_files import open_regular
 
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 """Names of the documents of a store; everything else in it is chunks."""
@@ -39,7 +40,7 @@ def is_document(key: str) -> bool:
 
 def read_document(path: Path) -> dict[str, Any]:
     """Return the document at `path`; `DataError` as of `require_document`, `OSError` if it cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return require_document(file.read(MAX_DOCUMENT_BYTES + 1), path.name)
 
 

@@ -99,7 +99,7 @@ def _open_path(path: str, array: str | None, options: dict[str, Any], storage_op
     if path.endswith(".npy"):
         if "verify" in options:
             raise DataError(f"{path}: fingerprints are of zarr arrays, not of .npy files: leave source.verify out")
-        if not Path(path).is_file():
+        if not Path(path).exists():
             raise DataError(f"{path}: no such file")
         source = MappedSource.open(Path(path))
         if options["orientation"] == "features_first":

@@ -128,6 +128,19 @@ class RemoteStore(WrapperStore[Store]):
         for key in await self.patiently(prefix, lambda: _all(self._store.list_dir(prefix))):
             yield key
 
+    async def details(self, prefix: str) -> dict[str, dict[str, Any]] | None:
+        """Return names, sizes and tags of the objects below `prefix`, as fsspec lists them; None where they cannot be listed."""
+        store = self._store
+        if not self.supports_listing or not isinstance(store, FsspecStore):
+            return None
+
+        async def find() -> dict[str, dict[str, Any]]:
+            store.fs.invalidate_cache()
+            found: dict[str, dict[str, Any]] = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
+            return found
+
+        return await self.patiently(prefix, find)
+
     def hurry(self) -> None:
         """End all that is waited for with a `StoreError`, because nobody needs it any more; called from any thread."""
         if self._loop is not None and not self._loop.is_closed():

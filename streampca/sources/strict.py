@@ -20,6 +20,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
+from streampca.regular_files import NotRegularFileError, require_regular
 from streampca.sources.decoding import bounded
 from streampca.sources.digests import ChunkDigests
 from streampca.sources.links import require_inside
@@ -112,9 +113,13 @@ class StrictStore(WrapperStore[Store]):
         if not self.follow_symlinks:
             require_inside(root, key)
         try:
-            n_bytes = os.stat(root / key).st_size if byte_range is None else 1
+            status = require_regular(root / key)
+        except NotRegularFileError as error:
+            kind = DataError if is_document(key) else DamagedChunkError
+            raise kind(f"{root}: {key} cannot be read: {error.strerror}") from error
         except OSError:
             return
+        n_bytes = status.st_size if byte_range is None else 1
         if not is_document(key):
             self._require_size(n_bytes)
         elif n_bytes > MAX_DOCUMENT_BYTES:
@@ -150,6 +155,13 @@ def strict(array: zarr.Array[Any]) -> zarr.Array[Any]:
     metadata: Any = array.metadata
     store = array.store if isinstance(array.store, StrictStore) else StrictStore(array.store)
     return bounded(zarr.Array(zarr.AsyncArray(metadata, StorePath(store, array.path))))
+
+
+def strict_group(group: zarr.Group) -> zarr.Group:
+    """Return `group` so that metadata out of bounds are errors, also those of its members."""
+    if isinstance(group.store, StrictStore):
+        return group
+    return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(patient(group.store)), group.path)))
 
 
 def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
+from streampca.regular_files import require_regular
 
 _MAX_BYTES = 2**34
 
@@ -54,6 +55,7 @@ def read_vector(
 def _from_file(key: str, name: str) -> NDArray[Any]:
     file = Path(name).expanduser()
     try:
+        require_regular(file)
         return np.asarray(np.load(file, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         reason = (

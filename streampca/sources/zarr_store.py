@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from zarr.storage import LocalStore, StorePath
 
 from streampca.errors import (
     AlteredChunkError,
+    ChangedInputError,
     DamagedChunkError,
     DataError,
     MissingChunkError,
@@ -31,9 +33,16 @@ from streampca.sources.conventions import describes_others, describing_names, di
 from streampca.sources.decoding import bounded, chain_of
 from streampca.sources.digests import ChunkDigests, metadata_digest, verified_by
 from streampca.sources.direct import DirectReader
-from streampca.sources.metadata import feature_names, feature_shape, most_stored_object, require_readable
+from streampca.sources.metadata import (
+    METADATA_NAMES,
+    feature_names,
+    feature_shape,
+    most_stored_object,
+    require_readable,
+)
 from streampca.sources.remote import RemoteStore, open_store, patient, shown
-from streampca.sources.strict import StrictStore, as_stored, quietly
+from streampca.sources.strict import StrictStore, as_stored, quietly, strict_group
+from streampca.sources.versions import InputVersion, InputWatch, Item, files, objects
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
 
 _DECODE = (
@@ -91,6 +100,7 @@ def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], de
         others (bounds, masks, coordinates); lists names, shapes and axes.
     """
     description = description or str(group.store_path)
+    group = strict_group(group)
     if array is not None:  # listing a large group takes many requests, or cannot be done
         named = _named(group, array)
         if named is not None:
@@ -233,6 +243,8 @@ class ZarrSource(Source):
             store.portable if isinstance(store, RemoteStore) else "memory" not in type(store).__name__.lower()
         )
         self.column_major = transposed
+        self.watch = InputWatch()
+        self._documents = self._stored_documents()
         self.direct = (
             DirectReader.of(self.array, store, transposed, digests, follow_symlinks)
             if type(store) is LocalStore and not fill
@@ -255,7 +267,9 @@ class ZarrSource(Source):
 
     def by_features(self) -> ZarrSource:
         """Return a source whose rows are the features of this one."""
-        return ZarrSource(**(self.__getstate__() | {"transposed": not self.transposed}))
+        turned = ZarrSource(**(self.__getstate__() | {"transposed": not self.transposed}))
+        turned.watch, turned._documents = self.watch, self._documents
+        return turned
 
     @property
     def label(self) -> str:
@@ -351,6 +365,26 @@ class ZarrSource(Source):
                 "write them, or set missing_chunks: fill to read them as the fill value"
             )
         self.missing_chunks_filled = n_missing
+
+    def _stored_documents(self) -> list[Item]:
+        """Return sizes and times of the metadata of a local store."""
+        store = self.store._store
+        root = Path(store.root) / self.array.path if isinstance(store, LocalStore) else None
+        return [] if root is None else list(files(root, METADATA_NAMES))
+
+    def version(self) -> InputVersion | None:
+        """Return sizes and times of the files of metadata and chunks, or sizes and tags of objects where they can be listed."""
+        store = self.store._store
+        if isinstance(store, LocalStore):
+            if self._stored_documents() != self._documents:
+                raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
+            names = chain(METADATA_NAMES, self._all_keys())
+            return InputVersion.of(files(Path(store.root) / self.array.path, names))
+        if isinstance(store, RemoteStore):
+            listing = sync(store.details(self.key_prefix))
+            return None if listing is None else InputVersion.of(objects(listing))
+        place = getattr(store, "path", None)  # of a file such as that of ZipStore
+        return InputVersion.of(files(place, [""])) if isinstance(place, Path) else None
 
     def hurry(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""

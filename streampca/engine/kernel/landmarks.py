@@ -190,13 +190,13 @@ def _given(source: Source, given: NDArray[Any], sampling: str) -> tuple[Landmark
     m, n = len(given), source.shape[0]
     if given.ndim == 2:
         return Landmarks(given, None, np.full(m, n / m), sampling), ReadCount()
-    source.check()
     index = np.sort(given.astype(np.int64))
     rows, count, step = np.empty((m, source.shape[1]), source.dtype), ReadCount(), max(1, source.chunk_rows)
-    for band in np.unique(index // step):
-        here = np.flatnonzero(index // step == band)
-        first, last = int(index[here[0]]), int(index[here[-1]]) + 1
-        values, cost = source.read(first, last)
-        rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
-        count += cost
+    with source.reading():
+        for band in np.unique(index // step):
+            here = np.flatnonzero(index // step == band)
+            first, last = int(index[here[0]]), int(index[here[-1]]) + 1
+            values, cost = source.read(first, last)
+            rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
+            count += cost
     return Landmarks(rows, index, np.full(m, n / m), sampling), count

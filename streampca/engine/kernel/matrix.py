@@ -125,12 +125,12 @@ def read_all(source: Source, rows_per_block: int) -> tuple[NDArray[Any], ReadCou
     DataError
         If data is missing, damaged or not finite.
     """
-    source.check()
     n, dtype, count = source.shape[0], work_dtype(source.dtype), ReadCount()
     rows = np.empty(source.shape, dtype)
-    for start in range(0, n, rows_per_block):
-        stop = min(n, start + rows_per_block)
-        values, cost = source.read(start, stop)
-        rows[start:stop] = in_panel(Block(values, start), dtype)
-        count += cost
+    with source.reading():
+        for start in range(0, n, rows_per_block):
+            stop = min(n, start + rows_per_block)
+            values, cost = source.read(start, stop)
+            rows[start:stop] = in_panel(Block(values, start), dtype)
+            count += cost
     return rows, count

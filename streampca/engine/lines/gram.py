@@ -252,7 +252,8 @@ def run(
             width=slab_features(len(left), plan.rows_per_block),
             stored=None,
         )
-        found = find_components(task, plan, client, progress, scratch)
+        with task.source.reading():
+            found = find_components(task, plan, client, progress, scratch)
     model = _model(source, parameters, plan, spectrum, reduced, found, precision)
     # With holes these are the scores of rows filled with means.
     scores = None

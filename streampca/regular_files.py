@@ -1,0 +1,68 @@
+"""Files are opened for reading only if they are regular files: a named pipe would wait for a writer for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class NotRegularFileError(OSError):
+    """A path that should be read is a named pipe, a device or a socket."""
+
+
+def require_regular(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return the status of the file at `path`, links followed; it is not opened.
+
+    Raises
+    ------
+    NotRegularFileError
+        If it is not a regular file.
+    OSError
+        If there is none.
+    """
+    status = os.stat(path)
+    _require(status.st_mode, path)
+    return status
+
+
+def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+    """Return the regular file at `path`, opened for reading; raises what `require_regular` raises.
+
+    A path that is replaced by a named pipe after it was looked at is opened without waiting, and refused.
+    """
+    require_regular(path)
+    return open(path, "rb", buffering=buffering, opener=_opened)
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of the regular file at `path`; raises what `require_regular` raises."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def _opened(path: str, flags: int) -> int:
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    try:
+        _require(os.fstat(handle).st_mode, path)
+    except NotRegularFileError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _require(mode: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+    raise NotRegularFileError(errno.EINVAL, f"it is {kind}, expected a regular file", os.fspath(path))

@@ -1,0 +1,103 @@
+"""Sizes and modification times of stored data, compared after every pass: rows of two versions never make one result."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from streampca.errors import ChangedInputError
+
+Item = tuple[str, int, str]
+"""Name of a file or object, its size in bytes, and its modification time (files, in ns) or entity tag (objects)."""
+
+_TAGS = (
+    "ETag",
+    "etag",
+    "e_tag",
+    "generation",
+    "md5Hash",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+    "created",
+)
+"""What clients of object stores call the tag or the time of an object, the surest first."""
+
+
+@dataclass(frozen=True)
+class InputVersion:
+    """What is known of stored data without reading it."""
+
+    digest: str
+    """Digest of names, sizes and times or tags."""
+    n_items: int
+    """Files or objects that exist."""
+    n_bytes: int
+    """Their size."""
+    latest: str
+    """Name and time of the file that was modified last; an empty text for objects."""
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> InputVersion:
+        """Return the version of these files or objects, given in a fixed order."""
+        digest, n_items, n_bytes, newest, name = xxhash.xxh3_128(), 0, 0, 0, ""
+        for key, size, tag in items:
+            digest.update(f"{key}\0{size}\0{tag}\n".encode("utf-8", "surrogateescape"))
+            n_items, n_bytes = n_items + 1, n_bytes + size
+            if tag.isdigit() and int(tag) >= newest:
+                newest, name = int(tag), key
+        when = datetime.fromtimestamp(newest / 1e9, UTC).isoformat(timespec="seconds") if name else ""
+        return cls(digest.hexdigest(), n_items, n_bytes, f"{name} at {when}" if name else "")
+
+
+class InputWatch:
+    """Remembers the version that a source had when it was first asked for; shared by all views of the source."""
+
+    def __init__(self) -> None:
+        self._first: InputVersion | None = None
+        self._lock = threading.Lock()
+
+    def require(self, now: InputVersion | None, label: str) -> None:
+        """Remember the first version; raise `ChangedInputError` if a later one differs."""
+        if now is None:
+            return
+        with self._lock:
+            first = self._first = self._first or now
+        if first.digest == now.digest:
+            return
+        count = (
+            f"{first.n_items:,} files or objects of {first.n_bytes:,} bytes when it was first read, "
+            f"{now.n_items:,} of {now.n_bytes:,} bytes now"
+        )
+        latest = f", the last modification is that of {now.latest}" if now.latest else ""
+        raise ChangedInputError(
+            f"{label} was changed while it was read: {count}{latest}; a result would belong to neither version: run again when "
+            "nothing writes to it"
+        )
+
+
+def files(root: str | Path, names: Iterable[str]) -> Iterable[Item]:
+    """Yield name, size and modification time of those files below `root` that exist."""
+    for name in names:
+        try:
+            status = os.stat(os.path.join(root, name) if name else root)
+        except OSError:
+            continue
+        yield name, status.st_size, str(status.st_mtime_ns)
+
+
+def objects(listing: dict[str, dict[str, Any]]) -> list[Item]:
+    """Return name, size and tag of the objects of a detailed listing by fsspec, sorted."""
+    found = []
+    for name, details in sorted(listing.items()):
+        tag = next((str(details[key]) for key in _TAGS if details.get(key)), "")
+        found.append((name, int(details.get("size") or 0), tag))
+    return found
