@@ -24,6 +24,10 @@ class ParameterError(StreamPCAError, ValueError):
     exit_status = 2
 
 
+class RepeatedReadsError(ParameterError):
+    """One pass over a Dask array would read or make its chunks more often than is allowed; names how often and the cure."""
+
+
 class NotAvailableError(StreamPCAError, NotImplementedError):
     """A name of the public contract that this version does not carry out yet."""
 

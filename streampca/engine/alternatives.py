@@ -13,7 +13,7 @@ from streampca.engine.kinds import accumulator_of
 from streampca.engine.lines import SOLVERS, line_of
 from streampca.engine.memory import give_back_freed_memory
 from streampca.engine.parameters import Parameters
-from streampca.engine.plan import Plan, Resources
+from streampca.engine.plan import Plan, Resources, with_repeated_reads
 from streampca.errors import StreamPCAError
 from streampca.sources.base import Source
 
@@ -77,7 +77,7 @@ def _why(plan: Plan, parameters: Parameters) -> str:
 
 def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> dict[str, Any]:
     try:
-        other = line_of(solver).plan(source, parameters, resources)
+        other = with_repeated_reads(line_of(solver).plan(source, parameters, resources), source)
     except StreamPCAError as error:
         return {"solver": solver, "fits": False, "why": str(error)}
     other = with_time(other, source, parameters, probed=probed)

@@ -15,7 +15,7 @@ from streampca.engine.limits import WorkerLimits, limits_of, spread, tightest
 from streampca.engine.lines import line_of
 from streampca.engine.memory import WORKER_PROCESS_BYTES, allowed_bytes, n_cores, process_bytes
 from streampca.engine.parameters import Fit, Parameters
-from streampca.engine.plan import Plan, Resources
+from streampca.engine.plan import Plan, Resources, with_repeated_reads
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.selection import Count
 from streampca.sources.base import Source
@@ -141,7 +141,7 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     With a tolerance, approximate answers are allowed, and the first of the plans that fit is the fastest.
     """
     if parameters.solver != "auto":
-        return line_of(parameters.solver).plan(source, parameters, resources)
+        return with_repeated_reads(line_of(parameters.solver).plan(source, parameters, resources), source)
     n, d = source.shape
     order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
     if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
@@ -151,7 +151,7 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     found = []
     for solver in order:
         try:
-            plan = line_of(solver).plan(source, parameters, resources)
+            plan = with_repeated_reads(line_of(solver).plan(source, parameters, resources), source)
         except NotAvailableError:
             continue  # not for rows of this kind
         except PlanError as error:

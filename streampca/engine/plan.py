@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from streampca.models.conditional import scratch_bytes
 from streampca.seeding import generator
 from streampca.solve import uses_krylov
 from streampca.sources.base import Source
+
+AnyPlan = TypeVar("AnyPlan", bound="Plan")
 
 BLOCK_BYTES = 32 * 2**20 - 2**16  # the C library hands blocks from 32 MiB on back to the system each time
 _BLOCK_ROWS = 2**18
@@ -328,6 +330,20 @@ def block_rows_to_try(source: Source, dtype: np.dtype[Any], block_bytes: int = B
     while rows[-1] > 256:
         rows.append(-(-rows[-1] // 2))
     return rows
+
+
+def with_repeated_reads(plan: AnyPlan, source: Source) -> AnyPlan:
+    """Return `plan` with the notes of `source`, and with reads that its own graph repeats in the bytes to read.
+
+    Raises
+    ------
+    RepeatedReadsError
+        If they are repeated more often than is allowed.
+    """
+    notes = source.plan_notes()
+    if not notes:
+        return plan
+    return replace(plan, bytes_to_read=round(plan.bytes_to_read * source.repeats), notes=(*plan.notes, *notes))
 
 
 def leaves_to_try(d: int, most: int) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from streampca.accumulators.centring import work_dtype
 from streampca.engine.leaves import count_leaves
 from streampca.engine.memory import ALLOWANCE_BYTES, allowed_bytes, as_text, n_cores, process_bytes
-from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read
+from streampca.engine.plan import Plan, block_rows_to_try, bytes_to_read, with_repeated_reads
 from streampca.engine.scores_by_features import plan_by_features
 from streampca.errors import PlanError
 from streampca.models.conditional import n_packed, scratch_bytes
@@ -102,7 +102,7 @@ def plan_scores(
                 merge="every block is written as a chunk of its own",
             )
             if found.projected_bytes <= allowed:
-                return found
+                return with_repeated_reads(found, source)
             least = found if least is None or found.projected_bytes < least.projected_bytes else least
     if by_features is not None:
         return by_features

@@ -63,6 +63,8 @@ class Source(ABC):
     """Whether blocks are sparse rows."""
     missing_chunks_filled: int = 0
     """Chunks that do not exist and are read as the fill value, because that was asked for."""
+    repeats: float = 1.0
+    """How many times stored data are read in one pass, on average, beside what the size of blocks adds."""
     watch: InputWatch | None = None
     """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
 
@@ -81,6 +83,10 @@ class Source(ABC):
 
     def check(self) -> None:  # noqa: B027
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return what a plan says of reading the source; raise what forbids a plan."""
+        return ()
 
     def version(self) -> InputVersion | None:
         """Return sizes and modification times of the stored data, None where they are not known; reads no data."""

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from dask.core import flatten
 from numpy.typing import NDArray
 
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
 from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.dask_graph import BlockGraph, GraphCost
 from streampca.sources.sparse import is_sparse, joined
 
 if TYPE_CHECKING:
     import dask.array as da
 
+MOST_READS = 4.0
+"""How many times a source task may be carried out in one pass, on average, unless more are allowed."""
 
 _last = threading.local()  # a block of which a reading needed only the first rows: the next reading goes on with it
 
 
 class DaskSource(Source):
-    """A two-dimensional Dask array of numpy blocks."""
+    """A two-dimensional Dask array of numpy blocks.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        The rows.
+    max_reads : float, optional
+        How many times a source task of its graph may be carried out in one pass, on average; 4 by default.
+    """
 
     portable = True
-    first_index = 0
-    """Position of the first block within the array this one is a part of."""
 
-    def __init__(self, array: da.Array):
+    def __init__(self, array: da.Array, max_reads: float | None = None):
+        self.name, self.max_reads = str(array.name), MOST_READS if max_reads is None else max_reads
         self.description = f"dask array {array.name}"
         if any(math.isnan(n) for n in array.shape):
             raise DataError(
@@ -40,23 +52,50 @@ class DaskSource(Source):
             raise DataError(
                 f"{self.description} holds blocks of {type(array._meta).__name__}: expected numpy arrays or scipy sparse ones; use .map_blocks to convert them"
             )
-        self.array = array
+        self.array: da.Array | None = array
         self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), array.dtype
         self.edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(int)
         sizes = array.chunks[0]
         self.regular = all(n == sizes[0] for n in sizes[:-1]) and sizes[-1] <= sizes[0]
         self.chunk_rows = int(max(sizes))
         self.chunk_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
+        self._keys = {index: list(flatten(band)) for index, band in enumerate(array.__dask_keys__())}
+        self._graph = BlockGraph.of(array)
+        band_bytes = [int(n) * self.row_bytes for n in sizes]
+        self._cost: GraphCost | None = (
+            None if self._graph is None else self._graph.cost(list(self._keys.values()), band_bytes)
+        )
+        self.repeats = 1.0 if self._cost is None else max(1.0, self._cost.repeats)
 
     @property
     def fingerprint(self) -> str:
         """Return Dask's name of the array, which is a hash of how it is made."""
-        return str(self.array.name)
+        return self.name
 
-    @property
-    def boundaries(self) -> list[int]:
-        """Return the first row of every block, and the number of rows behind them."""
-        return [int(edge) for edge in self.edges]
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return what to do about source tasks that are carried out several times in one pass.
+
+        Raises
+        ------
+        RepeatedReadsError
+            If that is more often than is allowed.
+        """
+        cost = self._cost
+        if cost is None or int(cost.reads.sum()) <= cost.n_sources:
+            return ()
+        found = (
+            f"the graph of {self.description} reads or makes {cost.n_sources:,} chunks, and computing its {len(cost.reads):,} blocks "
+            f"one by one does so {int(cost.reads.sum()):,} times in each pass ({cost.repeats:.3g} times each)"
+        )
+        cure = (
+            "compute what all blocks share beforehand (x - x.mean(0).compute() instead of x - x.mean(0)), rechunk so that a "
+            "block needs no chunk of another, or write the array with .to_zarr() and read that"
+        )
+        if cost.repeats > self.max_reads:
+            raise RepeatedReadsError(
+                f"{found}, more than {self.max_reads:g}: {cure}; open_source(x, max_reads={math.ceil(cost.repeats)}) allows it"
+            )
+        return (f"{found}: {cure}",)
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `n_rows` rows that are runs of whole Dask blocks; None if regular ones are."""
@@ -69,8 +108,13 @@ class DaskSource(Source):
         return tuple(edges)
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of a block while it is computed; what its own tasks need beside is not known."""
-        return 2 * max(n_rows, int(np.diff(self.edges).max())) * self.row_bytes
+        """Return the memory of a block while it is computed, by its graph, and of a block kept for the next reading.
+
+        What functions of `map_blocks` and the like allocate inside is not known.
+        """
+        band = int(np.diff(self.edges).max()) * self.row_bytes
+        peak = 0 if self._cost is None or self.sparse else self._cost.peak_bytes
+        return max(2 * max(n_rows * self.row_bytes, band), peak + band)
 
     def by_features(self) -> DaskSource:
         """Return a source whose rows are the features of this one."""
@@ -79,12 +123,19 @@ class DaskSource(Source):
                 f"{self.description} has blocks of sparse rows, which cannot be read by features: compute it to a scipy sparse matrix, or "
                 "use solver='covariance' or 'sketch'"
             )
-        return DaskSource(self.array.T)
+        if self.array is None:
+            raise NotAvailableError(f"a part of {self.description} cannot be read by features")
+        return DaskSource(self.array.T, self.max_reads)
 
     def part(self, start: int, stop: int) -> DaskSource:
         """Return a source that carries only the tasks of rows `start` to `stop`, to be sent to a worker."""
+        if self._graph is None:
+            return self
         first, last = self._span(start, stop)
-        return _DaskPart(self.array.blocks[first:last], first, int(self.edges[first]), self.shape)
+        part = copy.copy(self)
+        part.array, part._keys = None, {index: self._keys[index] for index in range(first, last)}
+        part._graph = self._graph.part(flatten(list(part._keys.values())))
+        return part
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         return int(np.searchsorted(self.edges, start, "right")) - 1, int(np.searchsorted(self.edges, stop, "left"))
@@ -105,35 +156,42 @@ class DaskSource(Source):
             within = slice(max(start, low), min(stop, high))
             out[within.start - start : within.stop - start] = values[within.start - low : within.stop - low]
             if high > stop:
-                _last.block = (self.array.name, index + self.first_index, values)
+                _last.block = (self.name, index, values)
+            del values
         return out, count
 
     def _computed(self, index: int) -> tuple[NDArray[Any], ReadCount]:
         """Return one block of rows, which this thread may still have from the reading before."""
         kept: tuple[str, int, NDArray[Any]] | None = getattr(_last, "block", None)
-        if kept is not None and kept[:2] == (self.array.name, index + self.first_index):
+        if kept is not None and kept[:2] == (self.name, index):
             del _last.block
             return kept[2], ReadCount()
-        # compute() optimises and culls the graph to this block; the synchronous scheduler stays in this thread.
-        values = np.asarray(self.array.blocks[index].compute(scheduler="synchronous"))
-        return values, ReadCount(self.array.numblocks[1], values.nbytes, values.nbytes)
+        blocks = self._blocks(range(index, index + 1))[0]
+        values = np.asarray(blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1))
+        return values, self._count(index, values.nbytes)
+
+    def _count(self, index: int, n_bytes: int) -> ReadCount:
+        """Return what computing a block of rows cost: its size, or, where chunks are read repeatedly, its share of all reads."""
+        if self._cost is None or self.repeats == 1.0:
+            return ReadCount(len(self._keys[index]), n_bytes, n_bytes)
+        reads = int(self._cost.reads[index])
+        n_bytes = round(reads / self._cost.n_sources * self.shape[0] * self.row_bytes)
+        return ReadCount(reads, n_bytes, n_bytes)
+
+    def _blocks(self, bands: range) -> list[list[Any]]:
+        """Return the blocks of some bands of rows, computed in this thread."""
+        if self._graph is not None:
+            return [self._graph.compute(self._keys[band]) for band in bands]
+        from dask.base import compute
+
+        # Parts of the graph are held by a cluster, which the synchronous scheduler waits for.
+        grid = self.array.blocks[bands.start : bands.stop].to_delayed().tolist()  # type: ignore[union-attr]
+        return list(compute(grid, scheduler="synchronous")[0])  # type: ignore[no-untyped-call]
 
     def _read_sparse(self, first: int, last: int, start: int, stop: int) -> tuple[Any, ReadCount]:
         """Compute blocks `first` to `last` of rows; return rows `start` to `stop` of them, still sparse."""
-        from dask.base import compute
-
-        grid = self.array.blocks[first:last].to_delayed().tolist()
-        blocks = compute(grid, scheduler="synchronous")[0]  # type: ignore[no-untyped-call]
-        rows = joined(blocks)
+        rows = joined(self._blocks(range(first, last)))
         n_bytes = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes
-        return rows[start:stop], ReadCount((last - first) * self.array.numblocks[1], n_bytes, n_bytes)
-
-
-class _DaskPart(DaskSource):
-    """Some consecutive blocks of a larger Dask array, addressed by the rows of the whole."""
-
-    def __init__(self, array: da.Array, first: int, offset: int, shape: tuple[int, int]):
-        super().__init__(array)
-        self.first_index = first
-        self.edges = self.edges + offset
-        self.shape = shape
+        n_blocks = sum(len(self._keys[band]) for band in range(first, last))
+        factor = self.repeats
+        return rows[start:stop], ReadCount(round(n_blocks * factor), round(n_bytes * factor), round(n_bytes * factor))

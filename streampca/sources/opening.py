@@ -23,6 +23,7 @@ def open_source(
     verify: str | Path | None = None,
     follow_symlinks: bool = False,
     decode: str = "auto",
+    max_reads: float | None = None,
 ) -> Source:
     """Return the source behind `data`; reads metadata only.
 
@@ -47,6 +48,9 @@ def open_source(
         Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``
         or ``_Unsigned`` of the CF conventions) are refused, because this version does not decode them, or read as they are
         stored.
+    max_reads : float, optional
+        How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
+        blocks need them; plans are refused with `RepeatedReadsError` above it. 4 by default.
 
     Raises
     ------
@@ -79,7 +83,7 @@ def open_source(
     if kind.startswith("dask.array."):
         from streampca.sources.dask_array import DaskSource
 
-        return DaskSource(data.T if orientation == "features_first" else data)
+        return DaskSource(data.T if orientation == "features_first" else data, max_reads)
     if is_sparse(data):
         return SparseSource(data.T if orientation == "features_first" else data)
     if kind.startswith(("xarray.", "anndata.")):

@@ -24,6 +24,10 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         kernel = sp.KernelPCA(job["k"], memory=job["memory"], **job["parameters"]).fit(job["path"])
         return figures(kernel.plan_, peak_bytes())
     data: Any = job.get("path")
+    if job["do"] == "dask":
+        rows = dask_rows(job["path"], job["graph"])
+        pca = sp.PCA(job["k"], memory=job["memory"], solver="covariance").fit(open_source(rows, max_reads=1000))
+        return figures(pca.plan_, peak_bytes())
     if data is None:
         data = np.random.default_rng(0).standard_normal(job["shape"], dtype=np.dtype(job["dtype"]).type)
     parameters = {"solver": "covariance", **job.get("parameters", {})}
@@ -35,6 +39,21 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     pca.transform_to(data, Path(job["out"]))
     # The peak of a process does not go down again, so the second projection stands beside the first.
     return {"fit": fitted, "scores": figures(max(plan, pca.plan_, key=lambda p: p.projected_bytes), peak_bytes())}
+
+
+def dask_rows(path: str, graph: str) -> Any:
+    """Return the rows of a zarr array by a Dask graph of some kind."""
+    import dask.array as da
+    import numpy as np
+
+    rows = da.from_zarr(path)
+    if graph == "anomalies":
+        return rows - rows.mean(0)
+    if graph == "rechunked":
+        return rows.rechunk((rows.chunks[0][0] * 2 // 3, -1))
+    if graph == "cube":
+        return rows.reshape(3, -1, rows.shape[1]).transpose(1, 0, 2).reshape(rows.shape[0] // 3, -1)
+    return rows.map_blocks(lambda block: np.log1p(np.abs(block)))
 
 
 def figures(plan: Any, peak: int) -> dict[str, int]:

@@ -152,3 +152,11 @@ def test_a_run_with_scores_and_report(tmp_path: Path) -> None:
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     assert_kept("run with scores and report", measure({"do": "run", "config": str(tmp_path / "config.yaml")}))
+
+
+@pytest.mark.parametrize("graph", ["blocks", "anomalies", "rechunked", "cube"])
+def test_dask_graph_stays_below_its_projection(tmp_path: Path, graph: str) -> None:
+    shape = (60_000, 300) if graph == "cube" else (18_000, 1500)
+    path = make_store(tmp_path / "x.zarr", shape, "float32", shape[0] // 6, codec="zstd")
+    job = {"do": "dask", "path": str(path), "graph": graph, "k": 5, "memory": "2GiB"}
+    assert_kept(f"dask {graph}", measure(job))

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import streampca as sp
+from streampca.errors import RepeatedReadsError
+from streampca.sources import open_source
 
 
 @pytest.mark.parametrize("sizes", [(400, 100, 350, 7, 250, 401), (600, 600, 600), (1, 1, 1000, 3), (5, 0, 900)])
@@ -28,3 +30,90 @@ def test_every_block_is_computed_once(sizes: tuple[int, ...]) -> None:
     np.testing.assert_allclose(
         pca.explained_variance_, np.linalg.eigvalsh(np.cov(rows.compute().T))[::-1][:2], rtol=1e-12
     )
+
+
+class CountedArray:
+    """An array that counts the slices that are read of it."""
+
+    def __init__(self, values: Any):
+        self.values, self.shape, self.dtype, self.ndim = values, values.shape, values.dtype, values.ndim
+        self.n_reads = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self.values[key]
+        self.n_reads += found.size > 0  # Dask looks at an empty slice to know the kind of array
+        return found
+
+
+def stored(n_chunks: int) -> tuple[CountedArray, da.Array]:
+    array = CountedArray(np.random.default_rng(0).standard_normal((20 * n_chunks, 4)))
+    return array, da.from_array(array, chunks=(20, 4), asarray=True, name=f"stored-{n_chunks}-{id(array)}")
+
+
+def test_anomalies_by_their_own_graph_raise_named_error_with_the_cure() -> None:
+    array, x = stored(40)
+    for call in (sp.PCA(2).fit, sp.PCA(2).plan, sp.KernelPCA(2, gamma=0.1, n_landmarks=30).fit):
+        with pytest.raises(
+            RepeatedReadsError, match=r"40 chunks.* 1,600 times.*x\.mean\(0\)\.compute\(\).*max_reads=40"
+        ):
+            call(x - x.mean(0))
+    assert array.n_reads == 0
+    assert RepeatedReadsError.exit_status == 2
+
+
+def test_allowed_repeated_reads_are_in_plan_bytes_and_notes() -> None:
+    array, x = stored(40)
+    rows = x - x.mean(0)
+    pca = sp.PCA(2, solver="covariance").fit(open_source(rows, max_reads=40))
+    assert array.n_reads == 1600
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read == 40 * rows.nbytes
+    assert any("1,600 times" in note for note in pca.plan_.notes)
+    expected = np.linalg.eigvalsh(np.cov(array.values.T))[::-1][:2]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_chunks", [2, 4])
+def test_few_repeated_reads_are_noted(n_chunks: int) -> None:
+    array, x = stored(n_chunks)
+    plan = sp.PCA(2).plan(x - x.mean(0))
+    assert any(f"{n_chunks**2} times" in note for note in plan.notes)
+    assert plan.bytes_to_read == n_chunks * array.values.nbytes
+    pca = sp.PCA(2).fit(x - x.mean(0))
+    assert (array.n_reads, pca.bytes_read_) == (n_chunks**2, plan.bytes_to_read)
+
+
+@pytest.mark.parametrize("graph", ["as stored", "computed mean", "functions", "two columns of blocks", "joined blocks"])
+def test_graphs_that_read_every_chunk_once_have_no_note(graph: str) -> None:
+    array, x = stored(8)
+    rows = {
+        "as stored": lambda: x,
+        "computed mean": lambda: x - array.values.mean(0),
+        "functions": lambda: (x.astype("f4") * 2 + 1).map_blocks(np.tanh),
+        "two columns of blocks": lambda: da.concatenate([x, x * 2], axis=1),
+        "joined blocks": lambda: x.rechunk((40, 4)),
+    }[graph]()
+    pca = sp.PCA(2, solver="covariance").fit(rows)
+    assert (array.n_reads, pca.plan_.notes) == (8, ())
+    assert pca.bytes_read_ == rows.nbytes == pca.plan_.bytes_to_read
+    expected = np.linalg.eigvalsh(np.cov(np.asarray(rows, dtype=float).T))[::-1][:2]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-5)
+
+
+def test_graph_is_optimised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask.array import optimization
+
+    calls = []
+    optimize = optimization.optimize
+    monkeypatch.setattr(optimization, "optimize", lambda *args, **kw: calls.append(1) or optimize(*args, **kw))
+    sp.PCA(2, solver="covariance").fit(stored(30)[1])
+    assert len(calls) == 1
+
+
+def test_blocks_of_a_part_are_those_of_the_whole() -> None:
+    import pickle
+
+    _, x = stored(6)
+    source = open_source(x + 1)
+    part = pickle.loads(pickle.dumps(source.part(30, 70)))
+    np.testing.assert_array_equal(part.read(30, 70)[0], source.read(30, 70)[0])
+    assert len(part._graph.tasks) < len(source._graph.tasks)  # type: ignore[attr-defined]

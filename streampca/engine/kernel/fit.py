@@ -14,7 +14,7 @@ from streampca.engine.fit import resources_of, saying_whose_limit
 from streampca.engine.kernel.parameters import KernelFit, KernelParameters
 from streampca.engine.kernel.plan import KernelPlan, figures_of, with_seconds
 from streampca.engine.limits import limits_of, spread
-from streampca.engine.plan import Resources
+from streampca.engine.plan import Resources, with_repeated_reads
 from streampca.errors import DataError, NotFiniteError, PlanError, StreamPCAError
 from streampca.models.kernel import KernelModel
 from streampca.sources.base import Source
@@ -83,7 +83,7 @@ def plan_kernel(
             plan = method_of(method).plan(source, parameters, resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
-    plan = replace(plan, reason=f"{plan.reason}; {why}")
+    plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     if edges is not None:
         plan = replace(plan, edges=edges, n_blocks=len(edges) - 1, n_leaves=min(plan.n_leaves, len(edges) - 1))

@@ -1,0 +1,248 @@
+"""The graph of a Dask array, optimised once: what each block of rows needs of it, and how much memory that takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+Key = Any
+_MOST_VISITED = 5_000_000
+"""Tasks that counting looks at; the blocks behind them count as the mean of those before."""
+_MOST_SIMULATED = 200_000
+"""Tasks of the blocks whose memory is simulated."""
+_ALLOCATOR = 1.5
+"""What the C library holds in the arenas of threads for bytes in use, where arrays of the size of chunks come and go (measured)."""
+_MOVING = ("getitem", "concatenate", "transpose", "reshape", "rechunk", "broadcast_to", "stack", "squeeze", "expand")
+"""What keys of tasks that make no temporary arrays begin with, or contain."""
+
+
+@dataclass(frozen=True)
+class GraphCost:
+    """What computing the blocks of rows of an array takes, one block after the other."""
+
+    reads: NDArray[np.int64]
+    """Source tasks that each block of rows needs, ``(n_blocks,)``."""
+    n_sources: int
+    """Source tasks in all, each counted once."""
+    peak_bytes: int
+    """Most bytes that stand at once while a block is computed, the block included; estimated."""
+
+    @property
+    def repeats(self) -> float:
+        """Return how many times a source task is carried out in one pass, on average."""
+        return float(self.reads.sum()) / self.n_sources if self.n_sources else 1.0
+
+
+class BlockGraph:
+    """Tasks of a Dask array after optimisation, of which blocks are computed in the thread that asks."""
+
+    def __init__(self, tasks: dict[Key, Any]):
+        self.tasks = tasks
+
+    @classmethod
+    def of(cls, array: da.Array) -> BlockGraph | None:
+        """Return the optimised graph; None if parts of it are held by a cluster (`persist`)."""
+        from dask._task_spec import convert_legacy_graph
+        from dask.array.optimization import optimize
+        from dask.core import flatten
+
+        keys = list(flatten(array.__dask_keys__()))
+        tasks = dict(convert_legacy_graph(dict(optimize(array.__dask_graph__(), keys))))  # type: ignore[no-untyped-call]
+        if any(needed not in tasks for task in tasks.values() for needed in task.dependencies):
+            return None
+        return cls(tasks)
+
+    def needed(self, keys: Iterable[Key]) -> dict[Key, Any]:
+        """Return the tasks that `keys` need, themselves included."""
+        found: dict[Key, Any] = {}
+        waiting = list(keys)
+        while waiting:
+            key = waiting.pop()
+            if key not in found:
+                found[key] = self.tasks[key]
+                waiting.extend(self.tasks[key].dependencies)
+        return found
+
+    def part(self, keys: Iterable[Key]) -> BlockGraph:
+        """Return the graph of `keys` alone, to be sent to a worker."""
+        return BlockGraph(self.needed(keys))
+
+    def compute(self, keys: list[Key]) -> list[Any]:
+        """Return the values of `keys`, computed in the order of `steps`; what is not needed any more is freed at once."""
+        values: dict[Key, Any] = {}
+        for key, task, freed in steps(self.needed(keys), keys):
+            values[key] = task(values)
+            for name in freed:
+                del values[name]
+        return [values[key] for key in keys]
+
+    def cost(self, bands: list[list[Key]], band_bytes: list[int]) -> GraphCost:
+        """Return what the blocks of rows take, whose keys and sizes are `bands` and `band_bytes`."""
+        reads = np.zeros(len(bands), dtype=np.int64)
+        sources: set[Key] = set()
+        visited = counted = 0
+        for index, keys in enumerate(bands):
+            tasks = self.needed(keys)
+            own = {key for key, task in tasks.items() if _is_source(task, self.tasks)}
+            reads[index], visited, counted = len(own), visited + len(tasks), index + 1
+            sources |= own
+            if visited > _MOST_VISITED:
+                break
+        reads[counted:] = round(reads[:counted].mean()) if counted else 0
+        # Blocks that were not looked at have as many sources of their own as those that were.
+        n_sources = round(len(sources) * len(bands) / max(1, counted)) if counted < len(bands) else len(sources)
+        sizes = Sizes(self.tasks, max(band_bytes, default=0))
+        return GraphCost(reads, n_sources, round(_ALLOCATOR * self._peak(bands, band_bytes, reads, sizes)))
+
+    def _peak(self, bands: list[list[Key]], band_bytes: list[int], reads: NDArray[np.int64], sizes: Sizes) -> int:
+        """Return the most bytes that stand at once, of the blocks that need or hold most, and of others as time allows."""
+        last = len(bands) - 1
+        chosen = [int(np.argmax(reads)), int(np.argmax(band_bytes)), 0, last // 2, last] if bands else []
+        peak = simulated = 0
+        for index in dict.fromkeys([*chosen, *range(0, len(bands), max(1, len(bands) // 64))]):
+            tasks = self.needed(bands[index])
+            final = dict.fromkeys(bands[index], band_bytes[index] // max(1, len(bands[index])))
+            peak = max(peak, sizes.peak_of(tasks, final))
+            simulated += len(tasks)
+            if simulated > _MOST_SIMULATED:
+                break
+        return peak
+
+
+def steps(tasks: Mapping[Key, Any], wanted: Iterable[Key]) -> Iterator[tuple[Key, Any, list[Key]]]:
+    """Yield key and task in the order in which they are carried out, and the keys whose values nobody needs afterwards."""
+    from dask.order import order
+
+    priorities, kept = order(dict(tasks)), set(wanted)
+    users: dict[Key, int] = dict.fromkeys(tasks, 0)
+    for task in tasks.values():
+        for needed in task.dependencies:
+            users[needed] += 1
+    for key in sorted(tasks, key=priorities.__getitem__):
+        freed = []
+        for needed in tasks[key].dependencies:
+            users[needed] -= 1
+            if not users[needed] and needed not in kept:
+                freed.append(needed)
+        yield key, tasks[key], freed
+
+
+class Sizes:
+    """Estimates of the sizes of values in a graph, which does not say them.
+
+    Slices tell the size of what is read; blocks of the result are known. Of others, a reduction is as large as the largest
+    value it joins and, of a single value, is shorter along its axes; what takes a list of values (concatenation) is as large as
+    all of them; anything else is as large as its largest input. Items take as many bytes as in the source or in the result,
+    whichever is more.
+    """
+
+    def __init__(self, graph: Mapping[Key, Any], band_bytes: int):
+        self._graph, self._band_bytes = graph, band_bytes
+
+    def peak_of(self, tasks: Mapping[Key, Any], final: dict[Key, int]) -> int:
+        """Return the most bytes that stand at once while `tasks` are carried out; `final` are the sizes of the result."""
+        held: dict[Key, int] = {}
+        total = peak = 0
+        for key, task, freed in steps(tasks, final):
+            inputs = [held[name] for name in task.dependencies]
+            size, scratch = self._of(key, task, inputs)
+            held[key] = final.get(key, size)
+            total += held[key]
+            peak = max(peak, total + scratch)
+            total -= sum(held[name] for name in freed)
+        return peak + (sum(final.values()) if len(final) > 1 else 0)  # blocks of a band are joined
+
+    def _of(self, key: Key, task: Any, inputs: list[int]) -> tuple[int, int]:
+        """Return the size of the value of a task, and the bytes that making it takes beside inputs and value."""
+        if _is_data(task) or not hasattr(task, "func"):
+            return (max(inputs) if inputs else 0), 0
+        name = str(key[0] if isinstance(key, tuple) else key)
+        reduced = _axes_of(task)
+        if _is_source(task, self._graph):
+            shape, itemsize = _read_shape(task, self._graph)
+            read = self._band_bytes if shape is None else math.prod(shape) * itemsize
+            value = read if reduced is None else _shorter(read, shape, reduced)
+            return value, 2 * read if shape is not None else read
+        largest, everything = max(inputs, default=0), sum(inputs)
+        if reduced is not None:
+            value = largest if len(inputs) > 1 else largest // 2
+            return value, (16 if "moment" in name or "var" in name or "std" in name else 1) * largest
+        value = everything if _takes_a_list(task) else largest
+        return value, 0 if any(word in name for word in _MOVING) else value
+
+
+def _is_data(task: Any) -> bool:
+    """Tell whether a node of the graph holds a value, or stands for another node, and carries out nothing."""
+    return type(task).__name__ in ("DataNode", "Alias")
+
+
+def _is_source(task: Any, graph: Mapping[Key, Any]) -> bool:
+    """Tell whether a task reads or makes data: it needs nothing but values that are there already."""
+    return not _is_data(task) and all(type(graph[name]).__name__ == "DataNode" for name in task.dependencies)
+
+
+def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield everything that stands in the arguments of a task, tasks that were fused into it included."""
+    yield value
+    if depth > 8:
+        return
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    elif hasattr(value, "args") and hasattr(value, "func"):
+        inner = (*value.args, getattr(value.func, "keywords", None) or {}, getattr(value, "kwargs", None) or {})
+    elif type(value).__name__ == "DataNode":
+        inner = (value.value,)
+    for part in inner:
+        yield from _parts(part, depth + 1)
+
+
+def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | None, int]:
+    """Return the shape of what a source task slices out of a stored array, None where it says none, and the size of an item."""
+    shape, itemsize = None, 1
+    values = [getattr(graph[name], "value", None) for name in task.dependencies]
+    for part in [*_parts(task), *values]:
+        if isinstance(part, tuple) and part and all(isinstance(piece, slice) for piece in part):
+            lengths = tuple(_length(piece) for piece in part)
+            if None not in lengths and (shape is None or math.prod(lengths) > math.prod(shape)):  # type: ignore[arg-type]
+                shape = lengths  # type: ignore[assignment]
+        dtype = getattr(part, "dtype", None)
+        if isinstance(dtype, np.dtype):
+            itemsize = max(itemsize, dtype.itemsize)
+    return shape, itemsize
+
+
+def _length(piece: slice) -> int | None:
+    whole = isinstance(piece.start, int | np.integer) and isinstance(piece.stop, int | np.integer)
+    return max(0, int(piece.stop) - int(piece.start)) if whole else None
+
+
+def _axes_of(task: Any) -> tuple[int, ...] | None:
+    """Return the axes along which a task reduces its input, None if it is no reduction."""
+    for part in _parts(task):
+        if isinstance(part, dict) and "axis" in part and "keepdims" in part:
+            axis = getattr(part["axis"], "value", part["axis"])
+            return tuple(axis) if isinstance(axis, list | tuple) else (axis,) if isinstance(axis, int) else ()
+    return None
+
+
+def _shorter(n_bytes: int, shape: tuple[int, ...] | None, axes: tuple[int, ...]) -> int:
+    """Return the size of what a reduction along `axes` leaves, in float64 with a count beside it."""
+    if shape is None or not all(axis < len(shape) for axis in axes):
+        return n_bytes // 2
+    left = math.prod(n for axis, n in enumerate(shape) if axis not in axes)
+    return min(2 * n_bytes, 16 * left)
+
+
+def _takes_a_list(task: Any) -> bool:
+    return any(type(part).__name__ == "List" or isinstance(part, list) for part in task.args)
