@@ -22,6 +22,7 @@ import click
 from streampca import __version__
 from streampca.engine.interrupts import StopSignalError, deliver, forget
 from streampca.errors import ConfigError, StreamPCAError
+from streampca.redaction import redacted
 
 _SET = click.option(
     "--set",
@@ -392,7 +393,7 @@ def _stopped(stop: StopSignalError, arguments: list[str] | None) -> str:
 
 
 def _fail(message: str, status: int) -> int:
-    click.echo(f"streampca: error: {_plain(' '.join(message.split()))}", err=True)
+    click.echo(f"streampca: error: {_plain(redacted(' '.join(message.split())))}", err=True)
     return status
 
 

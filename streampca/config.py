@@ -36,6 +36,7 @@ from streampca.config_values import (
     one_list_of_kernels,
     seconds_of,
 )
+from streampca.redaction import redacted
 from streampca.yaml_loader import dump
 
 
@@ -61,8 +62,8 @@ class SourceConfig(Section):
 
     @property
     def path_as_written(self) -> str:
-        """The path with its ``${NAME}`` references kept: the form to show and to store."""
-        return self._written.get(("path",), self.path)
+        """The path with its ``${NAME}`` references kept and no password or query: the form to show and to store."""
+        return redacted(self._written.get(("path",), self.path))
 
 
 _WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"

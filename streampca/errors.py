@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from streampca.redaction import redacted
+
 
 class StreamPCAError(Exception):
-    """Base of every error that streampca raises on purpose."""
+    """Base of every error that streampca raises on purpose; URLs in messages have neither passwords nor queries."""
 
     exit_status: ClassVar[int] = 1
     """Exit status of a command that ends with this error."""
+
+    def __init__(self, *args: object):
+        super().__init__(*(redacted(each) if isinstance(each, str) else each for each in args))
 
 
 class ConfigError(StreamPCAError, ValueError):

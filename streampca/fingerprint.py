@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streampca.engine.execute import Meter, ProgressCallback
 from streampca.engine.files import write_whole
 from streampca.errors import DamagedChunkError, DataError, OutputError
+from streampca.redaction import shown
 from streampca.sources.base import Source
 from streampca.sources.digests import (
     DIGEST,
@@ -27,7 +28,6 @@ from streampca.sources.digests import (
     load_digests,
     whole_digest,
 )
-from streampca.sources.remote import shown
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
 from streampca.sources.zarr_store import ZarrSource
 

@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 from streampca.engine.files import output_error, write_whole
 from streampca.engine.output import RECORD, Aside, is_own_file, read_record
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
+from streampca.redaction import shown
 from streampca.regular_files import read_regular
-from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, shown, status_of
+from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, status_of
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
 
 Answer = TypeVar("Answer")

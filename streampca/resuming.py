@@ -19,6 +19,7 @@ from streampca.engine.ledger import Ledger, Terms, ledger_in_use
 from streampca.engine.lock import Lock
 from streampca.engine.output import read_record, tidy_after
 from streampca.errors import ConfigError, OutputError, PlanError
+from streampca.redaction import redacted
 from streampca.yaml_loader import load_strict
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[
     ignored = (*_NOT_IN_THE_BITS, *(f"output.{key}" for key in _NOT_IN_THE_BITS_OF_OUTPUT))
     told = {key: value for key, value in tree.items() if not any(f"{key}.".startswith(f"{name}.") for name in ignored)}
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
+    told = {key: redacted(value) for key, value in told.items()}
     told |= {f"contents of {key}": _digest(value) for key, value in weights.items() if value is not None}
     return told | _of_surroundings(source)
 

@@ -49,6 +49,7 @@ from streampca.estimators.persistence import record_of
 from streampca.models.kernel_store import write_kernel_model
 from streampca.models.store import write_array, write_model
 from streampca.outcome import result_of, warnings_of
+from streampca.redaction import shown
 from streampca.regular_files import read_regular
 from streampca.resuming import (
     checkpoint_of,
@@ -162,7 +163,6 @@ def _require_free(config: RunConfig, run_id: str) -> None:
     """Raise `OutputError` if `config` has the run copied to a place that is taken, before anything is read."""
     if config.output.publish is not None:
         from streampca.publishing import require_free
-        from streampca.sources.remote import shown
 
         ends = [url.rstrip("/") + "/" for url in (config.output.publish, config.source.path)]
         if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):

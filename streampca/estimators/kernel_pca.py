@@ -18,6 +18,7 @@ from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ParameterError
+from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.persistence import record_of_fitted
 from streampca.models.kernel import KernelModel
 from streampca.models.kernel_store import save_kernel_model
@@ -197,6 +198,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Fit `X` and return its scores, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
+        if not _is_array_like(X) and not isinstance(X, np.ndarray):
+            require_lazy_output(self)  # before the fit, not after it
         self.fit(X, y, **params)
         if _is_array_like(X) and self.method_ == "exact":
             dtype = self._model.score_dtype(np.dtype(self.plan_.dtype))
@@ -210,6 +213,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         check_is_fitted(self)
         if _is_array_like(X):
             return self._model.transform(self._validated(X))
+        if not isinstance(X, np.ndarray):
+            require_lazy_output(self)
         source = self._open_fitted(X)
         if isinstance(X, np.ndarray):
             return self._model.transform(source.read(0, source.shape[0])[0])

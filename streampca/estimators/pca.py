@@ -21,6 +21,7 @@ from streampca.engine.output import Aside, require_apart
 from streampca.engine.plan import Plan
 from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ModelError, ParameterError
+from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
@@ -240,11 +241,19 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             self._remember_features(source)
         return self
 
+    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
+        """Fit `X` and return its scores: what `fit` and `transform` do."""
+        if not _is_array_like(X) and not isinstance(X, np.ndarray):
+            require_lazy_output(self)  # before the fit, not after it
+        return super().fit_transform(X, y, **params)
+
     def transform(self, X: Any) -> Any:
         """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
         check_is_fitted(self)
         if _is_array_like(X):
             return self._model.transform(self._validated(X))
+        if not isinstance(X, np.ndarray):
+            require_lazy_output(self)
         source = self._open_fitted(X)
         if isinstance(X, np.ndarray):
             return self._model.transform(source.read(0, source.shape[0])[0])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from dask.core import flatten
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
@@ -59,7 +58,7 @@ class DaskSource(Source):
         self.regular = all(n == sizes[0] for n in sizes[:-1]) and sizes[-1] <= sizes[0]
         self.chunk_rows = int(max(sizes))
         self.chunk_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
-        self._keys = {index: list(flatten(band)) for index, band in enumerate(array.__dask_keys__())}
+        self._keys: dict[int, list[Any]] = {i: list(band) for i, band in enumerate(cast(Any, array.__dask_keys__()))}
         self._graph = BlockGraph.of(array)
         band_bytes = [int(n) * self.row_bytes for n in sizes]
         self._cost: GraphCost | None = (
@@ -134,7 +133,7 @@ class DaskSource(Source):
         first, last = self._span(start, stop)
         part = copy.copy(self)
         part.array, part._keys = None, {index: self._keys[index] for index in range(first, last)}
-        part._graph = self._graph.part(flatten(list(part._keys.values())))
+        part._graph = self._graph.part(key for band in part._keys.values() for key in band)
         return part
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class BlockGraph:
         from dask.array.optimization import optimize
         from dask.core import flatten
 
-        keys = list(flatten(array.__dask_keys__()))
+        keys = list(flatten(array.__dask_keys__()))  # type: ignore[no-untyped-call]
         tasks = dict(convert_legacy_graph(dict(optimize(array.__dask_graph__(), keys))))  # type: ignore[no-untyped-call]
         if any(needed not in tasks for task in tasks.values() for needed in task.dependencies):
             return None
@@ -209,22 +209,27 @@ def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
 
 def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | None, int]:
     """Return the shape of what a source task slices out of a stored array, None where it says none, and the size of an item."""
-    shape, itemsize = None, 1
+    shape: tuple[int, ...] | None = None
+    itemsize = 1
     values = [getattr(graph[name], "value", None) for name in task.dependencies]
     for part in [*_parts(task), *values]:
-        if isinstance(part, tuple) and part and all(isinstance(piece, slice) for piece in part):
-            lengths = tuple(_length(piece) for piece in part)
-            if None not in lengths and (shape is None or math.prod(lengths) > math.prod(shape)):  # type: ignore[arg-type]
-                shape = lengths  # type: ignore[assignment]
+        lengths = _lengths(part)
+        if lengths is not None and (shape is None or math.prod(lengths) > math.prod(shape)):
+            shape = lengths
         dtype = getattr(part, "dtype", None)
         if isinstance(dtype, np.dtype):
             itemsize = max(itemsize, dtype.itemsize)
     return shape, itemsize
 
 
-def _length(piece: slice) -> int | None:
-    whole = isinstance(piece.start, int | np.integer) and isinstance(piece.stop, int | np.integer)
-    return max(0, int(piece.stop) - int(piece.start)) if whole else None
+def _lengths(part: Any) -> tuple[int, ...] | None:
+    """Return the lengths of a tuple of slices with both ends given, None for anything else."""
+    if not isinstance(part, tuple) or not part or not all(isinstance(piece, slice) for piece in part):
+        return None
+    ends = [(piece.start, piece.stop) for piece in part]
+    if not all(isinstance(end, int | np.integer) for pair in ends for end in pair):
+        return None
+    return tuple(max(0, int(stop) - int(start)) for start, stop in ends)
 
 
 def _axes_of(task: Any) -> tuple[int, ...] | None:

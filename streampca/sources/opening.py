@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.redaction import redacted
 from streampca.sources.base import Source
 from streampca.sources.in_memory import ArraySource, MappedSource
 from streampca.sources.sparse import SparseSource, is_sparse
@@ -29,7 +31,7 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, or Source
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, or Source
         A path may be a zarr array, a group (name the `array` in it), an ``.npy`` file or ``builtin:NAME``.
     array : str, optional
         Name of the array within a zarr group.
@@ -75,6 +77,10 @@ def open_source(
         return MappedSource(data.T if orientation == "features_first" else data, "memory map")
     if isinstance(data, np.ndarray):
         return ArraySource(data.T if orientation == "features_first" else data)
+    if "zarr" in sys.modules and isinstance(data, sys.modules["zarr"].abc.store.Store):
+        from streampca.sources.zarr_store import open_stored
+
+        return open_stored(data, array, options, redacted(str(data)))
     kind = f"{type(data).__module__}.{type(data).__qualname__}"
     if kind.startswith("zarr."):
         from streampca.sources.zarr_store import open_array, open_group

@@ -11,12 +11,12 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.storage import FsspecStore, WrapperStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
+from streampca.redaction import redacted, shown
 from streampca.sources.credentials import keep, kept, recall
 from streampca.sources.zarr_interface import Buffer, BufferPrototype, sync
 
@@ -278,25 +278,27 @@ def _holds_secrets(url: str, how: Any) -> bool:
 
 def patient(store: Store) -> Store:
     """Return `store`, or, if it is one of fsspec that somebody else has opened, a `RemoteStore` on it."""
-    if not isinstance(store, FsspecStore):
-        return store
+    return RemoteStore(store, _url_of(store)) if isinstance(store, FsspecStore) else store
+
+
+def place_of(node: Any) -> str:
+    """Return where an array or a group that somebody else has opened is stored, for messages."""
+    store = getattr(node.store, "_store", node.store)
+    if isinstance(store, FsspecStore):
+        return shown("/".join(filter(None, (_url_of(store), node.path))))
+    return redacted(str(node.store_path))
+
+
+def _url_of(store: FsspecStore) -> str:
     protocol = store.fs.protocol
-    return RemoteStore(store, f"{protocol if isinstance(protocol, str) else protocol[0]}://{store.path}")
+    scheme = protocol if isinstance(protocol, str) else protocol[0]
+    path = store.path.lstrip("/") if scheme == "memory" else store.path
+    return path if "://" in path else f"{scheme}://{path}"
 
 
 def protocol_of(url: str) -> str:
     """Return what stands before ``://``, of a chain of file systems the first."""
     return url.partition("://")[0].partition("::")[0].lower()
-
-
-def shown(url: str) -> str:
-    """Return a URL without user, password and query, which may be secrets."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.partition("?")[0]
-    place = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, place, parts.path, "", "")) if place else url.partition("?")[0]
 
 
 def is_passing(error: BaseException) -> bool:

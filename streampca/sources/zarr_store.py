@@ -28,6 +28,7 @@ from streampca.errors import (
     StoreError,
     StreamPCAError,
 )
+from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import describes_others, describing_names, dimensions_of, packing, require_unpacked
 from streampca.sources.decoding import bounded, chain_of
@@ -40,7 +41,7 @@ from streampca.sources.metadata import (
     most_stored_object,
     require_readable,
 )
-from streampca.sources.remote import RemoteStore, open_store, patient, shown
+from streampca.sources.remote import RemoteStore, open_store, patient, place_of
 from streampca.sources.strict import StrictStore, as_stored, quietly, strict_group
 from streampca.sources.versions import InputVersion, InputWatch, Item, files, objects
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
@@ -66,11 +67,16 @@ def open_path(path: str, array: str | None, options: dict[str, Any], storage_opt
     label = shown(path) if remote else path
     if not remote and not Path(path).exists():
         raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
+    store = open_store(path, storage_options) if remote else LocalStore(path, read_only=True)
+    return open_stored(store, array, options, label)
+
+
+def open_stored(store: Store, array: str | None, options: dict[str, Any], label: str) -> Source:
+    """Open the array or group in `store`, which messages call `label`; raises what `open_path` raises."""
     try:
-        store = open_store(path, storage_options) if remote else LocalStore(path, read_only=True)
         links = bool(options.get("follow_symlinks", False))
         with quietly():
-            node = zarr.open(StrictStore(store, follow_symlinks=links), mode="r")
+            node = zarr.open(StrictStore(patient(store), follow_symlinks=links), mode="r")
     except DataError as error:
         raise type(error)(str(error) if label in str(error) else f"{label} cannot be opened: {error}") from error
     except StreamPCAError:
@@ -99,7 +105,7 @@ def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], de
         If there is no such array, or, where none is named, several arrays have two or more axes, or the only one describes
         others (bounds, masks, coordinates); lists names, shapes and axes.
     """
-    description = description or str(group.store_path)
+    description = description or place_of(group)
     group = strict_group(group)
     if array is not None:  # listing a large group takes many requests, or cannot be done
         named = _named(group, array)
@@ -109,7 +115,9 @@ def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], de
         with quietly():
             arrays = dict(group.members(max_depth=4))
     except Exception as error:
-        raise DataError(f"the members of {description} cannot be listed: {_one_line(error)}") from error
+        raise DataError(
+            f"the members of {description} cannot be listed: {_one_line(error)}; name the array to read, or the URL of the array itself"
+        ) from error
     listing = _listing(arrays)
     if array is None:
         array = _only_table(arrays)
@@ -160,6 +168,8 @@ def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
         raise
     except (KeyError, ValueError, OSError):  # also names that no file can have
         return None
+    except Exception as error:  # clients of stores have no class of errors in common
+        raise StoreError(f"{place_of(group)}: {name} cannot be opened: {_one_line(error)}") from error
     return found if isinstance(found, zarr.Array) else None
 
 
@@ -186,7 +196,7 @@ def open_array(
             "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
         )
     digests = verified_by(verify, description or "", name)
-    label = description or str(array.store_path)
+    label = description or place_of(array)
     array = as_stored(array, label, follow_symlinks)
     if decode != "raw":
         require_unpacked(array.metadata, f"{label}/{name}" if name else label, _DECODE)
@@ -336,7 +346,12 @@ class ZarrSource(Source):
             return lambda key: os.path.isfile(root + key)
         if not self.store.supports_listing:
             return None
-        present = set(sync(_list(self.store, self.key_prefix)))
+        try:
+            present = set(sync(_list(self.store, self.key_prefix)))
+        except StreamPCAError:
+            raise
+        except Exception:  # noqa: BLE001 a store of somebody else that says it can list its keys, and cannot
+            return None
         return lambda key: self.key_prefix + key in present
 
     def check(self) -> None:

@@ -17,8 +17,9 @@ from stores import Command, call_apart, chunk_files, config_text, make_values, p
 
 import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
+from streampca.redaction import shown
 from streampca.sources import open_source, remote
-from streampca.sources.remote import Patience, is_passing, open_store, shown
+from streampca.sources.remote import Patience, is_passing, open_store
 from streampca.sources.zarr_interface import default_buffer_prototype, sync
 from streampca.sources.zarr_store import ZarrSource
 

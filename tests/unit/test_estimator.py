@@ -9,6 +9,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+import sklearn
 import sklearn.decomposition
 import spectra
 import zarr
@@ -267,3 +268,25 @@ def test_parameters_that_make_no_sense(parameters: dict[str, Any], match: str) -
 def test_data_that_cannot_be_decomposed(data: Any, match: str) -> None:
     with pytest.raises((DataError, ValueError, TypeError), match=match):
         PCA().fit(data)
+
+
+@pytest.mark.parametrize("by", ["set_output", "set_config"])
+@pytest.mark.parametrize("kernel", [False, True])
+def test_data_frames_of_scores_of_stores_are_refused_before_anything_is_read(
+    tmp_path: Path, by: str, kernel: bool
+) -> None:
+    store = zarr.create_array(str(tmp_path / "x.zarr"), data=ROWS)
+    for data in (str(tmp_path / "x.zarr"), store, da.from_array(ROWS, chunks=(50, 8))):
+        pca: Any = sp.KernelPCA(2, gamma=0.1, n_landmarks=20) if kernel else PCA(2)
+        pca.fit(ROWS)
+        fresh = clone(pca)
+        with sklearn.config_context(transform_output="pandas" if by == "set_config" else None):
+            for estimator in (pca, fresh) if by == "set_output" else ():
+                estimator.set_output(transform="pandas")
+            with pytest.raises(ParameterError, match=r"set_output.*pandas.*transform_to"):
+                pca.transform(data)
+            with pytest.raises(ParameterError, match=r"set_output.*pandas.*transform_to"):
+                fresh.fit_transform(data)
+        assert not hasattr(fresh, "components_")
+        pca.set_output(transform="default")
+        assert pca.transform(data).shape == (len(ROWS), 2)

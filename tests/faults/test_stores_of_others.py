@@ -1,0 +1,66 @@
+"""Stores that somebody else has opened, also those that say they can list their keys and cannot."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from stores import make_values, write_store
+from zarr.storage import LocalStore, WrapperStore
+
+import streampca as sp
+from streampca.errors import DataError, MissingChunkError
+from streampca.sources import open_source
+
+
+class ForeignError(Exception):
+    """What a client of a store raises, related to nothing."""
+
+
+class WithoutListing(WrapperStore[Any]):
+    """A store such as that of a plain web server behind a client that has a listing for other servers."""
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        raise ForeignError("no listing")
+        yield ""
+
+    list_dir = list_prefix
+
+
+def test_store_object_is_opened_like_its_path(tmp_path: Path) -> None:
+    write_store(tmp_path / "x.zarr", make_values(60, 8), chunks=(20, 8))
+    np.testing.assert_array_equal(open_source(LocalStore(tmp_path / "x.zarr")).read(0, 60)[0], make_values(60, 8))
+    with pytest.raises(DataError, match="is not a zarr store"):
+        open_source(LocalStore(tmp_path))
+
+
+def test_store_that_cannot_list_is_read_and_its_errors_are_named(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    group.create_array("x", data=make_values(60, 8), chunks=(20, 8))
+    store = WithoutListing(LocalStore(tmp_path / "g.zarr", read_only=True))
+    opened = zarr.open_group(store, mode="r")
+    for data in (store, opened):
+        with pytest.raises(DataError, match=r"cannot be listed: no listing; name the array"):
+            open_source(data)
+        assert sp.PCA(2).fit(open_source(data, array="x")).n_samples_seen_ == 60
+        with pytest.raises(DataError, match="missing_chunks: fill is for stores that can list"):
+            sp.PCA(2).fit(open_source(data, array="x", missing_chunks="fill"))
+    (tmp_path / "g.zarr/x/c/1/0").unlink()
+    with pytest.raises(MissingChunkError, match="c/1/0"):
+        sp.PCA(2).fit(opened["x"])
+
+
+def test_obstore_that_cannot_list_raises_named_error(tmp_path: Path) -> None:
+    stores = pytest.importorskip("obstore.store")
+    server = stores.HTTPStore.from_url(
+        "http://127.0.0.1:9/", client_options={"allow_http": True}, retry_config={"max_retries": 0}
+    )
+    with pytest.raises(DataError, match="cannot be opened as zarr"):
+        open_source(zarr.storage.ObjectStore(server, read_only=True))
+    write_store(tmp_path / "x.zarr", make_values(60, 8), chunks=(20, 8))
+    local = zarr.storage.ObjectStore(stores.LocalStore(tmp_path / "x.zarr"), read_only=True)
+    np.testing.assert_array_equal(open_source(local).read(0, 60)[0], make_values(60, 8))

@@ -1,0 +1,84 @@
+"""Passwords and signatures within URLs appear in no message, plan, manifest or report."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import zarr
+from stores import Command, config_text, make_values
+
+import streampca as sp
+from streampca.errors import DataError, OutputError, StreamPCAError
+from streampca.redaction import redacted, shown
+from streampca.sources import open_source
+
+SECRETS = ("hunter2", "tok3n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://me:hunter2@host.org/a.zarr?X-Sig=tok3n&b=1 cannot be read", "https://host.org/a.zarr cannot be read"),
+        ("'s3://me:hunter2@bucket/x': no", "'s3://bucket/x': no"),
+        ("simplecache::https://hunter2@host/x", "simplecache::https://host/x"),
+        ("a@b.org, what? plain text", "a@b.org, what? plain text"),
+        ("https://host/x (see https://other/y?q=tok3n)", "https://host/x (see https://other/y)"),
+        ("tls://127.0.0.1:8786", "tls://127.0.0.1:8786"),
+        ("file:///data/a@b/c", "file:///data/a@b/c"),
+    ],
+)
+def test_texts_keep_urls_without_user_and_query(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+    assert redacted(expected) == expected
+
+
+def test_url_is_shown_without_user_query_and_fragment() -> None:
+    assert shown("https://me:hunter2@host:8080/x?sig=tok3n#frag") == "https://host:8080/x"
+    assert shown("data/x.zarr") == "data/x.zarr"
+
+
+def test_every_error_is_redacted_also_those_of_the_system() -> None:
+    for kind in (DataError, OutputError, StreamPCAError):
+        error = kind("https://me:hunter2@host/x?sig=tok3n")
+        assert str(error) == "https://host/x"
+        assert not any(secret in repr(error.args) for secret in SECRETS)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.zarr"])
+def test_errors_of_opening_show_no_password(name: str) -> None:
+    with pytest.raises(StreamPCAError) as raised:
+        open_source(f"nosuch://me:hunter2@host/{name}?sig=tok3n")
+    assert not any(secret in str(raised.value) for secret in SECRETS)
+
+
+def test_run_of_a_store_behind_a_url_with_a_password_writes_it_nowhere_but_in_its_configuration(
+    tmp_path: Path, capsys: Any, caplog: Any
+) -> None:
+    url = "memory://me:hunter2@redaction/x.zarr"
+    array = zarr.create_array(url, shape=(60, 8), chunks=(20, 8), dtype="f8")
+    array[...] = make_values(60, 8)
+    caplog.set_level(logging.DEBUG, logger="streampca")
+    (tmp_path / "c.yaml").write_text(config_text(url, tmp_path / "out", output="report: true"))
+    command = Command(capsys)
+    for called in (
+        command("check", tmp_path / "c.yaml"),
+        command("plan", tmp_path / "c.yaml"),
+        command("run", tmp_path / "c.yaml"),
+        command("verify", tmp_path / "out"),
+        command("inspect", tmp_path / "out"),
+        command("run", tmp_path / "c.yaml", "--set", "preprocess.feature_weight=w"),
+        command("run", tmp_path / "c.yaml", "--set", f"source.path={url}?sig=tok3n", "--set", "output.overwrite=true"),
+    ):
+        assert not any(secret in called.out + called.err for secret in SECRETS), called
+    assert not any(secret in caplog.text for secret in SECRETS)
+    for path in (tmp_path / "out").rglob("*"):
+        if path.is_file() and path.name != "config.yaml":
+            assert not any(secret.encode() in path.read_bytes() for secret in SECRETS), path
+    for data in (url, array):
+        assert not any(secret in open_source(data).description for secret in SECRETS)
+        assert not any(secret in str(sp.PCA(2).plan(data).to_dict()) for secret in SECRETS)
+    fsspec.filesystem("memory").store.clear()
