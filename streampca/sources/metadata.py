@@ -14,6 +14,9 @@ from streampca.regular_files import open_regular
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 """Names of the documents of a store; everything else in it is chunks."""
 MAX_DOCUMENT_BYTES = 8 * 2**20
+_NAME_BYTES, _MOST_NAMES = 128, 400_000
+MAX_NAMED_DOCUMENT_BYTES = MAX_DOCUMENT_BYTES + _NAME_BYTES * _MOST_NAMES
+"""Bytes of a document that names as many features as is allowed."""
 MAX_DEPTH = 64
 MAX_VALUES = 10**6
 MAX_CHUNKS = 10**8
@@ -30,6 +33,7 @@ _OBJECT_CODECS = frozenset(
 )
 """Codecs of numcodecs that make objects, of which the first carries out what it reads."""
 # The inside of a text is passed over as a whole and without going back, so that no text takes long.
+_SHAPE = re.compile(rb'"shape"\s*:\s*\[([\d\s,]{1,200})\]')
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{},]', re.DOTALL)
 
 
@@ -41,7 +45,7 @@ def is_document(key: str) -> bool:
 def read_document(path: Path) -> dict[str, Any]:
     """Return the document at `path`; `DataError` as of `require_document`, `OSError` if it cannot be read."""
     with open_regular(path) as file:
-        return require_document(file.read(MAX_DOCUMENT_BYTES + 1), path.name)
+        return require_document(file.read(MAX_NAMED_DOCUMENT_BYTES + 1), path.name)
 
 
 def require_document(data: bytes, key: str) -> dict[str, Any]:
@@ -52,8 +56,10 @@ def require_document(data: bytes, key: str) -> dict[str, Any]:
     DataError
         Unless it is an object of JSON of bounded size and depth, in which no key is given twice.
     """
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise DataError(f"{key} takes {len(data):,} bytes: expected at most {MAX_DOCUMENT_BYTES:,} of metadata")
+    n_names = _n_names(data, key)
+    limit, most_values = MAX_DOCUMENT_BYTES + _NAME_BYTES * n_names, MAX_VALUES + n_names
+    if len(data) > limit:
+        raise DataError(f"{key} takes {len(data):,} bytes: expected at most {limit:,} of metadata")
     depth = n_values = 0
     for token in _TOKEN.finditer(data):
         first = data[token.start()]
@@ -62,8 +68,10 @@ def require_document(data: bytes, key: str) -> dict[str, Any]:
         elif first in b"]}":
             depth -= 1
         n_values += first in b"[{,"
-        if depth > MAX_DEPTH or n_values > MAX_VALUES:
-            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_VALUES:,} values"
+        if depth > MAX_DEPTH or n_values > most_values:
+            what = (
+                f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {most_values:,} values"
+            )
             raise DataError(f"{key} is not metadata of an array: {what}")
     try:
         document = json.loads(data, object_pairs_hook=_without_doubles)
@@ -78,6 +86,24 @@ def require_document(data: bytes, key: str) -> dict[str, Any]:
             f"{key} holds attributes that are {type(document['attributes']).__name__}, expected an object of JSON"
         )
     return document
+
+
+def _n_names(data: bytes, key: str) -> int:
+    """Return how many features a document may name: as many as its longest axis has, none if it names none.
+
+    ``.zattrs`` stands beside the document that declares the shape and may name as many as is allowed at all.
+    """
+    if len(data) <= MAX_DOCUMENT_BYTES // 2 or b'"feature_names"' not in data:
+        return 0
+    if key.endswith(".zattrs"):
+        return _MOST_NAMES
+    lengths = (
+        int(n.strip()[:18])
+        for shape in _SHAPE.finditer(data)
+        for n in shape.group(1).split(b",")
+        if n.strip().isdigit()
+    )
+    return min(max(lengths, default=0), _MOST_NAMES)
 
 
 class _DoubleError(Exception):

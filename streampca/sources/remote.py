@@ -130,11 +130,11 @@ class RemoteStore(WrapperStore[Store]):
 
     async def details(self, prefix: str) -> dict[str, dict[str, Any]] | None:
         """Return names, sizes and tags of the objects below `prefix`, as fsspec lists them; None where they cannot be listed."""
-        store = self._store
-        if not self.supports_listing or not isinstance(store, FsspecStore):
+        if not self.supports_listing or not isinstance(self._store, FsspecStore):
             return None
 
         async def find() -> dict[str, dict[str, Any]]:
+            store = cast(FsspecStore, self._store)
             store.fs.invalidate_cache()
             found: dict[str, dict[str, Any]] = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
             return found

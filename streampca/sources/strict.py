@@ -24,7 +24,7 @@ from streampca.regular_files import NotRegularFileError, require_regular
 from streampca.sources.decoding import bounded
 from streampca.sources.digests import ChunkDigests
 from streampca.sources.links import require_inside
-from streampca.sources.metadata import MAX_DOCUMENT_BYTES, is_document, require_document
+from streampca.sources.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
 from streampca.sources.remote import patient
 from streampca.sources.zarr_interface import Buffer, BufferPrototype, sync
 
@@ -122,8 +122,8 @@ class StrictStore(WrapperStore[Store]):
         n_bytes = status.st_size if byte_range is None else 1
         if not is_document(key):
             self._require_size(n_bytes)
-        elif n_bytes > MAX_DOCUMENT_BYTES:
-            raise DataError(f"{key} takes {n_bytes:,} bytes: expected at most {MAX_DOCUMENT_BYTES:,} of metadata")
+        elif n_bytes > MAX_NAMED_DOCUMENT_BYTES:  # less where it names no features, which is looked at when it is read
+            raise DataError(f"{key} takes {n_bytes:,} bytes: expected at most {MAX_NAMED_DOCUMENT_BYTES:,} of metadata")
 
     def _require_size(self, n_bytes: int) -> None:
         if n_bytes < 1:  # zarr takes an empty shard for one whose chunks are all left out

@@ -398,6 +398,8 @@ class ZarrSource(Source):
         if isinstance(store, RemoteStore):
             listing = sync(store.details(self.key_prefix))
             return None if listing is None else InputVersion.of(objects(listing))
+        if type(store).__name__ == "ObjectStore":
+            return _listed_by_obstore(cast(Any, store).store, self.key_prefix)
         place = getattr(store, "path", None)  # of a file such as that of ZipStore
         return InputVersion.of(files(place, [""])) if isinstance(place, Path) else None
 
@@ -490,6 +492,17 @@ def _at_its_place(store: Store) -> Store:
     if type(store) is not LocalStore or Path(store.root).is_absolute():
         return store
     return LocalStore(Path(store.root).absolute(), read_only=store.read_only)
+
+
+def _listed_by_obstore(store: Any, prefix: str) -> InputVersion | None:
+    """Return sizes and tags of the objects below `prefix`, None where the store cannot list them."""
+    import obstore
+
+    try:
+        found = {item["path"]: dict(item) for batch in obstore.list(store, prefix=prefix or None) for item in batch}
+    except Exception:  # noqa: BLE001 every kind of store has its own errors
+        return None
+    return InputVersion.of(objects(found))
 
 
 async def _list(store: Store, prefix: str) -> list[str]:

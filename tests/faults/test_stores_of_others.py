@@ -13,7 +13,7 @@ from stores import make_values, write_store
 from zarr.storage import LocalStore, WrapperStore
 
 import streampca as sp
-from streampca.errors import DataError, MissingChunkError
+from streampca.errors import ChangedInputError, DataError, MissingChunkError
 from streampca.sources import open_source
 
 
@@ -63,4 +63,9 @@ def test_obstore_that_cannot_list_raises_named_error(tmp_path: Path) -> None:
         open_source(zarr.storage.ObjectStore(server, read_only=True))
     write_store(tmp_path / "x.zarr", make_values(60, 8), chunks=(20, 8))
     local = zarr.storage.ObjectStore(stores.LocalStore(tmp_path / "x.zarr"), read_only=True)
-    np.testing.assert_array_equal(open_source(local).read(0, 60)[0], make_values(60, 8))
+    source = open_source(local)
+    np.testing.assert_array_equal(source.read(0, 60)[0], make_values(60, 8))
+    sp.PCA(2).fit(source)
+    (tmp_path / "x.zarr/c/0/0").write_bytes(b"")
+    with pytest.raises(ChangedInputError):
+        source.require_unchanged()

@@ -171,6 +171,34 @@ def test_documents_in_bounds():
             require_document(text, "zarr.json")
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_names_of_many_features_are_read(tmp_path, version):
+    n_features = 200_000
+    names = [f"gene-{i:06d}-of-a-name-of-usual-length-in-databases" for i in range(n_features)]
+    path = str(tmp_path / "x.zarr")
+    options = {"zarr_format": version, "attributes": {"feature_names": names}, "chunks": (3, n_features)}
+    array = zarr.create_array(path, shape=(3, n_features), dtype="u1", **options)
+    array[...] = np.arange(3 * n_features, dtype=np.uint64).reshape(3, n_features) % 251
+    assert open_source(path).feature_names == tuple(names)
+
+
+def test_limit_of_documents_grows_with_declared_features_that_are_named():
+    names = b'"' + b"a" * 100 + b'", '
+    for shape, count, words in (
+        (b"[10, 100000]", 100_000, None),
+        (b"[100000, 10]", 100_000, None),
+        (b"[10, 1000]", 100_000, "expected at most 8,516,608"),
+        (b"[10, 1000000000]", 600_000, "expected at most 59,588,608"),
+    ):
+        text = b'{"shape": ' + shape + b', "attributes": {"feature_names": [' + names * count + b'"b"]}}'
+        if words is None:
+            require_document(text, "zarr.json")
+            text = text.replace(b"feature_names", b"other")
+            words = "expected at most 8,388,608"
+        with pytest.raises(DataError, match=words):
+            require_document(text, "zarr.json")
+
+
 def test_shapes_of_pictures():
     assert feature_shape({"feature_shape": [2, 3]}, 6) == (2, 3)
     for value in ([2, 4], [6.0], [True, 6], [-2, -3], [], "6", None, [1] * 40 + [6], [2**80, 2**80], {"a": 1}):
