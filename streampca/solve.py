@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from streampca.errors import DataError, StreamPCAError
 from streampca.krylov import leading_eigenpairs
 from streampca.selection import Count, Selection
+from streampca.underflow import refuse_underflow
 
 if TYPE_CHECKING:
     from streampca.accumulators.tiles import TileGrid
@@ -70,7 +71,10 @@ class Reduced:
                 + ("; found 1 sample" if n_samples == 1 else "")
             )
         divisor = weight - ddof
-        variance = np.maximum(grid.diagonal(scatter) if diagonal is None else diagonal, 0) / divisor
+        squares = np.maximum(grid.diagonal(scatter) if diagonal is None else diagonal, 0)
+        if center or scale:
+            refuse_underflow(squares, scale=scale)
+        variance = squares / divisor
         deviation = np.sqrt(variance)
         weights = (
             np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streampca.errors import NotFiniteError
+from streampca.underflow import mark_underflow
 
 FloatArray = NDArray[np.float64]
 
@@ -105,6 +106,7 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
             rest += ones[: len(part)] @ part
             squares += squares_of_columns(part)
     rest /= n_rows
+    mark_underflow(out, squares)
     return Centred(middle.astype(np.float64), rest, squares)
 
 

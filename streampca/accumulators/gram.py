@@ -16,6 +16,7 @@ from streampca.accumulators.missing import centre_observed, refuse_infinite
 from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
+from streampca.underflow import refuse_underflow
 from streampca.workspace import borrow
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
@@ -345,6 +346,8 @@ class Gram:
             raise DataError(
                 f"{len(never)} feature(s) were observed in no row, first: {', '.join(map(str, never[:5]))}: leave them out"
             )
+        if self.center or self.scale:
+            refuse_underflow(variances * self.divisor(state.n_samples), scale=self.scale)
         grid, n = self.grid(state.n_samples), state.n_samples
         roots = np.ones(n) if self.roots is None else self.roots
         unit = roots / np.linalg.norm(roots) if self.center else None

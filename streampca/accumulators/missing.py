@@ -15,6 +15,7 @@ from streampca.accumulators.tiles import TileGrid
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.solve import Reduced
+from streampca.underflow import mark_underflow
 
 _SLAB_ROWS = 256
 
@@ -55,6 +56,7 @@ def centre_observed(
         np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
         out[missing] = 0
         squares = np.einsum("ij,ij->j", out, out).astype(np.float64)
+        mark_underflow(out, squares)
     return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
 
 

@@ -30,6 +30,7 @@ from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.solve import Reduced
+from streampca.underflow import refuse_underflow
 from streampca.workspace import borrow
 
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -344,6 +345,8 @@ class Pairwise:
                 scatter -= np.outer(offset[i], offset[j])
 
         spread(divide, grid.pairs, self.n_threads)
+        if self.center or self.scale:
+            refuse_underflow(variance * np.maximum(state.observed - ddof, 1.0), scale=self.scale)
         deviation = np.sqrt(variance)
         inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
         weights = inverse if self.scale else np.ones_like(deviation)

@@ -36,6 +36,7 @@ from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.accumulators.tiles import spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
+from streampca.underflow import mark_underflow, refuse_underflow, underflows
 from streampca.workspace import borrow
 
 _SLAB_FEATURES = 2048  # of the products that are added at a time, so that they stay in the cache
@@ -189,6 +190,8 @@ class Sketch:
         if self.moments:
             sums, squares = shifted_moments(values, state.origin.astype(values.dtype), weights, self.n_threads)
             self._require_finite(squares, panel, values.dtype)
+            if underflows(values, state.origin, squares):
+                return None
             low, high = SAFE_SQUARES
             if values.dtype == np.float32 and not ((squares == 0) | ((low < squares) & (squares < high))).all():
                 return None
@@ -210,6 +213,8 @@ class Sketch:
         missing = np.isnan(values) if self.missing == "pairwise" and values.dtype.kind == "f" else None
         sums, squares = shifted(values, state.origin.astype(dtype), rows, missing, self.moments)
         self._require_finite(squares, panel, dtype)
+        if self.moments:
+            mark_underflow(rows, squares)
         total = squared = float(len(panel))
         weights = panel.weights
         in_range = dtype != np.float32 or (
@@ -385,6 +390,8 @@ class Sketch:
             products, variance, diagonal = self._of_observed(state)
         else:
             products, variance, diagonal = self._of_all(state)
+        if self.center or self.scale:
+            refuse_underflow(variance * divisor, scale=self.scale)
         if self.scale:
             deviation = np.sqrt(variance)
             weights = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)

@@ -14,6 +14,7 @@ from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.householder import annihilate
+from streampca.underflow import refuse_underflow
 from streampca.workspace import borrow
 
 
@@ -191,7 +192,10 @@ class Triangle:
                 f"n_samples={state.n_samples} of weight {state.weight:g} gives no variance with ddof={self.ddof}: at least "
                 f"{self.ddof + 1} samples are needed" + ("; found 1 sample" if state.n_samples == 1 else "")
             )
-        variance = np.einsum("ij,ij->j", state.factor, state.factor) / divisor
+        squares = np.einsum("ij,ij->j", state.factor, state.factor)
+        if self.center or self.scale:
+            refuse_underflow(squares, scale=self.scale)
+        variance = squares / divisor
         deviation = np.sqrt(variance)
         weights = np.ones_like(deviation)
         if self.scale:

@@ -28,6 +28,7 @@ from streampca.workspace import borrow, release
 
 _TILE = 4096
 """Features of a tile of what is drawn."""
+_SAFE_FACTORS = (1e-30, 1e30)  # between these, products of float32 keep their digits
 _ORTHONORMAL = 1e-13
 """Difference of inner products from the identity at which components count as orthonormal to rounding."""
 
@@ -123,7 +124,7 @@ class ComponentsTask:
 
     def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
         """Multiply."""
-        dtype = work_dtype(self.source.dtype)
+        dtype = self._dtype()
         axes, counted = self.axes.astype(dtype), self.gram.counted
         start, n_features = leaf.edges[0], leaf.edges[-1] - leaf.edges[0]
         components = None if self.stored is not None else np.empty((self.k, n_features), dtype=dtype)
@@ -147,6 +148,15 @@ class ComponentsTask:
             if stop is not None and stop.is_set():
                 raise StoppedError
         return LeafResult(Part(components, samples, summary), total)
+
+    def _dtype(self) -> np.dtype[Any]:
+        """Return the type of products: float64 where factors leave the range of float32."""
+        dtype = work_dtype(self.source.dtype)
+        factors = self.gram.factors_of(self.first, self.variances)
+        largest = np.abs(self.axes).max(axis=0, initial=0.0)
+        sizes = largest if factors is None else np.concatenate([largest, factors])
+        low, high = _SAFE_FACTORS
+        return dtype if ((sizes == 0) | ((sizes > low) & (sizes < high))).all() else np.dtype(np.float64)
 
     def _slab(self, values: NDArray[Any], start: int, axes: NDArray[Any], summary: Summary) -> FloatArray:
         """Return the components for the features from `start` on, scratch memory; adds to ``summary.left``."""

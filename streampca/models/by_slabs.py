@@ -57,6 +57,7 @@ def add_scores(
     scores : array, shape (n_rows, k)
         Is added to.
     """
+    dtype = model.product_dtype(dtype)
     weights, mean = model.weights_of(features), model.mean[features]
     axes = (slab if weights is None else slab * weights).T.astype(dtype)
     if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made

@@ -19,6 +19,8 @@ from streampca.solve import Reduced, Spectrum
 FloatArray = NDArray[np.float64]
 
 _SLAB_BYTES = 8 * 2**20
+_SAFE_FACTORS = (1e-30, 1e30)
+"""Between these, products of float32 with factors of features or components keep their digits."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,15 @@ class PCAModel:
         """Return what NaN is replaced by before rows are projected, None where it has no meaning."""
         return self.mean if self.conditional else self.fill
 
+    def product_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the data type in which scores of `dtype` are computed: float64 where factors leave the range of float32."""
+        factors = [np.sqrt(self.explained_variance[:1])]
+        factors += [] if self.weights is None else [self.weights]
+        factors += [self.deviations[np.isfinite(self.deviations)]] if self.whiten else []
+        low, high = _SAFE_FACTORS
+        safe = all(((found == 0) | ((found > low) & (found < high))).all() for found in factors)
+        return dtype if safe else np.dtype(np.float64)
+
     def transform(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 d k flops a row.
 
@@ -192,6 +203,7 @@ class PCAModel:
         out = np.empty((n_rows, len(self.components)), dtype=dtype) if out is None else out
         if isinstance(self.components, StoredComponents):
             return by_slabs.transform(self, self.components, rows, out)
+        dtype = self.product_dtype(dtype)
         axes = self.components if self.weights is None else self.components * self.weights
         axes = axes.T.astype(dtype)
         if self.whiten:
@@ -210,20 +222,23 @@ class PCAModel:
             centred = np.subtract(rows[part], centre, dtype=dtype)
             if fill is not None:
                 np.copyto(centred, fill, where=np.isnan(centred))
-            np.matmul(centred, axes, out=out[part])
-            out[part] -= remainder
+            scores = np.matmul(centred, axes, out=out[part] if dtype == out.dtype else None)
+            scores -= remainder
             if fill is not None and self.conditional:
-                conditional.fill_in(self, rows[part], out[part])
+                conditional.fill_in(self, rows[part], scores)
+            if dtype != out.dtype:
+                out[part] = scores
         return out
 
     def inverse_transform(self, scores: NDArray[Any]) -> NDArray[Any]:
         """Return the rows in the original space, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``."""
-        dtype = self.score_dtype(scores.dtype)
+        given = self.score_dtype(scores.dtype)
+        dtype = self.product_dtype(given)
         scores = np.asarray(scores, dtype=dtype)
         if self.whiten:
             scores = scores * np.sqrt(self.explained_variance).astype(dtype)
         if isinstance(self.components, StoredComponents):
-            return by_slabs.inverse_transform(self, self.components, scores)
+            return by_slabs.inverse_transform(self, self.components, scores).astype(given, copy=False)
         rows: NDArray[Any] = scores @ self.components.astype(dtype)
         if self.scale is not None:
             rows *= self.scale.astype(dtype)
@@ -231,7 +246,7 @@ class PCAModel:
             root = np.sqrt(self.feature_weight)
             rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
         rows += self.mean.astype(dtype)
-        return rows
+        return rows.astype(given, copy=False)
 
     def components_for(self, share: float) -> int | None:
         """Return how many components carry `share` of the total variance, up to rounding; None if more than there are."""

@@ -29,6 +29,7 @@ from streampca.nystrom import LowRank
 from streampca.sources.base import ReadCount, Source
 from streampca.tall import gram, orthonormal, subtract_product, times
 
+_EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
 
@@ -127,8 +128,20 @@ def _first_products(
     factors = known.weights if metric is None else known.weights / metric
     if (factors != 1).any():
         adapted = rescaled(adapted, factors)
+        _require_below(np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors), known)
     low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
     return known, Evidence(*held, max(stretch, 1.0), discarded=adapted.discarded / known.divisor), low_rank
+
+
+def _require_below(diagonal: FloatArray, known: Sketched) -> None:
+    """Raise `DataError` if a rescaled basis gives a feature more variance than it has: rounding that a factor has magnified."""
+    excess = (diagonal / known.divisor - known.diagonal * (1 + _EXCESS)) * (known.diagonal > 0)
+    if (excess > 0).any():
+        raise DataError(
+            f"feature {int(excess.argmax())} varies by so much less than others that solver='adaptive' cannot standardise it: the "
+            "updates follow unscaled features here, and its variance is below their rounding: use solver='covariance' or 'sketch', or "
+            "rescale the feature first"
+        )
 
 
 def _metric(factors: FloatArray) -> FloatArray | None:

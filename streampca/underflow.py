@@ -1,0 +1,64 @@
+"""Columns that vary by so little that their squares underflow float64: they leave a trace, and are named where it counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DataError
+
+FloatArray = NDArray[np.float64]
+
+_LEAST_SQUARES = 1e-305
+"""Sums of squares below this have lost digits to underflow."""
+_TRACE = 1e-157
+"""A value whose square, 1e-314, is greater than 0 and never taken for a sum of squares, with weights or of many panels."""
+_SLAB_ROWS = 256
+
+
+def mark_underflow(rows: NDArray[Any], squares: FloatArray) -> None:
+    """Let columns that vary, but whose squares underflow float64, leave a trace in sums of squares; in place.
+
+    Without it they would count as constant. The first value becomes 1e-157, which is nothing beside a value that float64
+    can square; `refuse_underflow` finds its square in the end.
+
+    Parameters
+    ----------
+    rows : float array, shape (n_rows, n_features)
+        Centred rows; those of float32 are left as they are, because where their squares underflow float64 takes over.
+    squares : array, shape (n_features,)
+        Sums of the squares of the columns.
+    """
+    if rows.dtype != np.float64 or not len(rows):
+        return
+    columns = _vanished(rows, 0.0, squares)
+    rows[0, columns], squares[columns] = _TRACE, _TRACE**2
+
+
+def underflows(rows: NDArray[Any], origin: FloatArray, squares: FloatArray) -> bool:
+    """Tell whether squares of a column of ``rows - origin`` underflow to 0 although it varies; False for float32 rows."""
+    return rows.dtype == np.float64 and len(_vanished(rows, origin, squares)) > 0
+
+
+def _vanished(rows: NDArray[Any], origin: FloatArray | float, squares: FloatArray) -> NDArray[np.int64]:
+    """Return the columns whose squares are 0 although not all of their values are `origin`."""
+    columns = np.flatnonzero(squares == 0)
+    varies, centre = np.zeros(len(columns), dtype=bool), np.broadcast_to(origin, squares.shape)[columns]
+    for start in range(0, len(rows) if len(columns) else 0, _SLAB_ROWS):
+        varies |= (rows[start : start + _SLAB_ROWS, columns] != centre).any(axis=0)
+    return columns[varies]
+
+
+def refuse_underflow(squares: FloatArray, *, scale: bool) -> None:
+    """Raise `DataError` if sums of squares about the mean, ``(n_features,)``, have lost digits to underflow, and that counts.
+
+    It does where features are divided by their standard deviations, and where no feature varies by more.
+    """
+    lost = np.flatnonzero((squares > 0) & (squares < _LEAST_SQUARES))
+    if len(lost) and (scale or not (squares >= _LEAST_SQUARES).any()):
+        raise DataError(
+            f"feature {lost[0]} varies by so little that its squares underflow float64 ({len(lost)} such feature(s)): expected "
+            "standard deviations above 1e-150, or 0; rescale these features first"
+        )

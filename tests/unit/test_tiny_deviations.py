@@ -1,0 +1,88 @@
+"""Features that vary by next to nothing: scores and components are right, or the feature is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tolerances
+from numpy.typing import NDArray
+
+from streampca import PCA
+from streampca.errors import DataError
+
+BASE = np.random.default_rng(0).standard_normal((60, 5)) * [3, 2, 1, 0.5, 0.2]
+SOLVERS = ["covariance", "gram", "qr", "sketch", "adaptive"]
+OPTIONS: list[dict[str, Any]] = [{}, {"scale": True}, {"whiten": True}]
+
+
+def fitted(rows: NDArray[Any], solver: str, **options: Any) -> PCA:
+    return PCA(3, solver=solver, sketch_size=5, pilot=0, **options).fit(rows)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e-30), ("f4", 1e-38), ("f4", 3e-40), ("f8", 1e-140)])
+def test_small_numbers_give_what_large_ones_give(solver: str, options: dict[str, Any], dtype: str, size: float) -> None:
+    rows = (BASE * size).astype(dtype)
+    power = 2.0 ** round(np.log2(size))  # exact, so that both are the same numbers
+    large = rows.astype(np.float64) / power
+    small, other = fitted(rows, solver, **options), fitted(large, solver, **options)
+    factor = 1.0 if options.get("scale") else power
+    eps = 100 * float(np.finfo(dtype).eps)
+    if solver in ("sketch", "adaptive"):  # these divide by square roots of small eigenvalues
+        eps = max(eps, tolerances.eigenvalues(dtype))
+    np.testing.assert_allclose(small.components_, other.components_, atol=eps / 2 * 10)
+    np.testing.assert_allclose(
+        np.sqrt(small.explained_variance_), factor * np.sqrt(other.explained_variance_), rtol=eps
+    )
+    scores = small.transform(rows).astype(np.float64)
+    expected = other.transform(large) * (1.0 if options else factor)
+    # Below 1e-38 float32 itself is spaced by 1e-45.
+    atol = 10 * eps * np.abs(expected).max() + (2e-45 if dtype == "f4" else 0.0)
+    np.testing.assert_allclose(scores, expected, atol=atol)
+    back = small.inverse_transform(small.transform(rows)).astype(np.float64)
+    again = other.inverse_transform(other.transform(large)) * power
+    np.testing.assert_allclose(back, again, atol=10 * eps * np.abs(again).max() + (2e-45 if dtype == "f4" else 0.0))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("size", [1e-165, 1e-200, 1e-300])
+def test_squares_that_underflow_are_an_error_that_names_the_feature(
+    solver: str, options: dict[str, Any], size: float
+) -> None:
+    with pytest.raises(DataError, match="feature 0 varies by so little that its squares underflow float64"):
+        fitted(BASE * size, solver, **options)
+    one = BASE.copy()
+    one[:, 3] *= size
+    if options.get("scale"):
+        with pytest.raises(DataError, match=r"feature 3 varies .* \(1 such feature\(s\)\)"):
+            fitted(one, solver, **options)
+    else:  # beside the others it is nothing
+        assert np.isfinite(fitted(one, solver, **options).transform(one)).all()
+
+
+@pytest.mark.parametrize("missing", ["mean", "pairwise"])
+def test_squares_that_underflow_are_named_beside_missing_values(missing: str) -> None:
+    rows = BASE * 1e-200
+    rows[::7, 2] = np.nan
+    with pytest.raises(DataError, match="underflow"):
+        PCA(3, missing=missing).fit(rows)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_constant_features_are_no_underflow(solver: str) -> None:
+    rows = BASE.copy()
+    rows[:, 2] = 1e-200
+    assert fitted(rows, solver, scale=True).constant_features_.tolist() == [2]
+    with pytest.raises(DataError, match="underflow"):
+        fitted(rows * 1e-200, solver, scale=True)
+
+
+def test_a_feature_below_the_rounding_of_an_incremental_pass_is_refused() -> None:
+    rows = BASE.copy()
+    rows[:, 1] *= 1e-30
+    with pytest.raises(DataError, match=r"feature 1 .*cannot standardise it"):
+        fitted(rows, "adaptive", scale=True)
