@@ -159,7 +159,7 @@ def _prepare(
 def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:
     """Tell whether every mean lies so near to zero, in standard deviations, that products lose no digits by it."""
     varying = variance > 0
-    return bool((mean[varying] ** 2 <= _NEAR**2 * variance[varying]).all() and not mean[~varying].any())
+    return bool((np.abs(mean[varying]) <= _NEAR * np.sqrt(variance[varying])).all() and not mean[~varying].any())
 
 
 def _directions(rows: NDArray[Any], n_wanted: int, n_threads: int) -> FloatArray:
@@ -174,7 +174,8 @@ def _directions(rows: NDArray[Any], n_wanted: int, n_threads: int) -> FloatArray
 
     def multiply(start: int) -> None:
         slab = rows[:, start : start + _SLAB_FEATURES]
-        parts[start // _SLAB_FEATURES] = (slab @ slab.T).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # then no pilot informs the start
+            parts[start // _SLAB_FEATURES] = (slab @ slab.T).astype(np.float64)
 
     spread(multiply, edges, n_threads)
     products = np.sum(parts, axis=0)

@@ -15,7 +15,7 @@ from streampca.nystrom import LowRank, Precision, converted, nystrom
 from streampca.seeding import generator
 from streampca.selection import Count, as_selection
 from streampca.solve import Spectrum, signed
-from streampca.tall import gram, orthonormal
+from streampca.tall import gram, needs_scaling, orthonormal, peaks
 
 if TYPE_CHECKING:
     from streampca.accumulators import Sketched, SketchState
@@ -57,6 +57,8 @@ class Chain:
 
         That is measured, 2 d q² flops: it does not follow from where a test matrix came from.
         """
+        if needs_scaling(peaks(self.test, n_threads)):
+            return orthonormal(self.test, n_threads=n_threads)
         metric = gram(self.test, self.test, n_threads)
         if np.linalg.norm(metric - np.eye(len(metric))) <= _NEARLY:
             return self.test

@@ -168,3 +168,18 @@ def test_z_scores_are_found_as_well_as_if_the_scales_were_known(solver: str, dec
 def test_sketch_size_is_a_positive_number(scale: Any) -> None:
     with pytest.raises(ParameterError, match="sketch_size"):
         PCA(3, solver="sketch", sketch_size=scale).fit(rows_of(50))
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [(1e35, "float32"), (1e158, "float64")])
+def test_large_features_sketch_without_a_warning_of_numpy(scale: float, dtype: str) -> None:
+    """Products of the pilot's rows, and of test matrices of z-scores, leave the range of the type."""
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((60, 8)) * scale * 1e-10 + scale).astype(dtype) if dtype == "float64" else None
+    rows = (rng.standard_normal((60, 8)) * scale).astype(dtype) if rows is None else rows
+    scaled = dtype == "float64"
+    pca = PCA(3, solver="sketch", sketch_size=6, pilot=16, scale=scaled, tolerance=0, max_passes=2).fit(rows)
+    wide = rows / scale - rows.mean(axis=0, dtype=np.longdouble).astype(float) / scale
+    wide = wide / wide.std(axis=0, ddof=1) if scaled else wide
+    truth = np.linalg.svd(wide, compute_uv=False)[:3] ** 2 / 59
+    found = pca.explained_variance_ if scaled else pca.explained_variance_ / scale / scale
+    assert (found <= truth * (1 + 1e-5)).all()
