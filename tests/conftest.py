@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
+
+# Two processes of pytest with a BLAS thread for each core take several times as long: the threads wait for each other.
+# Tests of memory start processes with as many threads as a user has (tests/e2e/test_memory.py).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for libraries that are loaded later, here and in child processes
+threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # for those that a plugin has loaded
 
 # The same examples every time, so that a change is judged by its own merits; HYPOTHESIS_PROFILE=search looks for new ones.
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}

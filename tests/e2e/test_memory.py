@@ -51,9 +51,10 @@ def make_store(
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Return what a fresh process says of `job`."""
+    """Return what a fresh process says of `job`, which has as many BLAS threads as that of a user."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(WORKER), json.dumps(job)],
+        env={name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"},
         capture_output=True,
         text=True,
         timeout=240,
