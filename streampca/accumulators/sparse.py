@@ -159,12 +159,11 @@ def _filled(columns: csc_array, which: NDArray[np.intp]) -> csc_array:
     whole = np.zeros(len(counts), dtype=bool)
     whole[which] = True
     edges = np.concatenate([[0], np.cumsum(np.where(whole, n_rows, counts))])
+    column = np.repeat(np.arange(len(counts)), counts)
+    within = np.where(whole[column], columns.indices, np.arange(len(column)) - columns.indptr[column])
     data, indices = np.zeros(edges[-1]), np.empty(edges[-1], dtype=np.int64)
-    for j in range(len(counts)):
-        stored, own = slice(columns.indptr[j], columns.indptr[j + 1]), slice(edges[j], edges[j + 1])
-        if whole[j]:
-            indices[own] = np.arange(n_rows)
-            data[own][columns.indices[stored]] = columns.data[stored]
-        else:
-            indices[own], data[own] = columns.indices[stored], columns.data[stored]
+    data[edges[column] + within] = columns.data
+    indices[edges[column] + within] = columns.indices
+    for j in which:
+        indices[edges[j] : edges[j + 1]] = np.arange(n_rows)
     return csc_array((data, indices, edges), shape=columns.shape)
