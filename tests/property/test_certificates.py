@@ -65,6 +65,20 @@ def test_tables(coverage: ModuleType, trials: Any) -> None:
     assert by_kind.count("\n|") == 2 + len(coverage.CASES)
 
 
+def test_what_is_called_proven_holds_for_every_transform_with_and_without_a_pilot(coverage: ModuleType) -> None:
+    """The part "transforms" of the script in a short form: two trials of each kind of rows."""
+    proven = sys.modules["_proven"]
+    ways = [(transform, pilot) for transform in proven.TRANSFORMS for pilot in (0, 16)]
+    trials = [
+        proven.trial(*ways[seed % len(ways)], proven.PASSES[seed % 5 % 3], 100_000 + seed)
+        for seed in range(2 * len(proven.KINDS))
+    ]
+    assert {trial.kind for trial in trials} == set(proven.KINDS)
+    assert [trial for trial in trials if trial.failed] == []
+    assert sum(trial.statistical for trial in trials) <= 1
+    assert coverage.PARTS["transforms"] is coverage.transforms
+
+
 def test_a_certificate_that_claims_too_much_is_noticed(coverage: ModuleType) -> None:
     """Each bound, narrowed to a tenth of the true error, is found to be violated."""
     case = coverage.Case("i^-0.5", False, False)
