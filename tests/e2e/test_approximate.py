@@ -6,12 +6,15 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import spectra
 from numpy.typing import NDArray
 
 import streampca as sp
 from streampca import PCA
 from streampca.metrics import principal_angles, relative_difference, similarity
+
+pytestmark = pytest.mark.numerical
 
 N, D, Q, K = 20_000, 500, 40, 10
 SEEDS = 5

@@ -14,6 +14,8 @@ from stores import chunk_files, config_text, make_values, picture, write_store
 import streampca as sp
 from streampca.verifying import verify_run
 
+pytestmark = pytest.mark.numerical
+
 
 def correlated(n: int = 900, d: int = 12, seed: int = 4) -> np.ndarray:
     """Return rows with a decaying spectrum and means far from zero."""

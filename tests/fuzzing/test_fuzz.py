@@ -14,6 +14,8 @@ import kernel_fits
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.numerical
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz.py"
 
 

@@ -31,6 +31,8 @@ from streampca.metrics import principal_angles
 from streampca.models.pca import PCAModel
 from streampca.sources import Source, open_source
 
+pytestmark = pytest.mark.numerical
+
 EXAMPLES = examples(40)
 _names = count()
 

@@ -22,6 +22,8 @@ from streampca.certificate import certified
 from streampca.errors import DataError
 from streampca.nystrom import nystrom
 
+pytestmark = pytest.mark.numerical
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce" / "certificates.py"
 
 

@@ -26,6 +26,8 @@ from streampca.errors import DataError, NotFiniteError, ParameterError
 from streampca.kernels import RBF, Custom, Linear, Polynomial, Sigmoid
 from streampca.workspace import release
 
+pytestmark = pytest.mark.numerical
+
 FAILURE = 1e-6
 KERNEL = Polynomial(degree=3, gamma=0.1)
 

@@ -21,6 +21,8 @@ from streampca.accumulators import Accumulator, Adaptive, Covariance, Joint, Mom
 from streampca.accumulators.centring import work_dtype
 from streampca.engine.fold import fold
 
+pytestmark = pytest.mark.numerical
+
 AnyAccumulator = Accumulator[Any, Any]
 EXAMPLES = examples(60)
 

@@ -25,6 +25,8 @@ from streampca.accumulators import Covariance, Integers
 from streampca.accumulators.centring import work_dtype
 from streampca.engine.fold import fold
 
+pytestmark = pytest.mark.numerical
+
 EXAMPLES = examples(40)
 seeds = st.integers(0, 2**32 - 1)
 floats = st.sampled_from(["float64", "float32", "float16", ">f8", ">f4"])

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca.errors import StreamPCAError
 
+pytestmark = pytest.mark.numerical
+
 ROWS = {
     "n": st.sampled_from((2, 3, 5, 8, 20, 60)),
     "d": st.sampled_from((1, 2, 3, 5, 10, 40)),

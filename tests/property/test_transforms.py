@@ -22,6 +22,8 @@ from streampca.errors import ParameterError
 from streampca.seeding import hashes
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign, Transform
 
+pytestmark = pytest.mark.numerical
+
 Make = Callable[[int, int, int], Transform]
 
 RANDOM: dict[str, Make] = {

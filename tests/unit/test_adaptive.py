@@ -19,6 +19,8 @@ from streampca.errors import MergeError, NotFiniteError, ParameterError
 from streampca.metrics import principal_angles, relative_difference, similarity
 from streampca.workspace import release
 
+pytestmark = pytest.mark.numerical
+
 Rows = NDArray[Any]
 
 

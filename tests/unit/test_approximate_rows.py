@@ -17,6 +17,8 @@ from streampca import PCA, Threshold
 from streampca.errors import NotAvailableError, NotFiniteError
 from streampca.metrics import principal_angles, similarity
 
+pytestmark = pytest.mark.numerical
+
 D, K, Q = 50, 4, 30
 WAYS: dict[str, dict[str, Any]] = {
     "sketch": {"solver": "sketch", "pilot": 0},

@@ -27,6 +27,8 @@ from streampca.models.pca import exact_certificate
 from streampca.nystrom import LowRank, converted, nystrom
 from streampca.solve import Spectrum
 
+pytestmark = pytest.mark.numerical
+
 D = 120
 INDEX = np.arange(1, D + 1.0)
 SPECTRA = {

@@ -15,6 +15,8 @@ from streampca.block import Block
 from streampca.engine.fold import fold
 from streampca.errors import DataError, MergeError, NotFiniteError
 
+pytestmark = pytest.mark.numerical
+
 
 def matrix(rows: NDArray[Any], *, block: int | None = None, **parameters: Any) -> NDArray[np.float64]:
     """Return the matrix of `rows`, folded in blocks of `block` rows."""

@@ -31,6 +31,8 @@ from streampca.errors import ConfigError, DataError, MergeError, NoSpaceError, O
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
 
+pytestmark = pytest.mark.numerical
+
 MIB = 2**20
 N, D = 400, 2100
 TIGHT = 220 * MIB

@@ -17,6 +17,8 @@ from streampca.engine.memory import process_bytes
 from streampca.errors import MergeError, NotFiniteError, ParameterError
 from streampca.metrics import principal_angles
 
+pytestmark = pytest.mark.numerical
+
 
 def wide(n: int = 60, d: int = 1501, seed: int = 0, far: float = 5.0) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)

@@ -16,6 +16,8 @@ import streampca as sp
 from streampca.errors import NotFiniteError, ParameterError, PlanError
 from streampca.kernels import RBF, Polynomial
 
+pytestmark = pytest.mark.numerical
+
 KERNELS: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
     ("rbf", {"gamma": 1 / 64}),

@@ -16,6 +16,8 @@ import streampca as sp
 from streampca.errors import ParameterError
 from streampca.kernels import RBF, Polynomial, Sigmoid
 
+pytestmark = pytest.mark.numerical
+
 RADIAL: dict[str, Any] = {"kernel": "rbf", "gamma": 1 / 64}
 
 

@@ -21,6 +21,8 @@ import streampca as sp
 from streampca.errors import ModelError, OutputError, ParameterError, PlanError
 from streampca.kernels import RBF, Laplacian, Polynomial
 
+pytestmark = pytest.mark.numerical
+
 
 @parametrize_with_checks(
     [

@@ -18,6 +18,8 @@ from streampca.engine.memory import process_bytes
 from streampca.errors import ParameterError, PlanError
 from streampca.kernels import RBF, Sigmoid
 
+pytestmark = pytest.mark.numerical
+
 RADIAL: dict[str, Any] = {"kernel": "rbf", "gamma": 1 / 64}
 QUINTIC: dict[str, Any] = {"kernel": "poly", "degree": 5}
 

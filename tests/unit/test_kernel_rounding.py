@@ -12,6 +12,8 @@ import streampca as sp
 from streampca.errors import StreamPCAError
 from streampca.kernels import RBF, Cosine, Kernel, Laplacian, Linear, Polynomial
 
+pytestmark = pytest.mark.numerical
+
 METHODS = ("exact", "nystrom", "nystrom_extension", "empirical_map")
 
 

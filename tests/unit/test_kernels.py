@@ -33,6 +33,8 @@ from streampca.kernels import (
 )
 from streampca.workspace import release
 
+pytestmark = pytest.mark.numerical
+
 BUILT_IN: list[tuple[Kernel, str, dict[str, Any]]] = [
     (Linear(), "linear", {}),
     (Polynomial(), "poly", {}),

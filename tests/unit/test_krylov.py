@@ -13,6 +13,8 @@ from streampca.errors import StreamPCAError
 from streampca.krylov import basis_size, leading_eigenpairs
 from streampca.metrics import principal_angles
 
+pytestmark = pytest.mark.numerical
+
 
 def assert_leading(matrix: Any, k: int, seed: int = 0) -> None:
     d = len(matrix)

@@ -18,6 +18,8 @@ from streampca.accumulators import Covariance, Pairwise
 from streampca.engine.fold import fold
 from streampca.errors import DataError, NotFiniteError, ParameterError
 
+pytestmark = pytest.mark.numerical
+
 RNG = np.random.default_rng(1)
 NAN = np.nan
 

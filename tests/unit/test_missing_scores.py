@@ -17,6 +17,8 @@ from streampca import PCA
 from streampca.errors import MergeError, ParameterError
 from streampca.models import conditional
 
+pytestmark = pytest.mark.numerical
+
 NAN = np.nan
 EPS = float(np.finfo(np.float64).eps)
 

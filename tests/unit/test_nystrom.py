@@ -15,6 +15,8 @@ from streampca.errors import NotFiniteError, ParameterError
 from streampca.metrics import relative_difference, similarity
 from streampca.nystrom import converted, leave_one_out, nystrom
 
+pytestmark = pytest.mark.numerical
+
 D = 200
 INDEX = np.arange(1, D + 1.0)
 SPECTRA = {

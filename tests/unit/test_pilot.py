@@ -12,6 +12,8 @@ from streampca.engine.pilot import Pilot, plan_pilot, read_pilot, rows_of
 from streampca.errors import NotFiniteError
 from streampca.sources import open_source
 
+pytestmark = pytest.mark.numerical
+
 
 def test_rows_come_from_every_stretch_of_a_source_that_gives_single_rows() -> None:
     source = open_source(np.arange(40_000.0).reshape(10_000, 4))

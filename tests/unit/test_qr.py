@@ -16,6 +16,8 @@ from streampca.engine.fold import fold
 from streampca.errors import MergeError, NotAvailableError, NotFiniteError, PlanError
 from streampca.sources import open_source
 
+pytestmark = pytest.mark.numerical
+
 GRADED = 10.0 ** -np.arange(15)
 
 

@@ -20,6 +20,8 @@ from streampca.errors import MergeError, ParameterError
 from streampca.metrics import principal_angles, relative_difference, similarity
 from streampca.sources import open_source
 
+pytestmark = pytest.mark.numerical
+
 D, K = 60, 5
 EDGES = (0, 1, 300, 301, 900, 1400, 1777, 2500, 3000)  # of eight shards
 

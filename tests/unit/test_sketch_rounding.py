@@ -17,6 +17,8 @@ from streampca.errors import NotAvailableError, ParameterError
 from streampca.models.approximate import Chain
 from streampca.nystrom import nystrom
 
+pytestmark = pytest.mark.numerical
+
 FloatArray = NDArray[np.float64]
 TRANSFORMS = ("gaussian", "count_sketch", "sparse_sign", "grouping")
 EPS = float(np.finfo(np.float64).eps)

@@ -15,6 +15,8 @@ from streampca.metrics import principal_angles
 from streampca.selection import Count, Share, Threshold, as_selection
 from streampca.solve import Spectrum, negative_mass, solve, uses_krylov
 
+pytestmark = pytest.mark.numerical
+
 PRECISION = 1e-13
 
 

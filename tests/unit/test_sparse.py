@@ -14,6 +14,8 @@ from streampca import PCA
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.sources import open_source
 
+pytestmark = pytest.mark.numerical
+
 RNG = np.random.default_rng(2)
 
 

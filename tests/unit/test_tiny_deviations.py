@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from streampca import PCA
 from streampca.errors import DataError
 
+pytestmark = pytest.mark.numerical
+
 BASE = np.random.default_rng(0).standard_normal((60, 5)) * [3, 2, 1, 0.5, 0.2]
 SOLVERS = ["covariance", "gram", "qr", "sketch", "adaptive"]
 OPTIONS: list[dict[str, Any]] = [{}, {"scale": True}, {"whiten": True}]

@@ -22,6 +22,8 @@ from streampca.engine.leaves import Leaf
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
 from streampca.sources import open_source
 
+pytestmark = pytest.mark.numerical
+
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((200, 5)) @ RNG.standard_normal((5, 5)) + 3
 

@@ -46,6 +46,8 @@ from streampca.models.store import digest, load_model, save_model
 from streampca.models.stored_components import StoredComponents, slab_features, survey
 from streampca.sources import open_source
 
+pytestmark = pytest.mark.numerical
+
 MIB = 2**20
 
 
