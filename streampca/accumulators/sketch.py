@@ -276,7 +276,8 @@ class Sketch:
         def add(start: int) -> None:
             slab = slice(start, start + _SLAB_FEATURES)
             product = borrow("product", (len(products[slab]), self.n_columns), rows.dtype)
-            np.matmul(rows[:, slab].T, projected, out=product)
+            with np.errstate(over="ignore", invalid="ignore"):  # refused by name at the end
+                np.matmul(rows[:, slab].T, projected, out=product)
             if origin is not None:
                 np.subtract(product, origin[slab].astype(rows.dtype)[:, None] * along, out=product)
             products[slab] += product
@@ -386,10 +387,13 @@ class Sketch:
             raise DataError(
                 "the products of the rows are not finite: their magnitudes leave the range of the type; rescale them"
             )
-        if len(state.observed):
-            products, variance, diagonal = self._of_observed(state)
-        else:
-            products, variance, diagonal = self._of_all(state)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
+            products, variance, diagonal = self._of_observed(state) if len(state.observed) else self._of_all(state)
+        finite = np.isfinite(variance) & np.isfinite(diagonal) & np.isfinite(products).all(axis=1)
+        if not finite.all():
+            raise DataError(
+                f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64, or its products: rescale it first"
+            )
         if self.center or self.scale:
             refuse_underflow(variance * divisor, scale=self.scale)
         if self.scale:

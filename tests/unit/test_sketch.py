@@ -16,7 +16,7 @@ from streampca import PCA
 from streampca.accumulators import Sketch
 from streampca.block import Block
 from streampca.engine.fit import Parameters, fit, plan_fit
-from streampca.errors import MergeError, ParameterError
+from streampca.errors import MergeError, ParameterError, StreamPCAError, StreamPCAError
 from streampca.metrics import principal_angles, relative_difference, similarity
 from streampca.sources import open_source
 
@@ -185,3 +185,13 @@ def test_large_features_sketch_without_a_warning_of_numpy(scale: float, dtype: s
     truth = np.linalg.svd(wide, compute_uv=False)[:3] ** 2 / 59
     found = pca.explained_variance_ if scaled else pca.explained_variance_ / scale / scale
     assert (found <= truth * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("solver", ["sketch", "qr", "covariance"])
+@pytest.mark.parametrize("center", [False, True])
+def test_squares_that_overflow_are_a_named_error(solver: str, center: bool) -> None:
+    rows = np.random.default_rng(0).standard_normal((60, 8)) * 1e153 + 1e154 * (not center)
+    parameters = {} if solver != "sketch" else {"sketch_size": 6, "pilot": 0, "sketch": "grouping"}
+    rows *= 1.0 if center is False else 50.0
+    with pytest.raises(StreamPCAError, match="overflow|not finite"):
+        PCA(3, solver=solver, center=center, **parameters).fit(rows)

@@ -215,7 +215,10 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
         singular, vectors = svd(factored.rows(), full_matrices=False, overwrite_a=True, check_finite=False)[1:]
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not decompose the triangular factor: {error}") from error
-    values, total = singular**2 / factored.divisor, float((singular**2).sum() / factored.divisor)
+    with np.errstate(over="ignore"):
+        values, total = singular**2 / factored.divisor, float((singular**2).sum() / factored.divisor)
+    if not np.isfinite(total):
+        raise DataError("the sum of the squares of all features overflows float64: rescale them first")
     chosen = selection.select(values[:limit], total, 2 * np.sqrt(precision))
     k = limit if chosen is None else chosen
     values, vectors = values[:k].copy(), vectors[:k]
