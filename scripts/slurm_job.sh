@@ -45,6 +45,8 @@ fi
 export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL=60s
 export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False
 export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=False
+# Scheduler and workers say where pages would be, which nobody serves, and much else: warnings alone go to the output of the job.
+export DASK_LOGGING__DISTRIBUTED=${DASK_LOGGING__DISTRIBUTED:-warning}
 export DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES="[]" DASK_DISTRIBUTED__WORKER__HTTP__ROUTES="[]"
 
 "$python" -m distributed.cli.dask_scheduler --port 0 --scheduler-file "$private/scheduler.json" "${common[@]}" "${listens[@]}" &

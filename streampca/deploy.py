@@ -17,6 +17,7 @@ from streampca.deploy_local import LocalStart, n_workers_and_threads, nannies_of
 from streampca.deploy_options import (
     certificates_of,
     class_of,
+    closing_jobs,
     kubernetes_options,
     security_of,
     settings_of,
@@ -115,7 +116,10 @@ def _starting(
             )
         advice = "squeue tells what the jobs wait for, and with options.log_directory they write down what they say"
         security = stack.enter_context(certificates_of(config, cluster))
-        return lambda: slurm(**slurm_options(config, cluster, settings, security)), advice, _CLOSE_JOBS_SECONDS
+        options = slurm_options(config, cluster, settings, security)
+        if hasattr(slurm, "job_cls"):
+            options["job_cls"] = closing_jobs(slurm.job_cls)
+        return lambda: slurm(**options), advice, _CLOSE_JOBS_SECONDS
     pods = class_of("dask_kubernetes.operator", "KubeCluster", "kubernetes")
     advice = "kubectl get pods tells what they wait for"
     return lambda: pods(**kubernetes_options(cluster, settings)), advice, _CLOSE_JOBS_SECONDS

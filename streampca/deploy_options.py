@@ -185,6 +185,7 @@ def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, 
         given.setdefault("memory", f"{config.resources.memory_bytes * processes}B")
     variables = as_environment(settings)
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    exports.append("export DASK_LOGGING__DISTRIBUTED=${DASK_LOGGING__DISTRIBUTED:-warning}")
     more = {
         "job_script_prologue": exports,
         "worker_extra_args": ["--no-dashboard", "--dashboard-address", _LOOPBACK],
@@ -195,6 +196,18 @@ def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, 
     pages = {"dashboard": cluster.dashboard, "dashboard_address": _LOOPBACK}
     given["scheduler_options"] = dict(given.get("scheduler_options") or {}) | pages
     return given | {"n_workers": cluster.n_workers, "security": security, "silence_logs": logging.CRITICAL}
+
+
+def closing_jobs(job: Any) -> Any:
+    """Return the class `job` of dask_jobqueue so that a job that was cancelled says so; Dask's cluster looks at it when it closes."""
+    from distributed.core import Status
+
+    class ClosingJob(job):  # type: ignore[misc]
+        async def close(self) -> None:
+            await super().close()
+            self.status = Status.closed
+
+    return ClosingJob
 
 
 def kubernetes_options(cluster: KubernetesCluster, settings: dict[str, Any]) -> dict[str, Any]:

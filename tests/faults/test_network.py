@@ -290,6 +290,7 @@ def test_the_job_script_runs_scheduler_workers_and_the_run(tmp_path, store, slur
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "INFO" not in done.stderr  # pages of what Dask does, and addresses of pages that nobody serves
     there = sp.load(tmp_path / "out")
     here = sp.run(path, overrides=[f"output.directory={tmp_path / 'here'}"]).model
     assert there.components_.tobytes() == here.components_.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import types
@@ -22,6 +23,7 @@ from streampca.deploy_options import (
     as_environment,
     certificates_of,
     class_of,
+    closing_jobs,
     kubernetes_options,
     settings_of,
     slurm_options,
@@ -102,12 +104,33 @@ def test_what_slurm_is_given(tmp_path):
     assert given["security"] == "security"
     assert given["scheduler_options"] == {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     assert given["worker_extra_args"] == ["--lifetime", "1h", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-    assert given["job_script_prologue"] == ["export DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=False"]
+    assert given["job_script_prologue"] == [
+        "export DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=False",
+        "export DASK_LOGGING__DISTRIBUTED=${DASK_LOGGING__DISTRIBUTED:-warning}",
+    ]
     own = "{processes: 2, cores: 5, memory: 9GB, scheduler_options: {dashboard_address: ':1', port: 7}}"
     config = config_of(f"{{kind: slurm, threads_per_worker: 3, dashboard: true, options: {own}}}")
     given = slurm_options(config, config.cluster, {}, "security")
     assert (given["cores"], given["processes"], given["memory"]) == (5, 2, "9GB")
     assert given["scheduler_options"] == {"dashboard": True, "dashboard_address": "127.0.0.1:0", "port": 7}
+
+
+def test_a_job_of_slurm_that_was_cancelled_is_closed():
+    """Dask asserts that every job is, and dask_jobqueue leaves it running; the run said that its cluster was not closed in order."""
+
+    class Job(distributed.deploy.spec.ProcessInterface):
+        cancelled = 0
+
+        async def close(self):
+            self.cancelled += 1
+
+    async def closed():
+        job = await closing_jobs(Job)("scheduler")
+        await job.close()
+        return job
+
+    job = asyncio.run(closed())
+    assert (job.cancelled, job.status) == (1, distributed.Status.closed)
 
 
 def test_the_job_that_slurm_gets(tmp_path):
