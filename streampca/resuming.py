@@ -253,7 +253,7 @@ def concluding(ledger: Ledger) -> Iterator[None]:
         yield
     except BaseException as error:
         if ledger.written:
-            error.add_note(f"progress is kept in {ledger.directory.path}")
+            error.add_note(f"progress is kept in {_from_here(ledger.directory.path)}")
         else:
             ledger.remove()
         raise
@@ -286,6 +286,12 @@ def fit_with_checkpoint(
             obeyed = plan_to_obey(ledger, plan())
             ledger.plan = obeyed.to_dict()
             return fit(obeyed)
+
+
+def _from_here(path: Path) -> Path:
+    """Return `path` as it is seen from the working directory if it lies in that, which is how it was written as a rule."""
+    here = Path.cwd()
+    return path.relative_to(here) if here in path.parents else path
 
 
 def parts_kept(ledger: Ledger) -> tuple[str, ...]:
