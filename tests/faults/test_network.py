@@ -286,7 +286,7 @@ def test_the_job_script_runs_scheduler_workers_and_the_run(tmp_path, store, slur
         env=os.environ | {"STREAMPCA_PYTHON": sys.executable, "STREAMPCA_INTERFACE": "lo", "SLURM_NTASKS": "2"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
