@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import json
 from collections import Counter
 from pathlib import Path
@@ -23,6 +22,7 @@ from streampca import PCA
 from streampca.engine.fit import Parameters, fit
 from streampca.engine.lines import covariance
 from streampca.engine.plan import Resources
+from streampca.regular_files import open_regular
 from streampca.sources import direct, open_source
 
 ROWS = np.random.default_rng(0).standard_normal((2003, 37)).astype(np.float32)
@@ -105,9 +105,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def counting(path: Any, *arguments: Any, **options: Any) -> Any:
         counts[str(path)] += 1
-        return builtins.open(path, *arguments, **options)
+        return open_regular(path, *arguments, **options)
 
-    monkeypatch.setattr(direct, "open", counting, raising=False)
+    monkeypatch.setattr(direct, "open_regular", counting)
     return counts
 
 
