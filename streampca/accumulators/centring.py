@@ -17,6 +17,7 @@ _SLAB_BYTES = 1 << 20  # rows that stay in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
 _SAMPLE_ROWS = 128
 _SQUARED_ROWS = 16
+_FAR_FACTOR = 1e30
 _FEW_FEATURES = 64  # up to here sketches take products in float64
 
 
@@ -60,13 +61,16 @@ def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def sketch_dtype(dtype: DTypeLike, n_features: int) -> np.dtype[Any]:
+def sketch_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None = None) -> np.dtype[Any]:
     """Return the floating type in which rows of `dtype` are multiplied with a test matrix.
 
     As `work_dtype`, but float64 up to 64 features. The float32 products of rows that take only a few values are rounded
     alike every time they are summed, which does not average out (up to 4e-5 of the first eigenvalue); rows of few features
-    are such rows most easily, and their products in float64 cost little beside reading them.
+    are such rows most easily, and their products in float64 cost little beside reading them. Also float64 where `factors`
+    that the test matrix is multiplied by leave the range in which float32 keeps its digits.
     """
+    if factors is not None and (factors.max(initial=0.0) > _FAR_FACTOR or 0 < factors.max() < 1 / _FAR_FACTOR):
+        return np.dtype(np.float64)
     return np.dtype(np.float64) if n_features <= _FEW_FEATURES else work_dtype(dtype)
 
 

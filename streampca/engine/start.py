@@ -76,7 +76,7 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     else:
         hedge = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
         basis = orthonormal(np.hstack([basis, hedge]), n_threads=plan.threads, overwrite=True)
-    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=sketch_dtype(source.dtype, d))
+    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=sketch_dtype(source.dtype, d, weights))
     np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
     np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
     return Start(origin, weights, test, count, near)

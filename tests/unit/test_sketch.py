@@ -195,3 +195,14 @@ def test_squares_that_overflow_are_a_named_error(solver: str, center: bool) -> N
     rows *= 1.0 if center is False else 50.0
     with pytest.raises(StreamPCAError, match=r"overflow|not finite"):
         PCA(3, solver=solver, center=center, **parameters).fit(rows)
+
+
+def test_factors_beyond_float32_take_products_in_float64() -> None:
+    """Wide float32 rows of standard deviation 1e-38 have z-scores whose test matrix no float32 holds."""
+    rows = (np.random.default_rng(0).standard_normal((40, 80)) * 1e-39).astype(np.float32)
+    pca = PCA(5, solver="sketch", sketch="grouping", pilot=1, scale=True, tolerance=0, max_passes=3).fit(rows)
+    wide = rows.astype(np.float64) * 1e39
+    wide = (wide - wide.mean(axis=0)) / wide.std(axis=0, ddof=1)
+    truth = np.linalg.svd(wide, compute_uv=False)[:5] ** 2 / 39
+    assert (pca.explained_variance_ <= truth * (1 + 1e-5)).all()
+    assert (np.array(pca.error_["proven_upper_bounds"]) >= truth * (1 - 1e-5)).all()

@@ -265,7 +265,7 @@ class Reader:
 
         `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
         """
-        dtype = sketch_dtype(self.source.dtype, len(basis))
+        dtype = sketch_dtype(self.source.dtype, len(basis), known.weights)
         test = (basis * known.weights[:, None]).astype(dtype)
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
