@@ -35,14 +35,22 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 _QUIET = click.option("--quiet", is_flag=True, help="No progress.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_STATUSES = """\b
+Exit status:
+  0    done
+  2    configuration or usage
+  3    cluster lost
+  4    no space
+  5    input missing, damaged or not finite
+  6    output locked or not ours to touch
+  7    plan exceeds memory
+  130  stopped by SIGINT, 143 by SIGTERM"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_STATUSES)
 @click.version_option(__version__, prog_name="streampca")
 def cli() -> None:
-    """Principal components of data bigger than memory.
-
-    Exit status: 0 done, 2 configuration or usage, 3 cluster lost, 4 no space, 5 input missing, damaged or not finite,
-    6 output locked or not ours to touch, 7 plan exceeds memory, 130 or 143 stopped by a signal.
-    """
+    """Principal components of data bigger than memory."""
 
 
 @cli.command()
@@ -53,7 +61,10 @@ def cli() -> None:
 @_QUIET
 @_JSON
 def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, quiet: bool, as_json: bool) -> None:
-    """Carry out the configuration file CONFIG, from where it was stopped if it was."""
+    """Carry out the configuration file CONFIG.
+
+    A run that was stopped goes on from where it was stopped.
+    """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
     from streampca.runs import run as carry_out
@@ -82,8 +93,9 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
         f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
         2,
     )
-    for warning in manifest["warnings"]:
-        _print_wrapped(f"note: {_plain(warning)}", 6)
+    for label in ("warning", "note"):
+        for sentence in manifest.get(f"{label}s", ()):
+            _print_wrapped(f"{label}: {_plain(sentence)}", len(label) + 2)
     click.echo(
         f"results in {directory}"
         + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
@@ -98,7 +110,10 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
 )
 @_JSON
 def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -> None:
-    """Print what CONFIG would do, and what other solvers would: passes, bytes, memory, flops, time. Reads metadata only."""
+    """Print what CONFIG would do, reading metadata only.
+
+    Passes, bytes, memory, flops and time, also of the other solvers.
+    """
     from streampca.config import load_config
     from streampca.runs import parameters_of, plan_of, source_of
 
@@ -130,21 +145,31 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
 @cli.command()
 @click.argument("path", type=str)
+@click.option("--array", help="Name of the array within a group.")
 @_JSON
-def inspect(path: str, as_json: bool) -> None:
-    """Say what PATH is: a store, a model, scores, or a run."""
+def inspect(path: str, array: str | None, as_json: bool) -> None:
+    """Say what PATH is: array, group, model, scores or run."""
     from streampca.inspection import inspect_path
 
-    found = inspect_path(path)
+    found = inspect_path(path, array)
     if as_json:
         _print_json(found)
         return
     width = max(len(key) for key in found)
     for key, value in found.items():
+        if key == "arrays":
+            for entry in value:
+                _print_wrapped(f"{key:<{width}}  {_plain(_array_in_words(entry))}", width + 2)
+            continue
         told = value.get("statement", value) if key == "certificate" and isinstance(value, dict) else value
         text, limit = (told, 1000) if isinstance(told, str) else (json.dumps(told), 300)
         shown = text if len(text) <= limit else text[:limit] + "…"
         _print_wrapped(f"{key:<{width}}  {_plain(shown)}", width + 2)
+
+
+def _array_in_words(entry: dict[str, Any]) -> str:
+    shape, chunks = (" x ".join(f"{n:,}" for n in entry[key]) or "a single value" for key in ("shape", "chunks"))
+    return f"{entry['name']}: {shape}, {entry['dtype']}, chunks {chunks}"
 
 
 @cli.command()
@@ -180,7 +205,10 @@ def transform(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Stream the scores of SOURCE under MODEL (a model or a run) to the zarr group OUT."""
+    """Stream the scores of SOURCE to the zarr group OUT.
+
+    MODEL is a model or a run.
+    """
     from streampca.estimators import load
     from streampca.sources import open_source
 
@@ -212,9 +240,9 @@ def report(run_directory: Path) -> None:
 @click.argument("url", type=str)
 @_JSON
 def publish(directory: Path, url: str, as_json: bool) -> None:
-    """Copy RUN, finished, or a model, to URL in an object store, where it is whole or not there, and never replaced.
+    """Copy RUN, finished, or a model, to URL in an object store.
 
-    Credentials are those of the environment; a run with output.publish takes output.storage_options. What broke off is gone on
+    There it is whole or not there, and never replaced. Credentials are those of the environment; a run with output.publish takes output.storage_options. What broke off is gone on
     with by the same command.
     """
     from streampca.engine.memory import as_text
@@ -233,7 +261,10 @@ def publish(directory: Path, url: str, as_json: bool) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--overwrite", is_flag=True, help="Replace a result that is there already.")
 def fetch(url: str, directory: Path, overwrite: bool) -> None:
-    """Copy a published run or model from URL to DIRECTORY. Credentials are those of the environment."""
+    """Copy a published run or model from URL to DIRECTORY.
+
+    Credentials are those of the environment.
+    """
     from streampca.publishing import fetch as carry_out
 
     click.echo(str(carry_out(url, directory, overwrite=overwrite)))
@@ -245,7 +276,10 @@ def fetch(url: str, directory: Path, overwrite: bool) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
 @_JSON
 def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -> None:
-    """Merge MODEL… (models or runs of disjoint rows, saved with their state) into one, whose state is saved too."""
+    """Merge MODEL… into one.
+
+    They are models or runs of disjoint rows, saved with their state; the merged model is saved with its state too.
+    """
     from streampca.engine.output import require_replaceable
     from streampca.estimators.continuing import merge_saved
 
@@ -265,7 +299,9 @@ def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -
 @_QUIET
 @_JSON
 def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
-    """Read the data of RUN once more and measure its numbers again: mean, variances, residual, orthonormality, scores.
+    """Read the data of RUN once more and measure its numbers again.
+
+    These are mean, variances, residual, orthonormality and scores.
 
     Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
     the run was made from, or give --set source.path=…; the status is 5 if anything differs.
@@ -301,7 +337,9 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
 def fingerprint(
     source: str, array: str | None, out: Path | None, missing_chunks: str, overwrite: bool, quiet: bool, as_json: bool
 ) -> None:
-    """Write a digest (xxh3-128) of every stored chunk of the zarr array SOURCE, for source.verify and streampca verify.
+    """Write a digest of every stored chunk of the array SOURCE.
+
+    The digests (xxh3-128) are compared by source.verify and streampca verify.
 
     SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
     file stands beside a local store, and in the working directory for a URL.
@@ -429,6 +467,12 @@ def _status(arguments: list[str] | None) -> int:
         return _fail(_stopped(stop, arguments), 128 + stop.number)
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx is not None else error.format_message(), err=True)
+        return 2
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "streampca"
+        return _fail(f"{error.format_message().rstrip('.')}; see {command} --help", 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except (click.Abort, BrokenPipeError):

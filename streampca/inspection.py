@@ -11,15 +11,21 @@ from streampca.models.reading import format_of
 from streampca.outcome import accuracy
 
 
-def inspect_path(path: str) -> dict[str, Any]:
-    """Return what is known of `path` from its metadata.
+def inspect_path(path: str, array: str | None = None) -> dict[str, Any]:
+    """Return what is known of `path`, or of the array called `array` in the group there, from its metadata.
 
     Raises
     ------
     DataError
         If nothing is there, or it is nothing that streampca reads or writes.
+    ConfigError
+        If it is a configuration that is not valid.
     """
     place = Path(path)
+    if array is not None:
+        return _of_array(path, array)
+    if place.suffix in (".yaml", ".yml") and place.is_file():
+        return _of_configuration(place)
     record = read_record(place) if place.is_dir() else None
     if record is not None and record["format"] == "streampca-run":
         return _of_run(place)
@@ -39,7 +45,50 @@ def inspect_path(path: str) -> dict[str, Any]:
             "path": path,
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
+    arrays = _arrays_in(path)
+    if arrays is not None:
+        return {
+            "kind": "group",
+            "path": path,
+            "meaning": "name one of its arrays with --array, or source.array, to read it",
+            "arrays": arrays,
+        }
     return {"kind": "source", **_of_store(path)}
+
+
+def _of_array(path: str, array: str) -> dict[str, Any]:
+    """Return what is known of an array in a group, also of one that is no table."""
+    try:
+        return {"kind": "source", **_of_store(path, array)}
+    except DataError as error:
+        entry = next((entry for entry in _arrays_in(path) or () if entry["name"] == array), None)
+        if entry is None:
+            raise
+        return {"kind": "array", "path": path, **entry, "meaning": f"it is not read as a table: {error}"}
+
+
+def _of_configuration(place: Path) -> dict[str, Any]:
+    from streampca.config import load_config
+
+    config = load_config(place)
+    return {
+        "kind": "configuration",
+        "path": str(place),
+        "name": config.name,
+        "model": config.model.kind,
+        "source": config.source.path_as_written,
+        "output": str(config.output.directory),
+        "meaning": "streampca plan says what it would do, and streampca run does it",
+    }
+
+
+def _arrays_in(path: str) -> list[dict[str, Any]] | None:
+    """Return names, shapes, data types and chunks of the arrays in the group at `path`; None if it is none."""
+    if path.startswith("builtin:") or path.endswith(".npy"):
+        return None
+    from streampca.sources.zarr_store import arrays_in
+
+    return arrays_in(path)
 
 
 def _of_checkpoint(place: Path) -> dict[str, Any]:
@@ -141,10 +190,10 @@ def _state_of(model: Path) -> str:
     return describe_state(model)
 
 
-def _of_store(path: str) -> dict[str, Any]:
+def _of_store(path: str, array: str | None = None) -> dict[str, Any]:
     from streampca.sources import open_source
 
     if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():
         raise DataError(f"{path}: no such file or directory")
-    source = open_source(path, decode="raw")
+    source = open_source(path, array=array, decode="raw")
     return source.describe() | {"bytes": source.shape[0] * source.row_bytes}

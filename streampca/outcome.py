@@ -35,21 +35,24 @@ def result_of(model: PCAModel | KernelModel) -> dict[str, Any]:
     }
 
 
-def warnings_of(fitted: Fit | KernelFit, source: Source) -> list[str]:
-    """Return what a user should know of a result before using it."""
-    from streampca.runs_kernel import KernelFit, kernel_warnings
+def notes_of(fitted: Fit | KernelFit, source: Source) -> list[str]:
+    """Return facts about a fit that follow from the data and from what was asked for, and take nothing from the result."""
+    from streampca.runs_kernel import KernelFit
 
-    if isinstance(fitted, KernelFit):
-        return kernel_warnings(fitted, source)
-    model, found = fitted.model, list(fitted.plan.notes)
+    found = list(fitted.plan.notes)
+    if not isinstance(fitted, KernelFit):
+        found += _notes_on_features_and_holes(fitted.model)
+    if source.missing_chunks_filled:
+        found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
+    return found
+
+
+def _notes_on_features_and_holes(model: PCAModel) -> list[str]:
+    found = []
     n_constant = len(model.constant_features)
     if n_constant and model.scale is not None:
         found.append(
             f"{n_constant} feature(s) never vary and were given weight 0: {_some(model.constant_features.tolist())}"
-        )
-    if model.numerical_rank < len(model.components):
-        found.append(
-            f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
         )
     said = model.certificate
     if said.get("rows_left_out"):
@@ -61,13 +64,26 @@ def warnings_of(fitted: Fit | KernelFit, source: Source) -> list[str]:
             else "in scores they count as the mean of their feature"
         )
         found.append(f"{said['missing_values']} value(s) are missing (NaN); {how}")
+    return found
+
+
+def warnings_of(fitted: Fit | KernelFit) -> list[str]:
+    """Return what limits the use of a result, or makes it other than was asked for."""
+    from streampca.runs_kernel import KernelFit, kernel_warnings
+
+    if isinstance(fitted, KernelFit):
+        return kernel_warnings(fitted.model)
+    model, found = fitted.model, []
+    if model.numerical_rank < len(model.components):
+        found.append(
+            f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
+        )
+    said = model.certificate
     if said.get("clipped_mass"):
         share = said["clipped_mass"] / model.total_variance
         found.append(
             f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
         )
-    if source.missing_chunks_filled:
-        found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
     return found + approximation_warnings(said, fitted.plan.solver, fitted.plan.sketch)
 
 

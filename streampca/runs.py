@@ -48,7 +48,7 @@ from streampca.estimators import PCA, KernelPCA, load
 from streampca.estimators.persistence import record_of
 from streampca.models.kernel_store import write_kernel_model
 from streampca.models.store import write_array, write_model
-from streampca.outcome import result_of, warnings_of
+from streampca.outcome import notes_of, result_of, warnings_of
 from streampca.redaction import shown
 from streampca.regular_files import read_regular
 from streampca.resuming import (
@@ -434,7 +434,8 @@ def _manifest(config: RunConfig, source: Source, fitted: AnyFit, scores: ReadCou
         "seconds": {"fit": fitted.stream_seconds, "solve": fitted.solve_seconds},
         "certificate": model.certificate,
         "result": result_of(model),
-        "warnings": [*_unused_keys(config), *warnings_of(fitted, source)],
+        "warnings": [*_unused_keys(config), *warnings_of(fitted)],
+        "notes": notes_of(fitted, source),
     }
 
 

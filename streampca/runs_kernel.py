@@ -147,9 +147,9 @@ def kernel_result(model: KernelModel) -> dict[str, Any]:
     }
 
 
-def kernel_warnings(fitted: KernelFit, source: Source) -> list[str]:
-    """Return what a user should know of a result before using it."""
-    model, found = fitted.model, list(fitted.plan.notes)
+def kernel_warnings(model: KernelModel) -> list[str]:
+    """Return what limits the use of a result, or makes it other than was asked for."""
+    found = []
     if model.certificate.get("definite") is False:
         found.append(
             "the kernel is not positive semi-definite: negative eigenvalues are left out, shares of the trace may exceed 1, and "
@@ -160,6 +160,4 @@ def kernel_warnings(fitted: KernelFit, source: Source) -> list[str]:
             )
         )
     found += model.concerns
-    if source.missing_chunks_filled:
-        found.append(f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked")
     return found

@@ -55,7 +55,7 @@ def make_run(
         scale=np.where(deviation > 0, deviation, 1.0) if scale else None,
         total_variance=total,
         n_samples=n,
-        ddof=1,
+        ddof=min(1, n - 1),
         center=True,
         whiten=whiten,
         numerical_rank=int((values > 1e-12 * max(values[0], 1e-300)).sum()),

@@ -20,6 +20,7 @@ from streampca.engine.memory import as_text
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.regular_files import read_regular
 
+_NOUNS = {"scores": "store of scores"}
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
@@ -87,11 +88,13 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
     record = read_record(path) if path.is_dir() else None
     if record is None or record.get("format") != f"streampca-{kind}":
         raise OutputError(
-            f"{path} exists and is not a {kind} of streampca: it is left untouched; name another place, or move it away"
+            f"{path} exists and is not a {_NOUNS.get(kind, kind)} of streampca: it is left untouched; name another place, or move it away"
         )
     if not overwrite:
         how = "set output.overwrite: true" if kind == "run" else "ask for overwrite"
-        raise OutputError(f"{path} holds a finished {kind} already: {how} to replace it, or name another place")
+        raise OutputError(
+            f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
+        )
     for found in path.rglob("*"):
         relative = found.relative_to(path).as_posix()
         if found.is_symlink() or not is_own_file(kind, relative) or not _has_its_type(found):

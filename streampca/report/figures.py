@@ -84,7 +84,7 @@ def eigenvalues(values: FloatArray) -> str:
     return inline("eigenvalues", draw)
 
 
-def cumulative(ratios: FloatArray, marks: Mapping[float, int], beyond: float = 0.0) -> str:
+def cumulative(ratios: FloatArray, marks: Mapping[float, int], labels: Mapping[float, str], beyond: float = 0.0) -> str:
     """Return the share of variance that the first components carry together.
 
     Parameters
@@ -93,6 +93,8 @@ def cumulative(ratios: FloatArray, marks: Mapping[float, int], beyond: float = 0
         Share of each component, shape ``(n_components,)``.
     marks
         For a share to reach, the number of components that reach it.
+    labels
+        For the same shares, the number or the range of numbers in words.
     beyond
         Share by which all sums may be too small.
     """
@@ -116,7 +118,13 @@ def cumulative(ratios: FloatArray, marks: Mapping[float, int], beyond: float = 0
             side = "left" if needed < 0.08 * k else "right" if needed > 0.92 * k else "center"
             plate = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.25"}
             axes.text(
-                needed, 26 - 10 * i, f"{100 * level:.0f} %: {needed:,}", color=INK, ha=side, va="center", bbox=plate
+                needed,
+                26 - 10 * i,
+                f"{100 * level:.0f} %: {labels.get(level, needed)}",
+                color=INK,
+                ha=side,
+                va="center",
+                bbox=plate,
             )
         axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
         axes.set_yticks([0, 25, 50, 75, 100])

@@ -40,12 +40,13 @@ def compose(directory: Path) -> Page:
         byline=what_ran.byline(run),
         tiles=_tiles(run, model, spectrum),
         warnings=what_ran.warnings(run),
+        notes=what_ran.notes(run),
         components_title="The landmarks",
         components=_landmarks(model, shape, limits),
         spectrum=tuple(replace(chart, title=_title(chart.title)) for chart in result.spectrum_charts(run, spectrum)),
         scores=result.score_charts(spectrum, scores) if scores is not None else (),
         map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
-        scores_note=_note(run, scores),
+        scores_note=result.scores_note(run, scores),
         reconstruction=None,
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
@@ -142,15 +143,6 @@ def _landmarks(model: KernelModel, shape: pictures.PictureShape | None, limits: 
         drawn.append(Picture(uri, f"Landmark: {name}", name))
     left = f" {m - len(chosen):,} more are in the model." if m > len(chosen) else ""
     return Components(tuple(drawn), (), note + left)
-
-
-def _note(run: RunFiles, scores: projection.Scores | None) -> str:
-    if scores is None:
-        return ""
-    m, n = len(scores.values), result.sample_count(run)
-    if n is None or m >= n:
-        return f"All {words.plural(m, 'row')}, each a point at its scores."
-    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores."
 
 
 def _table(model: KernelModel, spectrum: Spectrum) -> Table:

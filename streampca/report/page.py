@@ -73,13 +73,14 @@ def _compose(run: RunFiles) -> Page:
         byline=what_ran.byline(run),
         tiles=result.tiles(run, spectrum, carried),
         warnings=what_ran.warnings(run),
+        notes=what_ran.notes(run),
         components=result.components(run, spectrum, shape) if run.slab is None else in_slabs.components(run, spectrum),
         spectrum=result.spectrum_charts(
-            run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum)
+            run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum), carried
         ),
         scores=result.score_charts(spectrum, scores) if scores is not None else (),
         map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
-        scores_note=_scores_note(run, scores),
+        scores_note=result.scores_note(run, scores),
         reconstruction=result.reconstruction(run, scores, shape, limits) if scores is not None else None,
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
@@ -89,15 +90,6 @@ def _compose(run: RunFiles) -> Page:
         spectrum_table=what_ran.spectrum_table(spectrum),
         facts=what_ran.facts(run),
     )
-
-
-def _scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
-    if scores is None:
-        return ""
-    m, n = len(scores.values), result.sample_count(run)
-    if n is None or m >= n:
-        return f"All {words.plural(m, 'row')}, each a point at its scores."
-    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores."
 
 
 def _render(page: Page) -> str:

@@ -188,7 +188,9 @@ class Page:
     tiles: tuple[Tile, ...]
     """The numbers at the top."""
     warnings: tuple[str, ...]
-    """What the run warned of."""
+    """What limits the use of the result."""
+    notes: tuple[str, ...]
+    """Facts that take nothing from it."""
     components: Components
     """What the components look like."""
     spectrum: tuple[Chart, ...]

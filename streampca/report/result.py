@@ -82,6 +82,19 @@ def sample_count(run: RunFiles) -> int | None:
     return found if found is not None else words.whole(first)
 
 
+def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
+    """Return which rows the scores are of; of rows with missing values none are drawn."""
+    if scores is None:
+        return ""
+    m, n, said = len(scores.values), sample_count(run), field(run.manifest, "certificate")
+    if any(words.whole(field(said, key)) for key in ("missing_values", "rows_left_out")):
+        among = "" if n is None else f" of the {n:,}"
+        return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
+    if n is None or m >= n:
+        return f"All {words.plural(m, 'row')}, each a point at its scores."
+    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores."
+
+
 def tiles(run: RunFiles, spectrum: Spectrum, carried: str | None = None) -> tuple[Tile, ...]:
     """Return the numbers for the top of the page; `carried` as in `summary`."""
     manifest, memory = run.manifest, field(run.manifest, "memory")
@@ -115,19 +128,25 @@ def _shape_note(run: RunFiles) -> str:
     return " × ".join(f"{side:,}" for side in sides if side is not None) if sides and None not in sides else ""
 
 
-def spectrum_charts(run: RunFiles, spectrum: Spectrum, values: Chart | None = None) -> tuple[Chart, ...]:
-    """Return the charts of eigenvalues, or `values` for it, and of their sums."""
+def spectrum_charts(
+    run: RunFiles, spectrum: Spectrum, values: Chart | None = None, carried: str | None = None
+) -> tuple[Chart, ...]:
+    """Return the charts of eigenvalues, or `values` for it, and of their sums; `carried` as in `summary`."""
     k, total = len(spectrum.values), float(spectrum.ratios.sum())
-    needed = {}
+    needed, said_of = {}, field(run.manifest, "certificate")
+    shown = {}
     for level, key in ((0.9, "0.9"), (0.95, "0.95"), (0.99, "0.99")):
         given = words.whole(field(run.manifest, "result", "components_for", key))
         found = np.flatnonzero(np.cumsum(spectrum.ratios) >= level * (1 - 1e-12))
         reached = given if given is not None else int(found[0]) + 1 if len(found) else None
         if reached is not None and 1 <= reached <= k:
             needed[level] = reached
-    said = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number:,}" for level, number in needed.items())
-    together = f"Together the components carry {words.share(total)} of the variance."
-    beyond, said_of = 0.0, field(run.manifest, "certificate")
+        number = _range_of(field(said_of, "components_for", key), needed.get(level))
+        if number:
+            shown[level] = number
+    said = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number}" for level, number in shown.items())
+    together = f"Together the components carry {carried or words.share(total)} of the variance."
+    beyond = 0.0
     if field(said_of, "kind") == "approximate" and field(said_of, "eigen_solver") != "conversion":
         beyond = max(0.0, words.number(field(said_of, "nuclear_error")) or 0.0)  # the sums are lower bounds
     legend = (("accent", "proven"), ("hatch", "possible")) if beyond > figures.VISIBLE else ()
@@ -135,12 +154,28 @@ def spectrum_charts(run: RunFiles, spectrum: Spectrum, values: Chart | None = No
         _eigenvalue_chart(spectrum) if values is None else values,
         Chart(
             "Share carried together",
-            figures.cumulative(spectrum.ratios, needed, beyond),
+            figures.cumulative(spectrum.ratios, needed, shown, beyond),
             f"Chart of the cumulative share of variance. {together} {said}",
             f"Reaches {said}." if said else together,
             legend,
         ),
     )
+
+
+def _range_of(ends: Any, reached: int | None) -> str:
+    """Return how many components reach a share: a number, or the range in which an approximate answer has it.
+
+    `ends` are the least and the greatest number by the certificate, None for an exact answer; the greatest is None where
+    it is more than were found. `reached` is the number by the eigenvalues that are reported.
+    """
+    if not isinstance(ends, list):
+        return "" if reached is None else f"{reached:,}"
+    low, high = (words.whole(end) for end in [*ends, None, None][:2])
+    if low is None or (high is None and low <= 1):
+        return ""
+    if low == high:
+        return f"{low:,}"
+    return f"{low:,} or more" if high is None else f"{low:,} to {high:,}"
 
 
 def _eigenvalue_chart(spectrum: Spectrum) -> Chart:

@@ -235,14 +235,24 @@ def _versions(run: RunFiles) -> Facts:
 
 def warnings(run: RunFiles) -> tuple[str, ...]:
     """Return what the run warned of, and what its own numbers give reason to warn of."""
-    given = field(run.manifest, "warnings")
-    said = [words.clean(warning, 600) for warning in given[:20]] if isinstance(given, list) else []
-    filled = words.whole(field(run.manifest, "source", "missing_chunks_filled"))
-    if filled:
-        said.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
+    said = _sentences(run, "warnings")
     bar = memory_bar(run)
     if bar is not None and not bar.kept:
         said.append(bar.words)
     if run.explained_variance.max() <= 0:
         said.append("All rows are equal: there is no variance to explain, and the components are a matter of choice.")
     return tuple(said)
+
+
+def notes(run: RunFiles) -> tuple[str, ...]:
+    """Return facts about the run that take nothing from its result."""
+    said = _sentences(run, "notes")
+    filled = words.whole(field(run.manifest, "source", "missing_chunks_filled"))
+    if filled and not any("chunk" in sentence for sentence in (*said, *_sentences(run, "warnings"))):
+        said.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
+    return tuple(said)
+
+
+def _sentences(run: RunFiles, key: str) -> list[str]:
+    given = field(run.manifest, key)
+    return [words.clean(sentence, 600) for sentence in given[:20]] if isinstance(given, list) else []

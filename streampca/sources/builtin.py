@@ -74,8 +74,8 @@ def materialise(name: str, data_directory: Path = Path("data")) -> Path:
     """
     if name not in BUILTIN_NAMES:
         nearest = difflib.get_close_matches(name, BUILTIN_NAMES, n=1)
-        hint = f" did you mean {nearest[0]}?" if nearest else ""
-        raise DataError(f"builtin:{name} is not a built-in data set:{hint} (built in: {', '.join(BUILTIN_NAMES)})")
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise DataError(f"builtin:{name} is not a built-in data set: expected one of {', '.join(BUILTIN_NAMES)}{hint}")
     target = data_directory / f"{name}.zarr"
     if _is_current(target, name):
         return target

@@ -63,18 +63,55 @@ def open_path(path: str, array: str | None, options: dict[str, Any], storage_opt
     DataError
         If there is none, or it is not a table of real numbers.
     """
-    remote = "://" in path
-    label = shown(path) if remote else path
-    if not remote and not Path(path).exists():
-        raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
-    store = open_store(path, storage_options) if remote else LocalStore(path, read_only=True)
+    store, label = _store_at(path, storage_options)
     return open_stored(store, array, options, label)
 
 
 def open_stored(store: Store, array: str | None, options: dict[str, Any], label: str) -> Source:
     """Open the array or group in `store`, which messages call `label`; raises what `open_path` raises."""
+    node = _node_of(store, label, links=bool(options.get("follow_symlinks", False)))
+    if isinstance(node, zarr.Array):
+        if array is not None:
+            raise DataError(f"{label} is an array, not a group: expected no array name, found array: {array}")
+        return open_array(node, description=label, **options)
+    return open_group(node, array, options, label)
+
+
+def arrays_in(path: str, storage_options: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
+    """Return names, shapes, data types and chunks of the arrays in the zarr group at `path`, None if it is an array.
+
+    Raises
+    ------
+    DataError
+        If there is no zarr array or group.
+    """
+    store, label = _store_at(path, storage_options)
+    node = _node_of(store, label, links=False)
+    if isinstance(node, zarr.Array):
+        return None
+    return [
+        {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "chunks": list(array.chunks)}
+        for name, array in sorted(_members(node, label).items())
+        if isinstance(array, zarr.Array)
+    ]
+
+
+def _store_at(path: str, storage_options: dict[str, Any] | None) -> tuple[Store, str]:
+    """Return the store at `path`, and what it is called in messages."""
+    if "://" in path:
+        return open_store(path, storage_options), shown(path)
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
+    if Path(path).is_file():
+        raise DataError(
+            f"{path} is a file that cannot be read as data: expected a zarr array or group, or an .npy file"
+        )
+    return LocalStore(path, read_only=True), path
+
+
+def _node_of(store: Store, label: str, *, links: bool) -> Any:
+    """Return the zarr array or group in `store`, read strictly."""
     try:
-        links = bool(options.get("follow_symlinks", False))
         with quietly():
             node = zarr.open(StrictStore(patient(store), follow_symlinks=links), mode="r")
     except DataError as error:
@@ -89,11 +126,7 @@ def open_stored(store: Store, array: str | None, options: dict[str, Any], label:
         raise DataError(
             f"{label} cannot be opened as zarr: {_one_line(error)}; expected a zarr array or group of format 2 or 3"
         ) from error
-    if isinstance(node, zarr.Array):
-        if array is not None:
-            raise DataError(f"{label} is an array, not a group: expected no array name, found array: {array}")
-        return open_array(node, description=label, **options)
-    return open_group(node, array, options, label)
+    return node
 
 
 def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], description: str | None = None) -> Source:
@@ -111,13 +144,9 @@ def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], de
         named = _named(group, array)
         if named is not None:
             return open_array(named, description=description, name=array, **options)
-    try:
-        with quietly():
-            arrays = dict(group.members(max_depth=4))
-    except Exception as error:
-        raise DataError(
-            f"the members of {description} cannot be listed: {_one_line(error)}; name the array to read, or the URL of the array itself"
-        ) from error
+    elif str(group.attrs.get("format", "")) == "streampca-model":
+        raise DataError(f"{description} is a model of streampca: expected data; an array of the model can be named")
+    arrays = _members(group, description)
     listing = _listing(arrays)
     if array is None:
         array = _only_table(arrays)
@@ -127,6 +156,17 @@ def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], de
     if not isinstance(node, zarr.Array):
         raise DataError(f"{description} has no array {array[:80]!r}: expected one of: {listing}")
     return open_array(node, description=description, name=array, **options)
+
+
+def _members(group: zarr.Group, description: str) -> dict[str, Any]:
+    """Return the arrays and groups in `group` by their names."""
+    try:
+        with quietly():
+            return dict(group.members(max_depth=4))
+    except Exception as error:
+        raise DataError(
+            f"the members of {description} cannot be listed: {_one_line(error)}; name the array to read, or the URL of the array itself"
+        ) from error
 
 
 def _only_table(members: dict[str, Any]) -> str | None:

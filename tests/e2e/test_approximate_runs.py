@@ -34,14 +34,14 @@ def test_the_result_says_how_sure_it_is(call, slow, tmp_path):
     assert " to " in lines[0]
     assert lines[1].startswith("approximate: eigenvalues certified to within ")
     assert lines[1].endswith("after one pass and a sample of 400 rows")
-    notes = [line for line in lines if line.startswith("note: ")]
-    assert any("set tolerance" in note and "sketch_size (it was 14)" in note for note in notes)
-    assert any("not told apart" in note for note in notes)
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    assert any("set tolerance" in line and "sketch_size (it was 14)" in line for line in warnings)
+    assert any("not told apart" in line for line in warnings)
     manifest = json.loads((tmp_path / "runs/slow/manifest.json").read_text())
     assert manifest["passes"] == 1
     assert manifest["approximation"]["columns"] == 14
     assert manifest["approximation"]["pilot_rows"] == 400
-    assert [f"note: {warning}" for warning in manifest["warnings"]] == notes
+    assert [f"warning: {warning}" for warning in manifest["warnings"]] == warnings
     page = (tmp_path / "runs/slow/report.html").read_text()
     assert "How sure this is" in page
 

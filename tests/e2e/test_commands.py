@@ -80,6 +80,8 @@ def test_inspect_says_what_things_are(call, job, tmp_path):
         "good.zarr": {"kind": "source", "shape": [400, 8], "dtype": "float64"},
         "x.npy": {"kind": "source", "shape": [400, 8]},
         "builtin:iris": {"kind": "source", "shape": [150, 4]},
+        "group.zarr": {"kind": "group", "path": "group.zarr"},
+        "job.yaml": {"kind": "configuration", "name": "job", "model": "pca"},
         "runs/job": {"kind": "run", "name": "job", "passes": 1},
         "runs/job/model.zarr": {"kind": "model", "components": [8, 8], "n_samples": 400},
         "runs/job/scores.zarr": {"kind": "scores", "shape": [400, 8], "complete": True},
@@ -90,8 +92,7 @@ def test_inspect_says_what_things_are(call, job, tmp_path):
         assert called.out.startswith("kind "), path
         found = json.loads(call("inspect", path, "--json").out)
         assert facts.items() <= found.items(), path
-    call("inspect", "group.zarr").refused(5, "left (400, 8)")
-    call("inspect", "job.yaml").refused(5, "job.yaml")
+    call.quietly("transform", "runs/job", "group.zarr", "new").refused(5, "left (400, 8)")
     call("inspect", "runs").refused(5, "runs")
 
 
@@ -104,7 +105,7 @@ def test_transform_of_a_run_and_of_a_model_gives_the_scores_of_the_run(call, job
     before = picture(tmp_path)
     call.quietly("transform", "runs/job", "good.zarr", "out.zarr").refused(6, "out.zarr", "overwrite")
     call.quietly("transform", "runs/job", "good.zarr", "good.zarr", "--overwrite").refused(6, "good.zarr")
-    call.quietly("transform", "runs/job", "good.zarr", "runs/job", "--overwrite").refused(6, "not a scores")
+    call.quietly("transform", "runs/job", "good.zarr", "runs/job", "--overwrite").refused(6, "not a store of scores")
     call.quietly("transform", "nowhere", "good.zarr", "new").refused(5, "nowhere")
     call.quietly("transform", "runs", "good.zarr", "new").refused(5, "runs")
     write_store(tmp_path / "narrow.zarr", make_values(d=5), chunks=(100, 5))

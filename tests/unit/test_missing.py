@@ -166,7 +166,7 @@ def test_a_run_reports_missing_values(tmp_path: Path, missing: str) -> None:
         "drop_rows": f"{some.sum()} row(s) with missing values (NaN) were left out; their scores are NaN",
         "mean": f"{np.isnan(rows).sum()} value(s) are missing (NaN); scores of such rows are conditional means given what was observed",
     }
-    assert expected.get(missing, expected["mean"]) in run.manifest["warnings"]
+    assert expected.get(missing, expected["mean"]) in run.manifest["notes"]
     assert np.isfinite(np.asarray(zarr.open_array(tmp_path / "run" / "samples.zarr" / "rows")[...])).all()
     assert run.manifest["memory"]["peak_bytes"] <= run.manifest["memory"]["allowed_bytes"]
 

@@ -160,7 +160,7 @@ def test_runs_and_the_transform_command_honour_the_choice(
     assert Command(capsys)("transform", tmp_path / "run", tmp_path / "x.npy", tmp_path / "s", "--quiet").status == 0
     for place in (tmp_path / "run/scores.zarr", tmp_path / "s"):
         close(zarr.open_array(place / "scores", mode="r")[...], pca.transform(rows), growth=1e4)
-    says = any("conditional means" in warning for warning in run.manifest["warnings"])
+    says = any("conditional means" in warning for warning in run.manifest["notes"])
     assert says == (choice == "conditional")
 
 

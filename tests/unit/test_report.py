@@ -149,6 +149,28 @@ def test_rows_with_missing_values_are_drawn(tmp_path: Path) -> None:
     audit(run)
 
 
+def test_notes_are_not_warnings(tmp_path: Path) -> None:
+    run = change(make_run(tmp_path / "run"), warnings=["Eigenvalues are uncertain."], notes=["2 features never vary."])
+    html, page = audit(run)
+    assert "Please note" not in html
+    warnings, notes = html.index('class="warnings"'), html.index('class="warnings notes"')
+    assert warnings < html.index("Eigenvalues are uncertain.") < notes < html.index("2 features never vary.")
+    _, page = audit(change(run, warnings=[]))
+    assert 'class="warnings"' not in page.text
+    assert "Warning" not in page.text
+
+
+@pytest.mark.parametrize("key", ["missing_values", "rows_left_out"])
+def test_complete_rows_are_said_to_be_all_that_is_drawn(tmp_path: Path, key: str) -> None:
+    run = make_run(tmp_path / "run")
+    _, page = audit(run)
+    assert "complete" not in page.text
+    manifest = json.loads((run / "manifest.json").read_text())
+    _, page = audit(change(run, certificate=manifest["certificate"] | {key: 7}))
+    assert "300 complete rows of the 300" in page.text
+    assert "rows with missing values are not drawn" in page.text
+
+
 def test_a_broken_ceiling_and_equal_rows_are_said(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rows=np.ones((20, 3)), k=2)
     _, page = audit(change(run, memory__peak_bytes=400 * MIB, source__missing_chunks_filled=2))

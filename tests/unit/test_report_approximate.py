@@ -80,6 +80,15 @@ def test_passes_pilot_counts_and_directions_are_in_the_tables(tmp_path: Path) ->
     assert "span of all components within 30°" in text
 
 
+def test_numbers_of_components_are_ranges_where_the_table_has_ranges(tmp_path: Path) -> None:
+    _, page = audit(approximate_run(tmp_path))
+    text = " ".join(page.text.replace("\u00a0", " ").split())
+    assert "Reaches 90 % with 2 to 3, 95 % with 3 or more, 99 % with 4 or more." in text
+    uncertified = {"components_for": {share: [1, None] for share in ("0.9", "0.95", "0.99")}}
+    _, page = audit(approximate_run(tmp_path / "b", **uncertified))
+    assert "Reaches" not in page.text
+
+
 def test_an_exact_run_has_no_such_section(tmp_path: Path) -> None:
     _, page = audit(make_run(tmp_path / "run"))
     assert "How sure this is" not in page.text
