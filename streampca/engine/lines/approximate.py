@@ -162,6 +162,7 @@ def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Adapti
         _metric(factors),
         n_threads=plan.threads_per_leaf,
         dtype=plan.work_dtype,
+        seed=parameters.seed,
     )
 
 
