@@ -64,13 +64,13 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def assert_kept(name: str, result: dict[str, int]) -> None:
+def assert_kept(name: str, result: dict[str, int], least_share: float = LEAST_SHARE) -> None:
     measured, projected, allowed = (result[f"{key}_bytes"] for key in ("peak", "projected", "allowed"))
     line = f"{name:34s} measured {measured / MIB:7.1f} MiB  projected {projected / MIB:7.1f}  allowed {allowed / MIB:7.1f}  share {measured / projected:.2f}"
     print(line)
     assert measured <= projected, line
     assert projected <= allowed, line
-    assert measured >= LEAST_SHARE * projected, line
+    assert measured >= least_share * projected, line
 
 
 STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
@@ -160,4 +160,5 @@ def test_dask_graph_stays_below_its_projection(tmp_path: Path, graph: str) -> No
     shape = (60_000, 300) if graph == "cube" else (18_000, 1500)
     path = make_store(tmp_path / "x.zarr", shape, "float32", shape[0] // 6, codec="zstd")
     job = {"do": "dask", "path": str(path), "graph": graph, "k": 5, "memory": "2GiB"}
-    assert_kept(f"dask {graph}", measure(job))
+    # The plan allows for as many tasks at once as there are threads; on a busy machine Dask may run fewer.
+    assert_kept(f"dask {graph}", measure(job), least_share=0.25)

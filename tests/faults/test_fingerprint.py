@@ -225,7 +225,7 @@ def test_what_is_there_is_not_replaced_unless_asked_for(tmp_path):
     with pytest.raises(OutputError, match="--overwrite"):
         write_fingerprint(source)
     zarr.open_array(store, mode="r+")[0, 0] = 7.0
-    assert write_fingerprint(source, overwrite=True).place.read_text() != first
+    assert write_fingerprint(open_source(store), overwrite=True).place.read_text() != first
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "x.zarr.fingerprint.json", "letter.json"}
 
 
