@@ -216,7 +216,7 @@ def test_a_file_in_place_of_the_data_directory_is_an_output_error(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("photopatches", "did you mean photo-patches"), ("mnist", "built in: photo")]
+    ("name", "hint"), [("photopatches", "did you mean photo-patches"), ("mnist", "expected one of photo")]
 )
 def test_an_unknown_name_lists_the_names(tmp_path: Path, name: str, hint: str) -> None:
     with pytest.raises(DataError, match=hint) as caught:

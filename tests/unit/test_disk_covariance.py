@@ -303,7 +303,7 @@ class Changing(Source):
     description = "changing"
 
     def __init__(self, rows: NDArray[Any], reading: int):
-        self.rows, self.reading = rows, reading
+        self.rows, self.changes_after = rows, reading
         self.shape, self.dtype = (rows.shape[0], rows.shape[1]), rows.dtype
         self.buffered = False
         self.read_rows = 0
@@ -314,7 +314,7 @@ class Changing(Source):
 
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
         values = self.rows[start:stop].copy()
-        if self.read_rows >= self.reading * self.shape[0]:
+        if self.read_rows >= self.changes_after * self.shape[0]:
             values[0, 3] += 1
         self.read_rows += stop - start
         return values, ReadCount(0, values.nbytes, values.nbytes)
