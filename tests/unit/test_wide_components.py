@@ -253,8 +253,9 @@ def test_scores_are_written_in_one_reading_by_features(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, model.transform(rows), atol=2e-6)
     rows[7, 31_234] = np.inf
     array[...] = rows
+    changed = open_source(str(tmp_path / "x.zarr"))
     with pytest.raises(NotFiniteError, match="row 7, column 31234"):
-        write_scores(source, model, plan, tmp_path / "none")
+        write_scores(changed, model, plan, tmp_path / "none")
 
 
 def test_a_run_and_the_transform_command_beside_little_memory(tmp_path: Path) -> None:
