@@ -160,5 +160,6 @@ def test_dask_graph_stays_below_its_projection(tmp_path: Path, graph: str) -> No
     shape = (60_000, 300) if graph == "cube" else (18_000, 1500)
     path = make_store(tmp_path / "x.zarr", shape, "float32", shape[0] // 6, codec="zstd")
     job = {"do": "dask", "path": str(path), "graph": graph, "k": 5, "memory": "2GiB"}
-    # The plan allows for as many tasks at once as there are threads; on a busy machine Dask may run fewer.
+    # The cube takes 0.51 to 0.54 of its projection alone. It failed once on a busy machine, with a figure not recorded,
+    # so the lower limit here is provisional; the upper one, the promise, is unchanged.
     assert_kept(f"dask {graph}", measure(job), least_share=0.25)
