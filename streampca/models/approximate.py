@@ -84,6 +84,8 @@ class Evidence:
     """What of these products lies outside all test matrices, and its own products from a later pass (see `certified`)."""
     discarded: float | None = None
     """Largest variance that the updates of an incremental answer left out."""
+    rounding: float = 0.0
+    """Rounding of an incremental answer relative to its first eigenvalue, beyond that of the products."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,11 @@ def answer_of(
     """
     definite = parameters.missing != "pairwise"
     precision: Precision = "float32" if work == "float32" else "float64"
+    rounding = max(ROUNDING, relative_precision(work, len(known.mean)))
+    stated: Precision | float = precision
     test, reported = None, None
+    if low_rank is not None and evidence.rounding > rounding:
+        stated = rounding = evidence.rounding
     if low_rank is None:
         test = chain.test
         low_rank = nystrom(chain.products, test, precision=precision, n_threads=n_threads, definite=definite)
@@ -204,7 +210,6 @@ def answer_of(
             reported = converted(chain.products, test, n_threads=n_threads).model
     taken = low_rank if reported is None else reported
     selection = as_selection(parameters.n_components, min(known.n_samples, len(known.mean)))
-    rounding = max(ROUNDING, relative_precision(work, len(known.mean)))
     wanted = selection.select(taken.values, known.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if wanted is None else wanted
     said = certified(
@@ -212,7 +217,7 @@ def answer_of(
         test,
         total=known.total,
         n_components=n_components,
-        precision=precision,
+        precision=stated,
         held_out=evidence.held_out,
         held_out_products=evidence.products,
         again=evidence.again,

@@ -30,6 +30,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.tall import gram, orthonormal, subtract_product, times
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
+_UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
 
@@ -126,11 +127,15 @@ def _first_products(
     adapted = _adaptive(parameters, plan, expected).finalize(found.state[0])
     metric = _metric(expected)
     factors = known.weights if metric is None else known.weights / metric
+    # Every update rounds relative to the largest feature in its metric, which the factors may magnify.
+    rounding = _UPDATE_ROUNDING * float(adapted.values.max(initial=0.0)) * float(factors.max(initial=0.0)) ** 2
     if (factors != 1).any():
         adapted = rescaled(adapted, factors)
         _require_below(np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors), known)
     low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
-    return known, Evidence(*held, max(stretch, 1.0), discarded=adapted.discarded / known.divisor), low_rank
+    rounding /= max(float(adapted.values.max(initial=0.0)), float(np.finfo(np.float64).tiny))
+    discarded = adapted.discarded / known.divisor
+    return known, Evidence(*held, max(stretch, 1.0), discarded=discarded, rounding=rounding), low_rank
 
 
 def _require_below(diagonal: FloatArray, known: Sketched) -> None:
@@ -266,8 +271,8 @@ class Reader:
 
         `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
         """
-        dtype = sketch_dtype(self.source.dtype, len(basis), known.weights)
-        test = (basis * known.weights[:, None]).astype(dtype)
+        wide = basis * known.weights[:, None]
+        test = wide.astype(sketch_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1)))
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
         sketch = self._sketch(test, origin, moments=False, near=near)
