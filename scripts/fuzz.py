@@ -14,11 +14,13 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "fuzzing"))
@@ -29,8 +31,9 @@ KINDS = {"pca": ("cases", "judging", 5000), "kernel": ("kernel_fits", "kernel_fi
 """Modules that draw and judge, and how many fits are made by default."""
 _NAMES = {"pca": "`PCA`", "kernel": "`KernelPCA`"}
 _HEAD = (
-    "| fits | of them | right | expected error | wrong | hangs | bare exceptions | statistical bounds missed | seconds |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    "| fits | of them | right | expected error | wrong | hangs | bare exceptions | with statistical bounds | "
+    "of these missed | seconds |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
 )
 _STRETCH = 250
 _STATISTICAL_SHARE = 0.01  # of approximate answers whose statistical bounds may miss, as their statement says
@@ -52,6 +55,8 @@ class Tally:
     """Fits that were given up."""
     bare: int = 0
     """Exceptions without a name of streampca, warnings of numpy, and processes that died."""
+    statistical: int = 0
+    """Right answers that have statistical bounds."""
     notes: int = 0
     """Fits of which a statistical bound missed."""
     seconds: float = 0.0
@@ -64,22 +69,24 @@ class Tally:
     @property
     def clean(self) -> bool:
         """Return whether nothing was wrong, and statistical bounds miss no more often than they say."""
-        allowed = _STATISTICAL_SHARE * self.fits
+        allowed = _STATISTICAL_SHARE * self.statistical
         return self.wrong == self.hangs == self.bare == 0 and self.notes <= allowed + 3 * math.sqrt(allowed)
 
-    def count(self, kind: str, name: str, seed: int, verdict: str, detail: str, notes: list[str]) -> None:
-        """Add one fit."""
+    def count(self, kind: str, seed: int, found: dict[str, Any]) -> None:
+        """Add one fit: its verdict as `in_this_process` prints it."""
+        verdict, name = found["kind"], found["name"]
         self.fits += 1
         setattr(self, verdict, getattr(self, verdict) + 1)
-        self.notes += bool(notes)
+        self.statistical += found["statistical"]
+        self.notes += bool(found["notes"])
         if verdict == "refused":
             self.refusals[name] = self.refusals.get(name, 0) + 1
         elif verdict != "right":
-            self.lines.append(f"{verdict}: {detail}: scripts/fuzz --only {kind} --count 1 --seed {seed}")
+            self.lines.append(f"{verdict}: {found['detail']}: scripts/fuzz --only {kind} --count 1 --seed {seed}")
 
     def add(self, other: Tally) -> None:
         """Add the counts of `other`."""
-        for name in ("fits", "right", "refused", "wrong", "hangs", "bare", "notes", "seconds"):
+        for name in ("fits", "right", "refused", "wrong", "hangs", "bare", "statistical", "notes", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, count in other.refusals.items():
             self.refusals[name] = self.refusals.get(name, 0) + count
@@ -87,7 +94,7 @@ class Tally:
 
     def row(self, name: str) -> str:
         """Return a row of the Markdown table."""
-        figures = (self.fits, self.right, self.refused, self.wrong, self.hangs, self.bare, self.notes)
+        figures = (self.fits, self.right, self.refused, self.wrong, self.hangs, self.bare, self.statistical, self.notes)
         return f"| {name} | {' | '.join(f'{n:,}' for n in figures)} | {self.seconds:,.0f} |"
 
 
@@ -99,14 +106,13 @@ def stretch(kind: str, count: int, seed: int, limit: float) -> Tally:
         command += ["--seed", str(at), "--limit", str(limit)]
         process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         for line in process.stdout.splitlines():
-            found = json.loads(line)
-            tally.count(kind, found["name"], at, found["kind"], found["detail"], found["notes"])
+            tally.count(kind, at, json.loads(line))
             at += 1
         if process.returncode and at < seed + count:
             timed_out = "Timeout" in process.stderr
             last = (process.stderr.strip().splitlines() or [""])[-1]
             detail = f"more than {limit:.0f} s" if timed_out else f"died with status {process.returncode}: {last}"
-            tally.count(kind, "", at, "hangs" if timed_out else "bare", detail, [])
+            tally.count(kind, at, _verdict("hangs" if timed_out else "bare", detail))
             at += 1
     tally.seconds = time.monotonic() - began
     return tally
@@ -125,9 +131,16 @@ def in_this_process(kind: str, count: int, seed: int, limit: float) -> None:
         verdict = judging.judge(case)
         failed = verdict.kind not in ("right", "refused")
         detail = f"{verdict.detail} | {case.line()}" if failed else ""
-        line = {"kind": verdict.kind, "detail": detail, "name": shortened(verdict.detail), "notes": list(verdict.notes)}
+        line = _verdict(verdict.kind, detail, shortened(verdict.detail), list(verdict.notes), verdict.statistical)
         print(json.dumps(line), flush=True)
     faulthandler.cancel_dump_traceback_later()
+
+
+def _verdict(
+    kind: str, detail: str, name: str = "", notes: Sequence[str] = (), statistical: bool = False
+) -> dict[str, Any]:
+    """Return a verdict as it is printed by one process and read by another."""
+    return {"kind": kind, "detail": detail, "name": name, "notes": notes, "statistical": statistical}
 
 
 def run(kind: str, count: int, seed: int, limit: float, jobs: int) -> Tally:

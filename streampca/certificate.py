@@ -180,9 +180,10 @@ def certified(
     precision: Precision | float,
     held_out: FloatArray | None = None,
     held_out_products: FloatArray | None = None,
-    again: tuple[FloatArray, FloatArray] | None = None,
+    again: tuple[FloatArray, FloatArray, float] | None = None,
     stretch: float = 1.0,
     discarded: float | None = None,
+    rounding: float = 0.0,
     reported: LowRank | None = None,
     definite: bool = True,
     n_threads: int = 1,
@@ -206,8 +207,8 @@ def certified(
         How C was accumulated, or its relative rounding.
     held_out, held_out_products : float64 arrays, shape (d, g), optional
         Standard normal columns that had no say in `approx`, and their products with C.
-    again : two float64 arrays, shape (d, g), optional
-        Columns (I − P_Ω) C G of the same G, from a later pass that multiplied them, and their products with C. With
+    again : two float64 arrays, shape (d, g), and float, optional
+        Columns s (I − P_Ω) C G of the same G, from a later pass that multiplied them, their products with C, and the factor s. With
         E = C − Ĉ they give E C G, because E P_Ω = 0, and since E ⪯ C, ‖E‖² ≤ ‖E C‖: on a slowly decaying spectrum the
         root of the Schatten-4 norm of E C is much closer to ‖E‖ than that of E.
     stretch : float
@@ -216,6 +217,8 @@ def certified(
     discarded : float, optional
         A bound of ‖C − Ĉ‖₂ from an incremental pass: proven where every update was an exact decomposition, an estimate
         where one was an iteration, so it counts as statistical.
+    rounding : float
+        Rounding of an incremental pass relative to the first eigenvalue, where that may be more than that of the products.
     reported : LowRank, optional
         Pairs that are reported in place of those of `approx`: the literature's conversion.
     definite : bool
@@ -227,6 +230,7 @@ def certified(
     k = min(n_components, len(source.values))
     axes = source.vectors[:, :k]
     trusted = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
+    trusted = max(trusted, rounding)
     arithmetic: Precision = precision if isinstance(precision, str) else "float64"
     relative = max(trusted, _ALIKE) if arithmetic == "float32" else trusted
     aligned = None if test is None else alignment(approx, test, n_threads, arithmetic)
@@ -237,7 +241,9 @@ def certified(
         factor = statistical_factor(held_out.shape[1]) * max(1.0, stretch)
         sigma = factor * schatten4(held_out, held_out_products, approx, n_threads)
         if again is not None:
-            sigma = min(sigma, float(np.sqrt(factor * schatten4(*again, approx, n_threads))))
+            columns, products, scaled = again
+            length = factor * schatten4(columns, products, approx, n_threads)
+            sigma = min(sigma, float(np.sqrt(length) / np.sqrt(scaled)))
         sigma = max(sigma, floor) + approx.shift
     if discarded is not None and definite:
         sigma = min(np.inf if sigma is None else sigma, discarded + floor)

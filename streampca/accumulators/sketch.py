@@ -437,15 +437,14 @@ class Sketch:
 
     def _of_observed(self, state: SketchState) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the same where values are missing at random: divided by the shares of rows that were observed."""
-        weight = state.weight
-        seen = state.observed > 0
-        share = np.where(seen, state.observed / weight, 1.0)
-        mean = np.divide(state.sums, state.observed, out=np.zeros_like(state.sums), where=seen)  # about the origin
-        scatter = np.maximum(np.divide(state.squares, share) - weight * mean**2, 0.0)
-        variance = scatter / (weight - self.ddof)
-        # P⁻¹ S P⁻¹ · PΩ, whose diagonal S / p² has to become S / p; the mean is then taken out as always.
+        weight, observed = state.weight, state.observed
+        _require_observed(observed, self.ddof)
+        share, mean = observed / weight, state.sums / observed  # about the origin
+        variance = np.maximum(state.squares - observed * mean**2, 0.0) / (observed - self.ddof)
+        scatter = variance * (weight - self.ddof)
+        # P⁻¹ S P⁻¹ · PΩ, whose diagonal S / p² has to become that of `scatter` and the mean, which is then taken out as always.
         products = state.products / share[:, None]
-        own = (state.squares * (1 / share - 1 / share**2))[:, None]
+        own = (state.squares * (1 / share - 1 / share**2) + variance * self.ddof * (1 / share - 1))[:, None]
         test = self.test * share[:, None]
         products += own * test
         products -= np.outer(weight * mean, project(mean[None], test)[0])
@@ -468,7 +467,7 @@ class Sketch:
         """Return the matrix that `finalize` gives products of, as a copy: Ω, or PΩ where values may be missing."""
         test = self.test.astype(np.float64)
         if len(state.observed):
-            test *= np.where(state.observed > 0, state.observed / state.weight, 1.0)[:, None]
+            test *= (state.observed / state.weight)[:, None]
         return test
 
     def state_bytes(self, n_features: int) -> int:
@@ -482,3 +481,13 @@ class Sketch:
         small = rows * self.n_columns * itemsize + 2 * SLAB_BYTES + 48 * n_features
         holes = rows * n_features if self.missing != "error" else 0
         return rows * n_features * itemsize + small + self.n_threads * slab + holes
+
+
+def _require_observed(observed: FloatArray, ddof: int) -> None:
+    """Raise `DataError` if the weight of the rows in which a feature was `observed` gives no variance."""
+    few = np.flatnonzero(observed <= ddof)
+    if len(few):
+        raise DataError(
+            f"{len(few)} feature(s) were observed in rows of a weight that gives no variance with ddof={ddof}, first: feature "
+            f"{few[0]}, weight {observed[few[0]]:g}: leave them out"
+        )

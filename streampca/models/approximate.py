@@ -80,8 +80,9 @@ class Evidence:
     """Their products with the matrix, of the same shape."""
     stretch: float
     """How much an error may be larger than G shows, because the scales it was drawn for were those of the pilot."""
-    again: tuple[FloatArray, FloatArray] | None = None
-    """What of these products lies outside all test matrices, and its own products from a later pass (see `certified`)."""
+    again: tuple[FloatArray, FloatArray, float] | None = None
+    """What of these products lies outside all test matrices, times a factor; its own products from a later pass; the factor
+    (see `certified`)."""
     discarded: float | None = None
     """Largest variance that the updates of an incremental answer left out."""
     rounding: float = 0.0
@@ -199,11 +200,10 @@ def answer_of(
     definite = parameters.missing != "pairwise"
     precision: Precision = "float32" if work == "float32" else "float64"
     rounding = max(ROUNDING, relative_precision(work, len(known.mean)))
-    stated: Precision | float = precision
     test, reported = None, None
-    if low_rank is not None and evidence.rounding > rounding:
-        stated = rounding = evidence.rounding
-    if low_rank is None:
+    if low_rank is not None:
+        rounding = max(rounding, evidence.rounding)
+    else:
         test = chain.test
         low_rank = nystrom(chain.products, test, precision=precision, n_threads=n_threads, definite=definite)
         if parameters.recovery == "conversion":
@@ -217,12 +217,13 @@ def answer_of(
         test,
         total=known.total,
         n_components=n_components,
-        precision=stated,
+        precision=precision,
         held_out=evidence.held_out,
         held_out_products=evidence.products,
         again=evidence.again,
         stretch=evidence.stretch,
         discarded=evidence.discarded,
+        rounding=rounding,
         reported=reported,
         definite=definite,
         n_threads=n_threads,

@@ -140,7 +140,7 @@ def judge(case: KernelCase) -> Verdict:
             return Verdict("refused" if expected else "bare", text if expected else last_line(error))
         except Exception as error:  # noqa: BLE001 whatever was raised is what was looked for
             return Verdict("bare", last_line(error), tuple(notes))
-    return Verdict("right", "", tuple(notes))
+    return Verdict("right", "", tuple(notes), kpca.method_ == "nystrom" and kpca.error_["definite"])
 
 
 def _refusals(case: KernelCase) -> list[str]:

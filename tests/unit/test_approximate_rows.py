@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streampca import PCA, Threshold
-from streampca.errors import NotAvailableError, NotFiniteError
+from streampca.errors import DataError, NotAvailableError, NotFiniteError
 from streampca.metrics import principal_angles, similarity
 
 pytestmark = pytest.mark.numerical
@@ -267,3 +267,28 @@ def test_constant_rows(way: str) -> None:
         assert pca.total_variance_ == 0
         np.testing.assert_allclose(pca.transform(rows), 0, atol=1e-12)
         np.testing.assert_allclose(pca.components_ @ pca.components_.T, np.eye(K), atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_variances_of_what_was_observed_are_those_of_pairwise_covariances(weighted: bool, ddof: int) -> None:
+    """The divisor of a sketch was (W − ddof) N / W for a feature that was observed with weight N of W; it is N − ddof."""
+    draw = np.random.default_rng(0)
+    rows = decaying(60)[:, :8] * np.geomspace(1, 1e3, 8)
+    rows[draw.random(rows.shape) < np.linspace(0, 0.6, 8)] = np.nan
+    how = {"missing": "pairwise", "scale": True, "ddof": ddof}
+    weights = draw.integers(0, 4, 60).astype(np.float64) if weighted else None
+    exact = PCA(4, solver="covariance", **how).fit(rows, sample_weight=weights)
+    for sketch_pilot in (0, 20):
+        pca = PCA(4, solver="sketch", sketch_size=8, pilot=sketch_pilot, **how).fit(rows, sample_weight=weights)
+        np.testing.assert_allclose(pca.scale_, exact.scale_, rtol=1e-13)
+        assert pca.total_variance_ == pytest.approx(8, rel=1e-13)
+
+
+def test_a_feature_observed_too_seldom_for_a_variance_is_named_by_a_sketch() -> None:
+    rows = decaying(60)[:, :8]
+    rows[1:, 5] = np.nan
+    with pytest.raises(DataError, match=r"^1 feature\(s\) were observed in rows of a weight .* ddof=1, first: feature 5, weight 1"):
+        PCA(4, solver="sketch", sketch_size=8, missing="pairwise").fit(rows)
+    pca = PCA(4, solver="sketch", sketch_size=8, missing="pairwise", ddof=0).fit(rows)
+    assert pca.constant_features_.tolist() == [5]

@@ -395,7 +395,7 @@ def test_products_of_a_later_pass_narrow_a_slow_spectrum():
     given = {"total": values.sum(), "n_components": 5, "precision": "float64"}
     held = {"held_out": held_out, "held_out_products": matrix @ held_out}
     once = certified(approx, test, **given, **held)
-    twice = certified(approx, test, **given, **held, again=(outside, matrix @ outside))
+    twice = certified(approx, test, **given, **held, again=(outside, matrix @ outside, 1.0))
     norm = np.linalg.norm(matrix - dense(approx), 2)
     assert norm <= twice.sigma < 0.95 * once.sigma
 

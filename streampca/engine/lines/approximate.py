@@ -27,7 +27,7 @@ from streampca.models.approximate import Answer, Chain, Evidence, answer_of
 from streampca.models.pca import PCAModel
 from streampca.nystrom import LowRank
 from streampca.sources.base import ReadCount, Source
-from streampca.tall import gram, orthonormal, subtract_product, times
+from streampca.tall import gram, orthonormal, peaks, power_of_two, subtract_product, times
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -72,13 +72,13 @@ def run(
             answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
         while n_passes < plan.passes and not answer.within(parameters.tolerance):
             with clock:
-                basis, width = _next_test(chain, answer, evidence, plan)
+                basis, width, factor = _next_test(chain, answer, evidence, plan)
                 del answer, low_rank
             test, products, cost = reader.again(basis, known, state, n_passes + 1)
             count, n_passes, low_rank = count + cost, n_passes + 1, None
             with clock:
                 chain.add(test[:, :width], products[:, :width])
-                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy()))
+                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
                 del basis, test, products
                 answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads)
         with clock:
@@ -171,12 +171,12 @@ def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Adapti
     )
 
 
-def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> tuple[FloatArray, int]:
-    """Return the columns that the next pass multiplies with, and how many of them are for the answer.
+def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> tuple[FloatArray, int, float]:
+    """Return the columns that the next pass multiplies with, how many of them are for the answer, and the factor of the others.
 
     Those are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
     (Tropp & Webber 2023); after an incremental pass, its basis. The others are what of the products of held-out columns
-    is orthogonal to all of these, for the certificate.
+    is orthogonal to all of these, for the certificate, times a power of two that keeps their products in range.
     """
     sizes, threads = sizes_of(plan), plan.threads
     held = min(_AGAIN, evidence.products.shape[1])
@@ -192,9 +192,11 @@ def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> 
         subtract_product(rest, spans[0], gram(spans[0], rest, threads), threads)
         basis = orthonormal(_leading(rest, width, threads), spans[0], n_threads=threads, overwrite=True)
     outside = evidence.products[:, :held].copy()
+    factor = float(power_of_two(peaks(outside, threads).max(initial=0.0)))
+    outside *= factor
     for span in [*spans, basis] * 2:
         subtract_product(outside, span, gram(span, outside, threads), threads)
-    return np.hstack([basis, outside]), basis.shape[1]
+    return np.hstack([basis, outside]), basis.shape[1], factor
 
 
 def _leading(vectors: FloatArray, n_wanted: int, n_threads: int) -> FloatArray:
