@@ -14,9 +14,9 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def unequal(n: int, d: int) -> NDArray[np.float64]:
-    """Return rows whose odd features have deviations of one size, and whose even ones are up to 1e5 times smaller."""
+    """Return rows whose odd features have deviations of one size, and whose even ones are up to 2e5 times smaller."""
     rng = np.random.default_rng(3)
-    return rng.integers(-4000, 4000, (n, d)) * np.where(np.arange(d) % 2, 1.0, np.geomspace(1e-5, 1, d))
+    return rng.integers(-4000, 4000, (n, d)) * np.where(np.arange(d) % 2, 1.0, np.geomspace(5e-6, 1, d))
 
 
 def z_score_eigenvalues(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -288,7 +288,9 @@ def test_variances_of_what_was_observed_are_those_of_pairwise_covariances(weight
 def test_a_feature_observed_too_seldom_for_a_variance_is_named_by_a_sketch() -> None:
     rows = decaying(60)[:, :8]
     rows[1:, 5] = np.nan
-    with pytest.raises(DataError, match=r"^1 feature\(s\) were observed in rows of a weight .* ddof=1, first: feature 5, weight 1"):
+    with pytest.raises(
+        DataError, match=r"^1 feature\(s\) were observed in rows of a weight .* ddof=1, first: feature 5, weight 1"
+    ):
         PCA(4, solver="sketch", sketch_size=8, missing="pairwise").fit(rows)
     pca = PCA(4, solver="sketch", sketch_size=8, missing="pairwise", ddof=0).fit(rows)
     assert pca.constant_features_.tolist() == [5]
