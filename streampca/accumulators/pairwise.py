@@ -146,7 +146,7 @@ class Pairwise:
             return self._in_float64(self._add_complete, state, panel)
         mean, rest = (seen.rest, seen.rest) if weights is None else weigh(rows, weights, seen.origin)
         total = float(n_rows) if weights is None else float(weights.sum())
-        origin = np.where(state.observed > 0, state.origin, seen.origin)
+        origin = np.where(state.observed > 0, state.origin, seen.origin + (mean - rest))
         step = (seen.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
         exact = None if dtype == np.float64 else seen.squares if weights is None else sums_of_squares(rows)
@@ -173,14 +173,17 @@ class Pairwise:
         if not _fits(seen, rows, panel):
             return self._in_float64(self._add_incomplete, state, panel)
         np.logical_not(missing, out=mask)
-        observed, total = n_observed.astype(np.float64), float(n_rows)
+        observed, total, near = n_observed.astype(np.float64), float(n_rows), np.zeros(shape[1])
         if panel.weights is not None:
             total, observed = float(panel.weights.sum()), panel.weights @ mask
+            # The weighted mean may be any number of weighted deviations away from the other one (see `weigh`).
+            np.divide(panel.weights @ rows, observed, out=near, where=observed > 0)
+            np.subtract(rows, near, out=rows, where=~missing)
             roots = np.sqrt(panel.weights)[:, None]
             rows *= roots
             mask *= roots
-        origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, seen.origin)
-        shift = np.where(n_observed > 0, seen.origin - origin, 0.0)
+        origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, seen.origin + near)
+        shift = np.where(n_observed > 0, (seen.origin - origin) + near, 0.0)
         self._add_products(state, rows, mask, shift)
         return replace(
             state,

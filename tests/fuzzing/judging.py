@@ -507,16 +507,17 @@ def _check_groupings(case: Case, pca: Any, truth: Truth, value: float, rng: np.r
     if pca.solver_ not in ("covariance", "qr") or n < 4 or case.container not in ("numpy", "csr"):
         return
     cut = int(rng.integers(2, n - 1))
-    parts = []
+    parts, counted = [], []
     for part in (slice(0, cut), slice(cut, n)):
         weight = None if case.sample_weight is None else case.sample_weight[part]
         if weight is not None and np.count_nonzero(weight) < 2:
             return
         stored = Case(case.seed, case.rows[part], case.container, case.chunks, {}, None).stored()
+        counted.append(stored.shape[0] if weight is None else np.count_nonzero(weight))
         parts.append((stored, weight))
     parameters = case.parameters | {"solver": pca.solver_}
     k = parameters.get("n_components")
-    if case.parameters.get("missing", "error") != "error" or (isinstance(k, int) and k > min(cut, n - cut)):
+    if case.parameters.get("missing", "error") != "error" or (isinstance(k, int) and k > min(counted)):
         return
     if isinstance(k, float):
         return
