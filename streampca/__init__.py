@@ -5,27 +5,34 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from streampca.version import __version__
 
 # Names are resolved when they are first used, so that the command line answers before numpy is loaded.
 _EXPORTS = {
     "PCA": "streampca.estimators",
     "KernelPCA": "streampca.estimators",
-    "Threshold": "streampca.selection",
+    "Threshold": "streampca.linalg.selection",
     "load": "streampca.estimators",
     "merge": "streampca.estimators",
-    "run": "streampca.runs",
-    "publish": "streampca.publishing",
-    "fetch": "streampca.publishing",
+    "run": "streampca.runs.run",
+    "publish": "streampca.runs.publish",
+    "fetch": "streampca.runs.publish",
     "StreamPCAError": "streampca.errors",
 }
-_MODULES = ("accumulators", "conversion", "errors", "kernels", "metrics", "sources", "transforms")
+_MODULES = {
+    "accumulators": "streampca.accumulators",
+    "conversion": "streampca.linalg.conversion",
+    "errors": "streampca.errors",
+    "kernels": "streampca.kernels",
+    "metrics": "streampca.metrics",
+    "sources": "streampca.sources",
+    "transforms": "streampca.transforms",
+}
 
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from streampca import accumulators as accumulators
-    from streampca import conversion as conversion
     from streampca import errors as errors
     from streampca import kernels as kernels
     from streampca import metrics as metrics
@@ -36,10 +43,11 @@ if TYPE_CHECKING:
     from streampca.estimators import KernelPCA as KernelPCA
     from streampca.estimators import load as load
     from streampca.estimators import merge as merge
-    from streampca.publishing import fetch as fetch
-    from streampca.publishing import publish as publish
-    from streampca.runs import run as run
-    from streampca.selection import Threshold as Threshold
+    from streampca.linalg import conversion as conversion
+    from streampca.linalg.selection import Threshold as Threshold
+    from streampca.runs.publish import fetch as fetch
+    from streampca.runs.publish import publish as publish
+    from streampca.runs.run import run as run
 
 
 def __getattr__(name: str) -> Any:
@@ -47,7 +55,7 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(import_module(_EXPORTS[name]), name)
         return value
     if name in _MODULES:
-        return import_module(f"streampca.{name}")
+        return import_module(_MODULES[name])
     raise AttributeError(f"module 'streampca' has no attribute {name!r}")
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import click
 
-from streampca import __version__
-from streampca.engine.interrupts import StopSignalError, deliver, forget
 from streampca.errors import ConfigError, StreamPCAError
 from streampca.redaction import redacted
+from streampca.storage.signals import StopSignalError, deliver, forget
+from streampca.version import __version__
 
 _SET = click.option(
     "--set",
@@ -67,7 +67,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
-    from streampca.runs import run as carry_out
+    from streampca.runs.run import run as carry_out
 
     with _progress(quiet) as progress:
         finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=_notice)
@@ -75,8 +75,8 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
         _print_json(finished.manifest)
         return
     manifest, directory = finished.manifest, finished.directory
-    from streampca.engine.memory import as_text
-    from streampca.outcome import accuracy, carried
+    from streampca.formatting import as_text
+    from streampca.runs.summary import accuracy, carried
 
     result, memory, said = manifest["result"], manifest["memory"], manifest["certificate"]
     rows, features = manifest["source"]["shape"]
@@ -114,8 +114,8 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
 
     Passes, bytes, memory, flops and time, also of the other solvers.
     """
-    from streampca.config import load_config
-    from streampca.runs import parameters_of, plan_of, source_of
+    from streampca.runs.config import load_config
+    from streampca.runs.run import parameters_of, plan_of, source_of
 
     loaded = load_config(config, overrides)
     planned = plan_of(loaded, source_of(loaded), parameters_of(loaded), probe=probe)
@@ -132,7 +132,7 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
 @_JSON
 def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Validate CONFIG without opening the data."""
-    from streampca.config import load_config
+    from streampca.runs.config import load_config
 
     loaded = load_config(config, overrides)
     if as_json:
@@ -149,7 +149,7 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @_JSON
 def inspect(path: str, array: str | None, as_json: bool) -> None:
     """Say what PATH is: array, group, model, scores or run."""
-    from streampca.inspection import inspect_path
+    from streampca.runs.inspection import inspect_path
 
     found = inspect_path(path, array)
     if as_json:
@@ -228,8 +228,8 @@ def transform(
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 def report(run_directory: Path) -> None:
     """Write the HTML page of RUN again."""
-    from streampca.report import write_report
-    from streampca.runs import read_manifest
+    from streampca.runs.report import write_report
+    from streampca.runs.run import read_manifest
 
     read_manifest(run_directory)
     click.echo(str(write_report(run_directory)))
@@ -245,8 +245,8 @@ def publish(directory: Path, url: str, as_json: bool) -> None:
     There it is whole or not there, and never replaced. Credentials are those of the environment; a run with output.publish takes output.storage_options. What broke off is gone on
     with by the same command.
     """
-    from streampca.engine.memory import as_text
-    from streampca.publishing import publish as carry_out
+    from streampca.formatting import as_text
+    from streampca.runs.publish import publish as carry_out
 
     found = carry_out(directory, url)
     if as_json:
@@ -265,7 +265,7 @@ def fetch(url: str, directory: Path, overwrite: bool) -> None:
 
     Credentials are those of the environment.
     """
-    from streampca.publishing import fetch as carry_out
+    from streampca.runs.publish import fetch as carry_out
 
     click.echo(str(carry_out(url, directory, overwrite=overwrite)))
 
@@ -280,8 +280,8 @@ def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -
 
     They are models or runs of disjoint rows, saved with their state; the merged model is saved with its state too.
     """
-    from streampca.engine.output import require_replaceable
-    from streampca.estimators.continuing import merge_saved
+    from streampca.estimators.merging import merge_saved
+    from streampca.storage.directories import require_replaceable
 
     require_replaceable(out, "model", overwrite=overwrite)
     total = merge_saved(models)
@@ -306,7 +306,7 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
     Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
     the run was made from, or give --set source.path=…; the status is 5 if anything differs.
     """
-    from streampca.verifying import verify_run
+    from streampca.runs.verify import verify_run
 
     with _progress(quiet) as progress:
         found = verify_run(run_directory, overrides=overrides, progress=progress)
@@ -344,7 +344,7 @@ def fingerprint(
     SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
     file stands beside a local store, and in the working directory for a URL.
     """
-    from streampca.fingerprint import write_fingerprint
+    from streampca.runs.fingerprint import write_fingerprint
 
     with _progress(quiet) as progress:
         opened = _opened(source, array, missing_chunks)
@@ -352,7 +352,7 @@ def fingerprint(
     if as_json:
         _print_json(made.to_dict())
         return
-    from streampca.engine.memory import as_text
+    from streampca.formatting import as_text
 
     missing = f", {made.n_missing:,} missing" if made.n_missing else ""
     click.echo(
@@ -366,8 +366,8 @@ def _opened(source: str, array: str | None, missing_chunks: str) -> Any:
 
     if not source.endswith((".yaml", ".yml")):
         return open_source(source, array=array, missing_chunks=missing_chunks, decode="raw")
-    from streampca.config import load_config
-    from streampca.runs import source_of
+    from streampca.runs.config import load_config
+    from streampca.runs.run import source_of
 
     changes = ["source.verify=null", "source.decode=raw", f"source.missing_chunks={missing_chunks}"]
     return source_of(load_config(source, [*changes, *([f"source.array={array}"] if array else [])]))
@@ -379,7 +379,7 @@ def _progress(quiet: bool) -> Iterator[Any]:
     if quiet:
         yield None
         return
-    from streampca.progress import ProgressBar
+    from streampca.runs.progress import ProgressBar
 
     bar = ProgressBar()
     try:

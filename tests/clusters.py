@@ -12,9 +12,9 @@ import dask
 
 _PRELOADED = [
     "distributed.nanny",
-    "streampca.engine.cluster",
-    "streampca.engine.fit",
-    "streampca.engine.kernel.fit",
+    "streampca.execution.distributed.cluster",
+    "streampca.solvers.fit",
+    "streampca.solvers.kernel.fit",
     "zarr",
 ]
 

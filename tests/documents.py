@@ -16,9 +16,9 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from streampca.cli import _status
-from streampca.config import RunConfig, load_config, parse_config
 from streampca.errors import ConfigError
-from streampca.yaml_loader import dump, load_strict
+from streampca.runs.config import RunConfig, load_config, parse_config
+from streampca.runs.config.yaml import dump, load_strict
 
 VALID: list[Any] = [
     {"source": {"path": "builtin:iris"}},

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streampca import PCA, KernelPCA
-from streampca.accumulators.tiles import spread
-from streampca.blas_threads import one_blas_thread
-from streampca.engine.interrupts import StopSignalError, deliver, heed, uninterrupted
-from streampca.engine.scratch import Scratch
+from streampca.linalg.tiles import spread
 from streampca.sources import open_source
+from streampca.storage.scratch import Scratch
+from streampca.storage.signals import StopSignalError, deliver, heed, uninterrupted
+from streampca.system.blas_threads import one_blas_thread
 
 FORK_SECONDS = 30.0
 

@@ -13,8 +13,8 @@ import numpy as np
 import zarr
 
 from streampca.models.pca import PCAModel
-from streampca.models.store import save_model
-from streampca.report import write_report
+from streampca.models.persistence.pca import save_model
+from streampca.runs.report import write_report
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators import TileGrid
-from streampca.solve import Reduced
+from streampca.linalg.eigen import Reduced
 
 FloatArray = NDArray[np.float64]
 

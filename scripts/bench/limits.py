@@ -32,7 +32,7 @@ def quiet(rows: dict[str, Row]) -> tuple[dict[str, float], dict[str, tuple[float
 
 def _opened(path: str, solver: str) -> tuple[Any, list[tuple[int, int]]]:
     """Return the source that the leaves read and the blocks that they read of it."""
-    from streampca.engine.fit import Parameters, plan_fit
+    from streampca.solvers.fit import Parameters, plan_fit
     from streampca.sources import open_source
 
     source = open_source(path)

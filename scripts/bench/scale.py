@@ -33,7 +33,7 @@ import psutil
 from _bench import machine, peak_mib
 from free_source import FreeSource
 
-from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
+from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
 
 _BLOCKS_OF_A_LEAF = 4  # of `FreeSource`
 _ROWS_OF_A_STATE = 256
@@ -74,8 +74,8 @@ class Memory:
 def read_once(source: FreeSource, client: Any) -> tuple[Any, float]:
     """Plan a fit, and read as it does; an accumulator that keeps a few rows costs nothing either."""
     from streampca.accumulators.rows import Rows
-    from streampca.engine.execute import accumulate
-    from streampca.engine.fit import Parameters, plan_fit
+    from streampca.execution.execute import accumulate
+    from streampca.solvers.fit import Parameters, plan_fit
 
     began = time.perf_counter()
     plan = plan_fit(source, Parameters(2, solver="covariance"), client=client)
@@ -130,8 +130,8 @@ def run_waiting(threads: int, rounds: int) -> dict[str, Any]:
 def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, Any]:
     """Fold leaves of a few rows, with states that are large, on two workers."""
     from streampca.accumulators import Covariance
-    from streampca.engine.execute import accumulate
-    from streampca.engine.fit import Parameters, plan_fit
+    from streampca.execution.execute import accumulate
+    from streampca.solvers.fit import Parameters, plan_fit
 
     source = FreeSource(n_leaves, n_features, band=_ROWS_OF_A_STATE)
     with cluster(2, 1) as client:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.seeding import generator
+from streampca.random import generator
 
 FloatArray = NDArray[np.float64]
 

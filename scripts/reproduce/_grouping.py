@@ -12,7 +12,7 @@ from _recovery import both_recoveries
 from _report import Report, brief
 
 import streampca as sp
-from streampca.seeding import generator
+from streampca.random import generator
 from streampca.transforms import GaussianProjection, Grouping
 
 FILTERS = ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")

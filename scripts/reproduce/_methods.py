@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.accumulators import Adaptive
-from streampca.seeding import generator
+from streampca.random import generator
 from streampca.transforms import CountSketch, GaussianProjection, SparseSign, Transform
 
 FloatArray = NDArray[np.float64]

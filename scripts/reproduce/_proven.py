@@ -12,7 +12,7 @@ from _report import Report, brief, note
 from numpy.typing import NDArray
 
 from streampca import PCA
-from streampca.seeding import generator
+from streampca.random import generator
 
 FloatArray = NDArray[np.float64]
 

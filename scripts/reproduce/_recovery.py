@@ -29,7 +29,7 @@ from _report import Report, brief, drawing, note
 from numpy.typing import NDArray
 
 from streampca.accumulators import Sketch
-from streampca.nystrom import converted, nystrom
+from streampca.linalg.nystrom import converted, nystrom
 from streampca.transforms import CountSketch, GaussianProjection
 
 K = 10

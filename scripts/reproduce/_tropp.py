@@ -10,7 +10,7 @@ from _data import with_singular_values
 from _methods import CONVERSION, NYSTROM, NYSTROM_2, PILOT, FloatArray, incremental
 from _report import Report, brief, drawing, note
 
-from streampca.seeding import generator
+from streampca.random import generator
 
 RANK = 10
 WAYS = (CONVERSION, NYSTROM, PILOT, NYSTROM_2)

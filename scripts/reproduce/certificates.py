@@ -33,9 +33,9 @@ from _proven import proven
 from _report import Part, Report, main, note
 from numpy.typing import NDArray
 
-from streampca.engine.fit import Parameters, fit, plan_fit
 from streampca.models.pca import PCAModel
-from streampca.seeding import generator
+from streampca.random import generator
+from streampca.solvers.fit import Parameters, fit, plan_fit
 from streampca.sources import open_source
 
 FloatArray = NDArray[np.float64]

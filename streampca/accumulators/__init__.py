@@ -21,8 +21,8 @@ from streampca.accumulators.rpcholesky import RPCholeskyLandmarks, RPCholeskySta
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.sparse import SparseCovariance
-from streampca.accumulators.tiles import TileGrid
 from streampca.accumulators.triangle import Triangle, TriangleState
+from streampca.linalg.tiles import TileGrid
 
 __all__ = [
     "Accumulator",

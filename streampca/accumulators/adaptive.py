@@ -20,12 +20,13 @@ from streampca.accumulators.centring import (
 )
 from streampca.accumulators.covariance import weights_within_float32
 from streampca.accumulators.stacked import Stack, tile_bytes, tiles
-from streampca.accumulators.tiles import spread
 from streampca.accumulators.truncation import n_images, truncate, truncation_bytes
 from streampca.block import Block, as_block
 from streampca.errors import MergeError, NotFiniteError, ParameterError
-from streampca.seeding import generator
-from streampca.workspace import borrow
+from streampca.linalg.tiles import spread
+from streampca.random import generator
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 _SLAB_ROWS = 256
 _BAND = 2048  # features that are centred at once
@@ -33,6 +34,7 @@ _BAND = 2048  # features that are centred at once
 _SAFE_SIZES = (1e-10, 1e10)
 
 
+@storable
 @dataclass(frozen=True)
 class AdaptiveState:
     """What has been seen of the rows: those behind the basis, and those that wait for their batch to fill."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streampca.errors import NotFiniteError
-from streampca.underflow import mark_underflow
+from streampca.linalg.underflow import mark_underflow
 
 FloatArray = NDArray[np.float64]
 

@@ -19,11 +19,12 @@ from streampca.accumulators.centring import (
     weigh,
     work_dtype,
 )
-from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
-from streampca.solve import Reduced
-from streampca.workspace import borrow
+from streampca.linalg.eigen import Reduced
+from streampca.linalg.tiles import TileGrid, spread
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 _PANEL_BYTES = 16 * 2**20
 _PANEL_ROWS = (1024, 8192)
@@ -35,6 +36,7 @@ _SLAB_ROWS = 256  # that stay in the cache
 _WIDE_ROWS = 128  # rows that are widened at a time for that
 
 
+@storable
 @dataclass(frozen=True)
 class CovarianceState:
     """What has been seen of the rows so far."""

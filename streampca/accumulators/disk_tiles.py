@@ -15,10 +15,10 @@ from typing import TypeVar
 import numpy as np
 
 from streampca.accumulators.covariance import Covariance, CovarianceState
-from streampca.accumulators.tiles import FloatArray, TileGrid
 from streampca.errors import NoSpaceError, OutputError, PlanError
-from streampca.solve import Reduced
-from streampca.workspace import borrow, release
+from streampca.linalg.eigen import Reduced
+from streampca.linalg.tiles import FloatArray, TileGrid
+from streampca.system.workspace import borrow, release
 
 _AHEAD = 2  # tiles for each thread whose products may wait to be added up
 _CONFIGURATION = [one.name for one in fields(Covariance)]

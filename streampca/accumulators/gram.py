@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, work_dtype
 from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.missing import centre_observed, refuse_infinite
-from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
-from streampca.underflow import refuse_underflow
-from streampca.workspace import borrow
+from streampca.linalg.tiles import TileGrid, spread
+from streampca.linalg.underflow import refuse_underflow
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
 _PANEL_FEATURES = (256, 8192)
 
 
+@storable
 @dataclass(frozen=True)
 class GramState:
     """What has been seen of the features so far."""

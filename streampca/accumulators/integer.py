@@ -12,16 +12,18 @@ from numpy.typing import DTypeLike, NDArray
 
 from streampca.accumulators.centring import FloatArray, centre
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
-from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import MergeError, ParameterError
-from streampca.solve import Reduced
-from streampca.workspace import borrow
+from streampca.linalg.eigen import Reduced
+from streampca.linalg.tiles import TileGrid, spread
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 _EXACT = 2.0**24  # sums of whole numbers are exact in float32 as long as no partial sum can pass this
 _SURE_ROWS = 256  # of at most 255² each
 
 
+@storable
 @dataclass(frozen=True)
 class IntegerState:
     """What has been seen of the rows so far: whole numbers in float64, exact up to 2**53 and so for 5e11 rows."""

@@ -13,7 +13,8 @@ from streampca.accumulators.centring import FloatArray, refuse_not_finite, step_
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
-from streampca.workspace import borrow
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 _SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that stay in the cache between their product and their sum
 
@@ -34,6 +35,7 @@ class Diagonal(Protocol):
         ...
 
 
+@storable
 @dataclass(frozen=True)
 class KernelFeaturesState:
     """What has been seen of the rows so far."""

@@ -16,8 +16,10 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.kernels.base import FloatArray, Kernel, Prepared, dense, panels
-from streampca.seeding import hashes
+from streampca.kernels.base import Kernel, Prepared
+from streampca.kernels.rows import FloatArray, dense, panels
+from streampca.random import hashes
+from streampca.storage.state_file import storable
 
 _PANEL_ROWS = 1 << 15
 _LARGEST_BELOW_1 = 1 - 2.0**-53
@@ -39,6 +41,7 @@ class Landmarks:
     """Sum of the weights of these rows."""
 
 
+@storable
 @dataclass(frozen=True)
 class LandmarksState:
     """The rows with the smallest keys that have been seen so far, in no order."""

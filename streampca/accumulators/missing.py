@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import Centred, FloatArray
 from streampca.accumulators.covariance import Covariance, CovarianceState
-from streampca.accumulators.tiles import TileGrid
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
-from streampca.solve import Reduced
-from streampca.underflow import mark_underflow
+from streampca.linalg.eigen import Reduced
+from streampca.linalg.tiles import TileGrid
+from streampca.linalg.underflow import mark_underflow
+from streampca.storage.state_file import storable
 
 _SLAB_ROWS = 256
 
@@ -71,6 +72,7 @@ def left_out(missing: str, block: Block, scores: NDArray[Any]) -> bool:
     return missing == "drop_rows" and bool(np.isfinite(scores[~incomplete(block.values)]).all())
 
 
+@storable
 @dataclass(frozen=True)
 class CompleteRowsState:
     """What has been seen of the rows so far."""

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.block import Block, as_block
-from streampca.workspace import borrow
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 
+@storable
 @dataclass(frozen=True)
 class MomentsState:
     """What has been seen of the rows so far."""

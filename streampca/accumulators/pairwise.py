@@ -26,16 +26,18 @@ from streampca.accumulators.covariance import (
     within_float32,
 )
 from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite
-from streampca.accumulators.tiles import TileGrid, spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
-from streampca.solve import Reduced
-from streampca.underflow import refuse_underflow
-from streampca.workspace import borrow
+from streampca.linalg.eigen import Reduced
+from streampca.linalg.tiles import TileGrid, spread
+from streampca.linalg.underflow import refuse_underflow
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
+@storable
 @dataclass(frozen=True)
 class PairwiseState:
     """What has been seen of the rows so far; z = x − origin where x was observed and 0 where not, m = 1 and 0."""

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import NotFiniteError
-from streampca.kernels.base import FloatArray, Kernel
-from streampca.workspace import borrow
+from streampca.kernels.base import Kernel
+from streampca.kernels.rows import FloatArray
+from streampca.system.workspace import borrow
 
 _FLOOR = 1e-12
 """Share of κ(x, x) below which what is left of it is rounding: x lies in the span of the pivots."""

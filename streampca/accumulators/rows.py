@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.block import Block, as_block
+from streampca.storage.state_file import storable
 
 
+@storable
 @dataclass(frozen=True)
 class RowsState:
     """The chosen rows that have been seen so far."""

@@ -13,13 +13,16 @@ from streampca.accumulators.landmarks import Landmarks, refuse
 from streampca.accumulators.pivots import random_pivots
 from streampca.block import Block, as_block
 from streampca.errors import ParameterError
-from streampca.kernels.base import FloatArray, Kernel, dense
-from streampca.seeding import generator
+from streampca.kernels.base import Kernel
+from streampca.kernels.rows import FloatArray, dense
+from streampca.random import generator
+from streampca.storage.state_file import storable
 
 _GROUP = 4  # rows of a group for each landmark: larger groups cost less per row, and more memory
 _MOST_LEVELS = 32
 
 
+@storable
 @dataclass(frozen=True)
 class RowGroup:
     """Rows of one group that have been seen, each at its place."""
@@ -34,6 +37,7 @@ class RowGroup:
     """The rows of positive weight, ``(group_size, n_features)``; undefined elsewhere."""
 
 
+@storable
 @dataclass(frozen=True)
 class Reduced:
     """Points that stand for all rows of 2^level consecutive groups."""
@@ -50,6 +54,7 @@ class Reduced:
     """The points, ``(n_points, n_features)``."""
 
 
+@storable
 @dataclass(frozen=True)
 class RPCholeskyState:
     """What has been seen of the rows so far."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray
-from streampca.accumulators.tiles import spread
-from streampca.workspace import borrow
+from streampca.linalg.tiles import spread
+from streampca.system.workspace import borrow
 
 _PANEL_BYTES = 64 * 2**20
 _PANEL_ROWS = (256, 8192)

@@ -33,16 +33,18 @@ from streampca.accumulators.shifting import (
 )
 from streampca.accumulators.sketched import Sketched, project, weighted
 from streampca.accumulators.sparse import refuse_stored, shift_full_columns
-from streampca.accumulators.tiles import spread
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
-from streampca.underflow import mark_underflow, refuse_underflow, underflows
-from streampca.workspace import borrow
+from streampca.linalg.tiles import spread
+from streampca.linalg.underflow import mark_underflow, refuse_underflow, underflows
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 _SLAB_FEATURES = 2048  # of the products that are added at a time, so that they stay in the cache
 _PARTS, _PART_ROWS = 4, 256  # in which the rows of a panel are projected, whatever the number of threads
 
 
+@storable
 @dataclass(frozen=True)
 class SketchState:
     """What has been seen of the rows so far; sums over rows x of weight w."""

@@ -11,10 +11,10 @@ from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.accumulators.centring import FloatArray, refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
-from streampca.accumulators.tiles import spread
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
-from streampca.workspace import borrow
+from streampca.linalg.tiles import spread
+from streampca.system.workspace import borrow
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.tiles import spread
-from streampca.workspace import borrow
+from streampca.linalg.tiles import spread
+from streampca.system.workspace import borrow
 
 FloatArray = NDArray[np.float64]
 

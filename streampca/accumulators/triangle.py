@@ -13,11 +13,13 @@ from streampca.accumulators.centring import FloatArray, centre, refuse_not_finit
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
-from streampca.householder import annihilate
-from streampca.underflow import refuse_underflow
-from streampca.workspace import borrow
+from streampca.linalg.householder import annihilate
+from streampca.linalg.underflow import refuse_underflow
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
 
 
+@storable
 @dataclass(frozen=True)
 class TriangleState:
     """What has been seen of the rows so far."""

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.stacked import Stack, combine, of_images
 from streampca.errors import StreamPCAError
-from streampca.solve import eigh_driver
-from streampca.workspace import borrow
+from streampca.linalg.eigen import eigh_driver
+from streampca.system.workspace import borrow
 
 FloatArray = NDArray[np.float64]
 

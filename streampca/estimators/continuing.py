@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
-from streampca.engine.kept import Kept, continued, gather, merged, solve, taken_out
-from streampca.engine.kinds import as_weights
-from streampca.engine.parameters import Parameters
 from streampca.errors import MergeError, ParameterError
+from streampca.linalg.selection import as_selection
 from streampca.models.pca import PCAModel
-from streampca.selection import as_selection
+from streampca.models.state import Kept
+from streampca.parameters import Parameters
+from streampca.planning.kinds import as_weights
+from streampca.solvers.state import continued, gather, solve, taken_out
 from streampca.sources import Source, open_source
 
 if TYPE_CHECKING:
-    from streampca.estimators.pca import PCA
+    pass
 
 _SOLVED = frozenset(
     (
@@ -165,64 +164,6 @@ def names_of(estimator: Any) -> list[str] | None:
     """Return the feature names that `estimator` knows."""
     names = estimator.__dict__.get("feature_names_in_")
     return None if names is None else [str(name) for name in names]
-
-
-def merge(models: Sequence[PCA]) -> PCA:
-    """Return the model of all rows behind `models`, fitted on disjoint rows with the same parameters.
-
-    Equal to one fit of all rows up to rounding. The order counts only with a forgetting factor, where it is that of
-    time. Cost: one addition of d² numbers for each model; the eigenproblem waits for the first use of the result.
-
-    Raises
-    ------
-    MergeError
-        If a parameter that enters the state or the model differs, with its name and both values; if a model has no
-        state (save it with ``state=True``); or if the same model is given twice.
-    """
-    models = list(models)
-    if not models or not all(isinstance(model, Continuing) for model in models):
-        found = ", ".join(type(model).__name__ for model in models) or "nothing"
-        raise ParameterError(f"merge takes a sequence of fitted PCA estimators: found {found}")
-    parts: list[Kept] = []
-    for i, model in enumerate(models):
-        if any(model is other for other in models[:i]):
-            raise MergeError(f"model {i} is given twice: merge takes models of disjoint rows")
-        kept = model.__dict__.get("_kept")
-        if kept is None:
-            raise MergeError(f"model {i}: " + (_NO_STATE if "_model" in model.__dict__ else "it has not been fitted"))
-        if names_of(model) != names_of(models[0]):
-            raise MergeError(
-                f"feature names are {_some(names_of(models[0]))} in the first and {_some(names_of(model))} in model {i}: "
-                "expected the same features in the same order"
-            )
-        parts.append(kept)
-    total = type(models[0])(**models[0].get_params(deep=False))
-    total._hold(merged(parts))
-    if names_of(models[0]) is not None:
-        total.feature_names_in_ = models[0].feature_names_in_
-    total.bytes_read_ = sum(model.__dict__.get("bytes_read_", 0) for model in models)
-    return total
-
-
-def merge_saved(paths: Sequence[Path]) -> PCA:
-    """Return the merged model of the models or runs at `paths`; two of their states are in memory at a time."""
-    from streampca.estimators.loading import load
-
-    places = [path.resolve() for path in paths]
-    twice = [str(path) for path, place in zip(paths, places, strict=True) if places.count(place) > 1]
-    if twice:
-        raise MergeError(f"{twice[0]} is given twice: expected models of disjoint rows")
-    total = _merged_from(paths[0], [load(paths[0])])
-    for path in paths[1:]:
-        total = _merged_from(path, [total, load(path)])
-    return total
-
-
-def _merged_from(path: Path, models: Sequence[PCA]) -> PCA:
-    try:
-        return merge(models)
-    except MergeError as error:
-        raise MergeError(f"{path}: {error}") from error
 
 
 def _some(names: list[str] | None) -> str:

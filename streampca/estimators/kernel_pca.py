@@ -11,21 +11,22 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine.clients import active_client
-from streampca.engine.kernel.fit import fit_kernel, plan_kernel
-from streampca.engine.kernel.parameters import METHODS, SAMPLINGS, KernelFit, KernelParameters, given_landmarks
-from streampca.engine.output import Aside, require_apart
-from streampca.engine.plan import Plan
-from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ParameterError
 from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.persistence import record_of_fitted
+from streampca.execution.distributed.active_client import active_client
 from streampca.models.kernel import KernelModel
-from streampca.models.kernel_store import save_kernel_model
+from streampca.models.persistence.kernel import save_kernel_model
+from streampca.planning.plan import Plan
+from streampca.planning.scores import plan_scores
+from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
+from streampca.solvers.kernel.parameters import METHODS, SAMPLINGS, KernelParameters, given_landmarks
+from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import Source, open_source
+from streampca.storage.directories import Aside, require_apart
 
 if TYPE_CHECKING:
-    from streampca.engine.execute import ProgressCallback
+    from streampca.execution.task import ProgressCallback
 
 FloatArray = NDArray[np.float64]
 
@@ -180,7 +181,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if self.checkpoint is None:
             result = fit_kernel(source, parameters, progress=self.progress)
         else:
-            from streampca.resuming import fit_with_checkpoint
+            from streampca.execution.checkpoint.resume import fit_with_checkpoint
 
             result = fit_with_checkpoint(
                 Path(self.checkpoint),
@@ -208,7 +209,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def transform(self, X: Any) -> Any:
         """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
-        from streampca.estimators.pca import _is_dask, _lazy_rows, _map_rows
+        from streampca.estimators.inputs import _is_dask, _lazy_rows, _map_rows
 
         check_is_fitted(self)
         if _is_array_like(X):
@@ -229,7 +230,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         float64 else. `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set;
         `NoSpaceError`, before anything is read, if there is less room than the scores take.
         """
-        from streampca.engine.write import write_scores
+        from streampca.execution.write import write_scores
 
         check_is_fitted(self)
         source = self._open_fitted(X)
@@ -244,7 +245,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
         `ParameterError` unless the model was fitted with ``fit_inverse_transform=True``.
         """
-        from streampca.estimators.pca import _is_dask, _map_rows
+        from streampca.estimators.inputs import _is_dask, _map_rows
 
         check_is_fitted(self)
         if _is_dask(X):
@@ -408,6 +409,6 @@ def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 def _is_array_like(X: Any) -> bool:
-    from streampca.estimators.pca import _is_array_like as is_array_like
+    from streampca.estimators.inputs import _is_array_like as is_array_like
 
     return is_array_like(X)

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.engine.kept import AGREE, Kept
-from streampca.engine.kernel.parameters import SAMPLINGS
-from streampca.engine.kernel.plan import KernelPlan
-from streampca.engine.output import RECORD, read_record
-from streampca.engine.plan import Plan
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.estimators.persistence import parameters_from, plan_from
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
-from streampca.models.kernel_store import is_kernel_model, load_saved_kernel
 from streampca.models.pca import PCAModel
-from streampca.models.reading import format_of
-from streampca.models.state_store import load_state
-from streampca.models.store import FORMAT, load_saved
+from streampca.models.persistence.kernel import is_kernel_model, load_saved_kernel
+from streampca.models.persistence.pca import FORMAT, load_saved
+from streampca.models.persistence.reading import format_of
+from streampca.models.persistence.state import load_state
+from streampca.models.state import AGREE, Kept
+from streampca.planning.plan import Plan
+from streampca.solvers.kernel.parameters import SAMPLINGS
+from streampca.solvers.kernel.plan import KernelPlan
+from streampca.storage.directories import RECORD, read_record
 
 
 def load(path: str | Path) -> PCA | KernelPCA:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,26 +12,27 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine.clients import active_client, share_credentials
-from streampca.engine.fit import Fit, Parameters, fit, plan_fit
-from streampca.engine.kept import kept_of
-from streampca.engine.kinds import as_weights
-from streampca.engine.output import Aside, require_apart
-from streampca.engine.plan import Plan
-from streampca.engine.plan_scores import plan_scores
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.continuing import Continuing, with_names
+from streampca.estimators.inputs import _is_array_like, _is_dask, _lazy_rows, _map_rows, _require_choice
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
+from streampca.execution.distributed.active_client import active_client
 from streampca.models.pca import PCAModel
-from streampca.models.state_store import write_state
-from streampca.models.store import save_model
+from streampca.models.persistence.pca import save_model
+from streampca.models.persistence.state import write_state
 from streampca.models.stored_components import StoredComponents
+from streampca.planning.kinds import as_weights
+from streampca.planning.plan import Plan
+from streampca.planning.scores import plan_scores
+from streampca.solvers.fit import Fit, Parameters, fit, plan_fit
+from streampca.solvers.state import kept_of
 from streampca.sources import Source, open_source
+from streampca.storage.directories import Aside, require_apart
 
 if TYPE_CHECKING:
-    from streampca.engine.execute import ProgressCallback
+    from streampca.execution.task import ProgressCallback
 
 FloatArray = NDArray[np.float64]
 
@@ -227,7 +227,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         if self.checkpoint is None:
             result = fit(source, parameters, progress=self.progress)
         else:
-            from streampca.resuming import fit_with_checkpoint
+            from streampca.execution.checkpoint.resume import fit_with_checkpoint
 
             result = fit_with_checkpoint(
                 Path(self.checkpoint),
@@ -274,7 +274,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set; `NoSpaceError`,
         before anything is read, if there is less room than the scores take.
         """
-        from streampca.engine.write import write_scores
+        from streampca.execution.write import write_scores
 
         check_is_fitted(self)
         source = self._open_fitted(X)
@@ -445,33 +445,3 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.numerical_rank_ = model.numerical_rank
         self.constant_features_ = model.constant_features
         self.error_ = model.certificate
-
-
-def _is_array_like(X: Any) -> bool:
-    """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
-    if isinstance(X, np.memmap | str | Path | Source):
-        return False
-    module = type(X).__module__
-    return not module.startswith(("zarr.", "dask.", "xarray.", "anndata."))
-
-
-def _map_rows(function: Callable[..., NDArray[Any]], lazy: Any, n_columns: int, dtype: np.dtype[Any]) -> Any:
-    """Return the lazy array of `function` applied to every block of rows, `n_columns` wide."""
-    meta = np.empty((0, 0), dtype=dtype)
-    return lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
-
-
-def _is_dask(X: Any) -> bool:
-    return type(X).__module__.startswith("dask.array")
-
-
-def _lazy_rows(source: Source) -> Any:
-    """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
-    share_credentials(source)
-    rows = max(1, 2**25 // source.row_bytes)
-    return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
-
-
-def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ParameterError(f"{name}={value!r}: expected one of {', '.join(choices)}")

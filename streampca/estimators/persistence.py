@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca import __version__
-from streampca.engine.plan import Plan
 from streampca.errors import ModelError, StreamPCAError
 from streampca.kernels import Kernel, kernel_from_dict
+from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import FitRecord
-from streampca.models.reading import in_short
-from streampca.selection import Threshold
+from streampca.models.persistence.reading import in_short
+from streampca.planning.plan import Plan
+from streampca.version import __version__
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 

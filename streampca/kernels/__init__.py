@@ -1,13 +1,12 @@
 """Kernel functions as small frozen objects that are evaluated on two blocks of rows at the speed of a matrix product."""
 
-from streampca.kernels.base import Kernel, Needs, Prepared
+from streampca.kernels.base import Kernel, Needs, Prepared, Scaled, Sum
 from streampca.kernels.checks import check_kernel
 from streampca.kernels.choosing import kernel_from_dict, kernel_of
 from streampca.kernels.custom import Custom
 from streampca.kernels.laplacian import Laplacian
 from streampca.kernels.products import Cosine, Linear, Polynomial, Sigmoid
 from streampca.kernels.rbf import RBF
-from streampca.kernels.sums import Scaled, Sum
 
 __all__ = [
     "RBF",

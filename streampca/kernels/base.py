@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
-from streampca.workspace import borrow
+from streampca.kernels.rows import FloatArray, as_table, dense, panel_rows, panels, value_dtype
+from streampca.system.workspace import borrow
 
-FloatArray = NDArray[np.float64]
-
-_PANEL_BYTES = 1 << 20  # kernel values that stay in the cache between the product and the function
-_PANEL_ROWS = 64, 1024  # below, products lose speed; above, the scratch copy of the rows leaves the cache
 _CASTING_BYTES = 4 * 8192 * 8  # numpy's buffers of an operation on two types
 
 
@@ -132,15 +128,8 @@ class Kernel(ABC):
         """Return the kernel as plain data; `kernel_from_dict` makes it again."""
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}  # type: ignore[arg-type]
 
-    @staticmethod
-    def from_dict(document: dict[str, Any]) -> Kernel:
-        """Return the kernel that `to_dict` made `document` of; `ParameterError` if there is none."""
-        from streampca.kernels.choosing import kernel_from_dict
-
-        return kernel_from_dict(document)
-
     def __add__(self, other: Any) -> Kernel:
-        from streampca.kernels.sums import Sum
+        pass
 
         if isinstance(other, int | float) and other == 0:  # where sum() starts
             return self
@@ -149,7 +138,7 @@ class Kernel(ABC):
     __radd__ = __add__
 
     def __mul__(self, factor: Any) -> Kernel:
-        from streampca.kernels.sums import Scaled
+        pass
 
         return Scaled(self, float(factor)) if isinstance(factor, Real) else NotImplemented
 
@@ -201,58 +190,6 @@ class Prepared(ABC):
         """Write the kernel values of the few `rows` of a panel to `out`."""
 
 
-def panel_rows(n_values: int, dtype: np.dtype[Any]) -> int:
-    """Return how many rows of `n_values` values of `dtype` are taken at a time."""
-    low, high = _PANEL_ROWS
-    return min(high, max(low, _PANEL_BYTES // max(1, n_values * dtype.itemsize)))
-
-
-def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterator[slice]:
-    """Yield slices of `n_rows` rows of which each has `n_values` values of `dtype`."""
-    step = panel_rows(n_values, np.dtype(dtype))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
-
-
-def as_table(X: Any) -> Any:
-    """Return `X` as an array, or in csr form if it is sparse; `ParameterError` unless it is a table of real numbers."""
-    stored = issparse(X)
-    table: Any = X
-    table = csr_array(table) if stored else np.asarray(table)
-    if table.ndim != 2:
-        raise ParameterError(f"rows of shape {table.shape}: expected (n_rows, n_features)")
-    if table.dtype.kind not in "fiub":
-        raise ParameterError(f"rows of {table.dtype}: expected real numbers")
-    return table
-
-
-def dense(rows: Any) -> NDArray[Any]:
-    """Return sparse `rows` as an array, an array as it is."""
-    return rows if isinstance(rows, np.ndarray) else np.asarray(rows.toarray())
-
-
-def value_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of kernel values of rows of `dtypes`: float32 if all are floats of at most 4 bytes, else float64."""
-    narrow = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes)
-    return np.dtype(np.float32 if narrow else np.float64)
-
-
-def copied(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `rows` as a C-ordered array of `dtype`, in scratch memory unless they are one."""
-    if rows.dtype == dtype and rows.flags.c_contiguous:
-        return rows
-    out = borrow("kernel rows", rows.shape, dtype)
-    np.copyto(out, rows, casting="unsafe")
-    return out
-
-
-def squared_norms(rows: NDArray[Any]) -> FloatArray:
-    """Return ‖x‖² of a few `rows` in float64, shape ``(n_rows,)``, each row summed alike wherever it stands."""
-    wide = copied(rows, np.dtype(np.float64))
-    norms: FloatArray = np.einsum("ij,ij->i", wide, wide)
-    return norms
-
-
 def settle(kernel: Kernel, **domains: Callable[[float], bool]) -> None:
     """Turn the named fields of `kernel` into plain finite numbers; `ParameterError` unless they are in their domains."""
     for name, allowed in domains.items():
@@ -274,3 +211,135 @@ def not_negative(value: float) -> bool:
 def any_number(value: float) -> bool:
     """Return True: every number is allowed."""
     return True
+
+
+@dataclass(frozen=True)
+class Scaled(Kernel):
+    """A kernel multiplied by a number that is not negative."""
+
+    name: ClassVar[str] = "scaled"
+
+    kernel: Kernel
+    """The kernel."""
+    factor: float
+    """The number."""
+
+    def __post_init__(self) -> None:
+        settle(self, factor=not_negative)
+
+    @property
+    def constant_diagonal(self) -> bool:
+        """Whether κ(x, x) is the same for every x."""
+        return bool(self.kernel.constant_diagonal)
+
+    @property
+    def definite(self) -> bool | None:
+        """Whether every matrix of the kernel is positive semi-definite; None if that is not known."""
+        return self.kernel.definite
+
+    def bound(self, n_features: int) -> Kernel:
+        """Return the kernel with gamma=None settled."""
+        return Scaled(self.kernel.bound(n_features), self.factor)
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take."""
+        needs = self.kernel.needs(n_features)
+        return Needs(needs.columns, needs.values, needs.flops + 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kernel as plain data."""
+        return {"name": self.name, "factor": self.factor, "kernel": self.kernel.to_dict()}
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        return PreparedSum(
+            self, len(landmarks), landmarks.shape[1], dtype, (self.kernel._prepare(landmarks, dtype),), (self.factor,)
+        )
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        return self.kernel._diagonal(rows) * self.factor
+
+
+@dataclass(frozen=True)
+class Sum(Kernel):
+    """A sum of kernels; sums among the terms are taken apart."""
+
+    name: ClassVar[str] = "sum"
+
+    terms: tuple[Kernel, ...]
+    """The kernels, at least one; none of them a sum."""
+
+    def __post_init__(self) -> None:
+        terms = tuple(self.terms)
+        if not terms or not all(isinstance(term, Kernel) for term in terms):
+            raise ParameterError(f"a sum of {terms!r}: expected at least one kernel, and kernels only")
+        object.__setattr__(self, "terms", tuple(part for term in terms for part in _parts(term, 1.0)))
+
+    @property
+    def constant_diagonal(self) -> bool:
+        """Whether κ(x, x) is the same for every x."""
+        return all(term.constant_diagonal for term in self.terms)
+
+    @property
+    def definite(self) -> bool | None:
+        """True if all terms are positive semi-definite, False if all are known not to be, else None: it depends on the weights."""
+        found = {term.definite for term in self.terms}
+        return found.pop() if len(found) == 1 else None
+
+    def bound(self, n_features: int) -> Kernel:
+        """Return the kernel with gamma=None settled in every term."""
+        return Sum(tuple(term.bound(n_features) for term in self.terms))
+
+    def needs(self, n_features: int) -> Needs:
+        """Return what kernel values of rows of `n_features` numbers take."""
+        needs = [term.needs(n_features) for term in self.terms]
+        return Needs(
+            sum(own.columns for own in needs),
+            1 + sum(own.values for own in needs),
+            sum(own.flops for own in needs) + len(needs),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kernel as plain data."""
+        return {"name": self.name, "terms": [term.to_dict() for term in self.terms]}
+
+    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+        parts = [(term.kernel, term.factor) if isinstance(term, Scaled) else (term, 1.0) for term in self.terms]
+        inner = tuple(kernel._prepare(landmarks, dtype) for kernel, _ in parts)
+        n_landmarks, n_features = landmarks.shape
+        return PreparedSum(self, n_landmarks, n_features, dtype, inner, tuple(factor for _, factor in parts))
+
+    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+        total = np.zeros(len(rows))
+        for term in self.terms:
+            total += term._diagonal(rows)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedSum(Prepared):
+    """Prepared kernels and their factors."""
+
+    parts: tuple[Prepared, ...]
+    """The terms."""
+    factors: tuple[float, ...]
+    """Their factors."""
+
+    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the kernel values of the few `rows` of a panel to `out`: the first term there, the others beside it."""
+        for part, factor in zip(self.parts, self.factors, strict=True):
+            first = part is self.parts[0]
+            values = out if first else borrow("kernel term", out.shape, out.dtype)
+            part.fill(rows, values)
+            if factor != 1:
+                values *= factor
+            if not first:
+                out += values
+
+
+def _parts(term: Kernel, factor: float) -> tuple[Kernel, ...]:
+    """Return the terms, multiplied by `factor`, of a kernel that may be a sum or a multiple of one."""
+    if isinstance(term, Sum):
+        return tuple(part for inner in term.terms for part in _parts(inner, factor))
+    if isinstance(term, Scaled):
+        return _parts(term.kernel, factor * term.factor)
+    return (term if factor == 1 else Scaled(term, factor),)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.kernels.base import Kernel, as_table, dense
+from streampca.kernels.base import Kernel
+from streampca.kernels.rows import as_table, dense
 
 
 def check_kernel(kernel: Kernel, rows: Any) -> dict[str, Any]:

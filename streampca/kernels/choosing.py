@@ -7,12 +7,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from streampca.errors import ParameterError
-from streampca.kernels.base import Kernel
+from streampca.kernels.base import Kernel, Scaled, Sum
 from streampca.kernels.custom import Custom
 from streampca.kernels.laplacian import Laplacian
 from streampca.kernels.products import Cosine, Linear, Polynomial, Sigmoid
 from streampca.kernels.rbf import RBF
-from streampca.kernels.sums import Scaled, Sum
 
 _KERNELS: dict[str, type[Kernel]] = {
     "linear": Linear,

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
-from streampca.kernels.base import FloatArray, Kernel, Needs, Prepared
+from streampca.kernels.base import Kernel, Needs, Prepared
+from streampca.kernels.rows import FloatArray
 
 _DIAGONAL_ROWS = 16
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.kernels.base import FloatArray, Kernel, Needs, Prepared, not_negative, settle
-from streampca.workspace import borrow
+from streampca.kernels.base import Kernel, Needs, Prepared, not_negative, settle
+from streampca.kernels.rows import FloatArray
+from streampca.system.workspace import borrow
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.kernels.base import (
-    FloatArray,
-    Kernel,
-    Needs,
-    Prepared,
-    any_number,
-    copied,
-    not_negative,
-    settle,
-    squared_norms,
-)
-from streampca.workspace import borrow
+from streampca.kernels.base import Kernel, Needs, Prepared, any_number, not_negative, settle
+from streampca.kernels.rows import FloatArray, copied, squared_norms
+from streampca.system.workspace import borrow
 
 
 class ProductKernel(Kernel):

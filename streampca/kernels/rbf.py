@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
-from streampca.kernels.base import FloatArray, Needs, Prepared, not_negative, settle
+from streampca.kernels.base import Needs, Prepared, not_negative, settle
 from streampca.kernels.products import PreparedProduct, ProductKernel
-from streampca.workspace import borrow
+from streampca.kernels.rows import FloatArray
+from streampca.system.workspace import borrow
 
 _WIDE_SPREAD = 16.0
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.certificate import ROUNDING, Certified, certified
+from streampca.linalg.certificate import ROUNDING, Certified, certified
+from streampca.linalg.eigen import Spectrum, relative_precision, signed
+from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
+from streampca.linalg.selection import Count, as_selection
+from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
-from streampca.models.pca import PCAModel, relative_precision
-from streampca.nystrom import LowRank, Precision, converted, nystrom
-from streampca.seeding import generator
-from streampca.selection import Count, as_selection
-from streampca.solve import Spectrum, signed
-from streampca.tall import gram, needs_scaling, orthonormal, peaks
+from streampca.models.pca import PCAModel
+from streampca.random import generator
 
 if TYPE_CHECKING:
     from streampca.accumulators import Sketched, SketchState
-    from streampca.engine.parameters import Parameters
+    from streampca.parameters import Parameters
 
 FloatArray = NDArray[np.float64]
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.models.conditional import add_lost, fill_in_from, n_packed
+from streampca.models.scoring import ScoringModel
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents
-
-if TYPE_CHECKING:
-    from streampca.models.pca import PCAModel
 
 FloatArray = NDArray[np.float64]
 
 
-def transform(model: PCAModel, stored: StoredComponents, rows: Any, out: NDArray[Any]) -> NDArray[Any]:
+def transform(model: ScoringModel, stored: StoredComponents, rows: Any, out: NDArray[Any]) -> NDArray[Any]:
     """Write the scores of `rows`, dense or sparse, ``(n_rows, n_features)``, to `out`, ``(n_rows, k)``, and return it.
 
     As `PCAModel.transform`, with sums over slabs in float64. Every call reads all components once.
@@ -38,13 +36,13 @@ def transform(model: PCAModel, stored: StoredComponents, rows: Any, out: NDArray
 
 
 def add_scores(
-    model: PCAModel, features: slice, slab: FloatArray, rows: Any, dtype: np.dtype[Any], scores: FloatArray
+    model: ScoringModel, features: slice, slab: FloatArray, rows: Any, dtype: np.dtype[Any], scores: FloatArray
 ) -> None:
     """Add to `scores`, ``(n_rows, k)``, what some features give to them, without whitening and conditional means.
 
     Parameters
     ----------
-    model : PCAModel
+    model : ScoringModel
         Its mean, weights and what stands for missing values.
     features : slice
         Which features.
@@ -78,7 +76,7 @@ def add_scores(
         scores[own] += centred @ axes
 
 
-def inverse_transform(model: PCAModel, stored: StoredComponents, scores: NDArray[Any]) -> NDArray[Any]:
+def inverse_transform(model: ScoringModel, stored: StoredComponents, scores: NDArray[Any]) -> NDArray[Any]:
     """Return the rows, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``, in their data type."""
     dtype = scores.dtype
     rows = np.empty((len(scores), stored.shape[1]), dtype=dtype)

@@ -14,13 +14,11 @@ row without any observed feature has b = 0 and the mean of the prior, ŝ = 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from streampca.models.pca import PCAModel
+from streampca.models.scoring import ScoringModel
 
 FloatArray = NDArray[np.float64]
 
@@ -31,12 +29,12 @@ _NOISE_FLOOR = 1e-10
 """Share of the largest S above which σ² makes the system safe for a Cholesky-like solution."""
 
 
-def fill_in(model: PCAModel, rows: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
+def fill_in(model: ScoringModel, rows: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
     """Turn the scores of rows with NaN, made with 0 in the place of missing values, into conditional means; in place.
 
     Parameters
     ----------
-    model : PCAModel
+    model : ScoringModel
         Its components are in memory.
     rows : array, shape (n_rows, n_features)
         The rows, with NaN for what is missing.
@@ -51,8 +49,9 @@ def fill_in(model: PCAModel, rows: NDArray[np.floating], scores: NDArray[np.floa
     components = np.asarray(model.components)
 
     def products(row: int) -> FloatArray:
-        gone = components[:, missing[row]]
-        return gone @ gone.T
+        gone: FloatArray = components[:, missing[row]]
+        product: FloatArray = gone @ gone.T
+        return product
 
     _apply(model, scores, groups, products, whitened=model.whiten)
 
@@ -67,7 +66,7 @@ def patterns_of(missing: NDArray[np.bool_]) -> list[tuple[int, NDArray[np.int64]
     return [(int(row), own) for row, own in zip(first, members, strict=True)]
 
 
-def fill_in_from(model: PCAModel, lost: FloatArray, scores: NDArray[np.floating]) -> None:
+def fill_in_from(model: ScoringModel, lost: FloatArray, scores: NDArray[np.floating]) -> None:
     """As `fill_in`, for scores without whitening, from the products V_mᵀ V_m of each row, ``(n_rows, k (k + 1) / 2)``.
 
     For readings by features, in which the patterns of holes are never seen as a whole; see `add_lost`.
@@ -147,7 +146,7 @@ def posterior(
 
 
 def _apply(
-    model: PCAModel,
+    model: ScoringModel,
     scores: NDArray[np.floating],
     groups: list[tuple[int, NDArray[np.int64]]],
     products: Callable[[int], FloatArray],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.models.reading import require
+from streampca.models.persistence.reading import require
 
 ARRAYS = {
     "feature_name_bytes": "u",

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
-from streampca.selection import smallest_count
-from streampca.workspace import borrow
+from streampca.linalg.selection import smallest_count
+from streampca.system.workspace import borrow
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from streampca.accumulators.gram import GramReduced
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
+from streampca.linalg.eigen import Reduced, Spectrum, relative_precision
+from streampca.linalg.selection import smallest_count
 from streampca.models import by_slabs, conditional
 from streampca.models.stored_components import Components, StoredComponents
-from streampca.selection import smallest_count
-from streampca.solve import Reduced, Spectrum
 
 FloatArray = NDArray[np.float64]
 
@@ -258,16 +258,6 @@ class PCAModel:
         trusted = float(self.certificate.get("trusted_above", 0.0))
         # A solver that squares nothing has errors of √trusted in singular values, and twice that in their squares.
         return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted
-
-
-def relative_precision(work: str, n_features: int) -> float:
-    """Return the relative error in the spectral norm of a matrix accumulated with products in `work`.
-
-    Measured for float32 products of blocks of up to 8,192 rows: 1e-8 for many features, up to 2.3e-7 for a few, and up
-    to 4e-6 where a feature has only a few values that are not whole numbers, because these are rounded alike; below
-    1e-15 for float64. The bounds leave room for the eigenvalue solver.
-    """
-    return 4e-7 if work == "float32" else max(1e-14, 4 * n_features * float(np.finfo(np.float64).eps))
 
 
 def exact_certificate(

@@ -96,7 +96,7 @@ class StoredComponents:
     @cached_property
     def array(self) -> zarr.Array[Any]:
         """Return the zarr array, which cannot be written to and keeps a temporary directory alive."""
-        from streampca.sources.strict import strict
+        from streampca.sources.zarr.strictness import strict
 
         array = strict(self._opened("r"))
         setattr(array.store, "keep", self._keep)  # noqa: B010 (a name of ours on an object of zarr)

@@ -1,4 +1,4 @@
-"""What the engine knows of a source: its shape, and how to read rows of it."""
+"""Sources of rows: their shape, and how blocks of rows are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.sources.versions import InputVersion, InputWatch
+from streampca.storage.state_file import storable
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 2**62
 
 
+@storable
 @dataclass(frozen=True)
 class ReadCount:
     """What a reading cost."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NoSpaceError, OutputError
-from streampca.regular_files import read_regular
+from streampca.storage.regular_files import read_regular
 
 BUILTIN_NAMES: tuple[str, ...] = ("photo-patches", "digits", "iris", "breast-cancer", "wine", "diabetes")
 """Every name that `materialise` knows."""

@@ -1,7 +1,7 @@
 """What opens a store and may be a secret, by tokens: what is sent to workers with every task holds the token only.
 
 The arguments of a task are not private: a scheduler keeps them, logs of workers print them, and Dask's pages show them of tasks
-that fail. So the options of a store stay in this process, and go to each worker once (`engine.credentials`).
+that fail. So the options of a store stay in this process, and go to each worker once (`streampca.execution.distributed.credentials`).
 """
 
 from __future__ import annotations

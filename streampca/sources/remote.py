@@ -18,7 +18,7 @@ from zarr.storage import FsspecStore, WrapperStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.redaction import redacted, shown
 from streampca.sources.credentials import keep, kept, recall
-from streampca.sources.zarr_interface import Buffer, BufferPrototype, sync
+from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
 
 Answer = TypeVar("Answer")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
-from streampca.regular_files import require_regular
+from streampca.storage.regular_files import require_regular
 
 _MAX_BYTES = 2**34
 
@@ -71,9 +71,9 @@ def _from_group(
     from zarr.storage import LocalStore
 
     from streampca.sources.conventions import require_unpacked
-    from streampca.sources.metadata import require_readable
     from streampca.sources.remote import open_store
-    from streampca.sources.strict import StrictStore, as_stored, read_whole
+    from streampca.sources.zarr.metadata import require_readable
+    from streampca.sources.zarr.strictness import StrictStore, as_stored, read_whole
 
     beside = str(PurePosixPath(array or "").parent / name)
     try:

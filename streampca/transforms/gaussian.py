@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.seeding import generator
+from streampca.random import generator
 from streampca.transforms.base import FloatArray, bounds, check_fields, key_of, multiply
 
 # A generator for each run of this many features: part of what Ω is, never to be tuned.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from streampca.errors import ParameterError
-from streampca.seeding import hashes
+from streampca.random import hashes
 from streampca.transforms.base import (
     FloatArray,
     bounds,

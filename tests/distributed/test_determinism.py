@@ -17,16 +17,17 @@ import zarr
 
 from streampca import PCA
 from streampca.accumulators import Covariance
-from streampca.blas_threads import one_blas_thread
 from streampca.block import Block
-from streampca.engine.execute import accumulate
-from streampca.engine.fit import Parameters, fit, plan_fit
-from streampca.engine.fold import fold
-from streampca.engine.lines import disk_covariance
-from streampca.engine.lines.covariance import accumulator_of, solve_model
-from streampca.engine.plan import Plan, Resources
+from streampca.execution.execute import accumulate
+from streampca.execution.fold import fold
 from streampca.models.pca import PCAModel
+from streampca.planning.plan import Plan, Resources
+from streampca.solvers import disk_covariance
+from streampca.solvers.covariance import accumulator_of
+from streampca.solvers.covariance_model import solve_model
+from streampca.solvers.fit import Parameters, fit, plan_fit
 from streampca.sources import Source, open_source
+from streampca.system.blas_threads import one_blas_thread
 
 pytestmark = pytest.mark.distributed
 

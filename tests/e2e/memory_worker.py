@@ -13,9 +13,9 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
 
     import streampca as sp
-    from streampca.engine.memory import peak_bytes
-    from streampca.engine.plan_scores import plan_scores
+    from streampca.planning.scores import plan_scores
     from streampca.sources import open_source
+    from streampca.system.process import peak_bytes
 
     if job["do"] == "run":
         manifest = json.loads((sp.run(job["config"]).directory / "manifest.json").read_text())

@@ -10,8 +10,8 @@ import pytest
 from stores import config_text, write_store
 
 import streampca as sp
-from streampca.engine.execute import Progress
-from streampca.progress import label_of
+from streampca.execution.task import Progress
+from streampca.runs.progress import label_of
 
 MODEL = "model: {n_components: 4, solver: sketch, sketch_size: 14, max_passes: 3, tolerance: 1e-4}"
 
@@ -158,8 +158,8 @@ def test_check_knows_the_keys_of_sketches(call, slow):
 
 def test_the_state_of_a_sketch_needs_room_for_its_columns_alone(call, tmp_path):
     """Four times the square of 3,000,000 features would be 36 TB."""
-    from streampca.config import load_config
-    from streampca.runs import _bytes_to_write, parameters_of, plan_of, source_of
+    from streampca.runs.config import load_config
+    from streampca.runs.run import _bytes_to_write, parameters_of, plan_of, source_of
 
     array = tmp_path / "wide.npy"
     np.lib.format.open_memmap(array, mode="w+", dtype="float32", shape=(40, 3_000_000)).flush()

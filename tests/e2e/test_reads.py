@@ -19,11 +19,12 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import streampca as sp
 from streampca import PCA
-from streampca.engine.fit import Parameters, fit
-from streampca.engine.lines import covariance
-from streampca.engine.plan import Resources
-from streampca.regular_files import open_regular
-from streampca.sources import direct, open_source
+from streampca.planning.plan import Resources
+from streampca.solvers import covariance
+from streampca.solvers.fit import Parameters, fit
+from streampca.sources import open_source
+from streampca.sources.zarr import direct
+from streampca.storage.regular_files import open_regular
 
 ROWS = np.random.default_rng(0).standard_normal((2003, 37)).astype(np.float32)
 

@@ -11,8 +11,8 @@ import zarr
 from stores import Command, call_apart, config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.config import load_config
 from streampca.errors import DataError, OutputError, ParameterError
+from streampca.runs.config import load_config
 
 SECRET = "hunter2-canary"
 

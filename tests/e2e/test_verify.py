@@ -12,7 +12,7 @@ import zarr
 from stores import chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.verifying import verify_run
+from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
 

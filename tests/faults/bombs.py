@@ -30,9 +30,9 @@ from stores import chunk_files  # noqa: E402
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec  # noqa: E402
 
 import streampca as sp  # noqa: E402
-from streampca.engine.memory import peak_bytes  # noqa: E402
 from streampca.errors import DataError  # noqa: E402
 from streampca.sources import open_source  # noqa: E402
+from streampca.system.process import peak_bytes  # noqa: E402
 
 SIZE = 2**28
 """What a bomb decodes to."""

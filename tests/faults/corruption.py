@@ -20,9 +20,9 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 import streampca as sp
 from streampca.errors import AlteredChunkError, DamagedChunkError, DataError, MissingInnerChunkError
-from streampca.fingerprint import write_fingerprint
+from streampca.runs.fingerprint import write_fingerprint
 from streampca.sources import open_source
-from streampca.sources.zarr_store import ZarrSource
+from streampca.sources.zarr.reader import ZarrSource
 
 ROWS, BAND, FEATURES = 400, 80, 8
 _CHAINS_V3 = CHAINS | {

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from score import Score, again
 from stores import write_store
 
-from streampca.engine import ledger as ledgers
-from streampca.engine.checkpoint import CheckpointDirectory
-from streampca.engine.fit import Parameters, fit, plan_fit
-from streampca.engine.kernel.fit import fit_kernel, plan_kernel
-from streampca.engine.kernel.parameters import KernelParameters
-from streampca.engine.ledger import Ledger, Terms, ledger_in_use
-from streampca.engine.plan import Plan
+from streampca.execution.checkpoint import ledger as ledgers
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.ledger import Ledger, Terms, ledger_in_use
 from streampca.kernels import RBF
-from streampca.seeding import generator
+from streampca.planning.plan import Plan
+from streampca.random import generator
+from streampca.solvers.fit import Parameters, fit, plan_fit
+from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
+from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
 

@@ -68,8 +68,8 @@ def crowded(arguments: list[str], place: str) -> None:
     import dask
 
     from streampca.cli import main
-    from streampca.engine import fit
-    from streampca.engine.scratch import Scratch
+    from streampca.solvers import fit
+    from streampca.storage.scratch import Scratch
 
     require = Scratch.require
 
@@ -96,7 +96,8 @@ def beside(arguments: list[str], place: str) -> None:
 def checkpointed(arguments: list[str], place: str) -> None:
     """Call ``streampca`` so that it writes checkpoints however short the run."""
     from streampca.cli import main
-    from streampca.engine import ledger, plan
+    from streampca.execution.checkpoint import ledger
+    from streampca.planning import plan
 
     plan.block_rows_to_try.__defaults__ = (8 * 100 * 700,)
     ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18

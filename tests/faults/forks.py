@@ -135,21 +135,21 @@ def _import_everything() -> None:
         "dask.array",
         "scipy.linalg",
         "streampca.cli",
-        "streampca.engine.kernel.nystrom",
-        "streampca.engine.lines.approximate",
-        "streampca.engine.lines.covariance",
-        "streampca.engine.lines.disk_covariance",
-        "streampca.engine.lines.gram",
-        "streampca.engine.lines.qr",
+        "streampca.solvers.kernel.nystrom",
+        "streampca.solvers.approximate",
+        "streampca.solvers.covariance",
+        "streampca.solvers.disk_covariance",
+        "streampca.solvers.gram",
+        "streampca.solvers.qr",
         "streampca.estimators",
-        "streampca.runs",
-        "streampca.sources.digests",
-        "streampca.sources.zarr_store",
-        "streampca.engine.state_file",
+        "streampca.runs.run",
+        "streampca.sources.zarr.digests",
+        "streampca.sources.zarr.reader",
+        "streampca.storage.state_file",
         "zarr.codecs",
     ):
         importlib.import_module(name)
-    importlib.import_module("streampca.runs").versions()  # imports more
+    importlib.import_module("streampca.runs.run").versions()  # imports more
     gc.collect()
     gc.freeze()  # so that no collection in a forked process goes through all of this
     n_threads = len(os.listdir("/proc/self/task"))

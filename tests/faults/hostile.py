@@ -25,11 +25,11 @@ from score import Score, again
 from stores import make_values, write_store
 
 import streampca as sp
-from streampca.engine.memory import peak_bytes
 from streampca.errors import DataError, ParameterError, PlanError
-from streampca.inspection import inspect_path
-from streampca.models.reading import SEAL, seal_of
+from streampca.models.persistence.reading import SEAL, seal_of
+from streampca.runs.inspection import inspect_path
 from streampca.sources import open_source
+from streampca.system.process import peak_bytes
 
 LIMIT = 2**29
 """What a fit may take in bytes."""

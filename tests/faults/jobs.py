@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from stores import write_store
 
-from streampca.engine.execute import Progress
-from streampca.engine.fit import Parameters, fit, plan_fit
-from streampca.engine.kernel.fit import fit_kernel, plan_kernel
-from streampca.engine.kernel.parameters import KernelParameters
-from streampca.engine.plan import Plan
+from streampca.execution.task import Progress
 from streampca.kernels import RBF
+from streampca.planning.plan import Plan
+from streampca.solvers.fit import Parameters, fit, plan_fit
+from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
+from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
 

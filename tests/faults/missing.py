@@ -18,7 +18,7 @@ from stores import chunk_files, make_values, write_store
 import streampca as sp
 from streampca.errors import MissingChunkError
 from streampca.sources import open_source
-from streampca.sources.zarr_store import ZarrSource
+from streampca.sources.zarr.reader import ZarrSource
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "v3": {"version": 3, "chunks": (50, 8)},

@@ -236,7 +236,7 @@ def hunt(directory: Path, secret: str, *, damaged: bool = False) -> Hunt:
     Where a chunk is `damaged`, the first one is held back until the error of another has been shown on a page.
     """
     from streampca.cli import _status
-    from streampca.engine import plan
+    from streampca.planning import plan
 
     with Guarded(directory / "web", secret) as server, Watch() as watch, _captured() as said:
         (directory / "c.yaml").write_text(

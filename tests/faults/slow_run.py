@@ -18,10 +18,12 @@ _HERE = Path(__file__).parent
 
 def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str, flushes: bool = False) -> None:
     """Call ``streampca run c.yaml`` in this process, which then reads small blocks slowly, says so, and has cheap checkpoints."""
-    import streampca.engine.kernel.plan as kernel_plan
+    import streampca.solvers.kernel.plan as kernel_plan
     from streampca.cli import main
-    from streampca.engine import ledger, plan, plan_sketch
-    from streampca.sources.zarr_store import ZarrSource
+    from streampca.execution.checkpoint import ledger
+    from streampca.planning import plan
+    from streampca.solvers import plan_sketch
+    from streampca.sources.zarr.reader import ZarrSource
 
     plan.block_rows_to_try.__defaults__ = (block_bytes,)
     kernel_plan.BLOCK_BYTES = plan_sketch._MOST_BLOCK_BYTES = block_bytes

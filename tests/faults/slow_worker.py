@@ -11,7 +11,7 @@ DELAY, LOG, HOLD = "STREAMPCA_TEST_DELAY", "STREAMPCA_TEST_LOG", "STREAMPCA_TEST
 
 def dask_setup(worker: Any) -> None:
     """Slow down the readings of this worker process."""
-    from streampca.sources.zarr_store import ZarrSource
+    from streampca.sources.zarr.reader import ZarrSource
 
     read, delay, log, hold = ZarrSource.read, float(os.environ[DELAY]), os.environ[LOG], os.environ[HOLD]
 

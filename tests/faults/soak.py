@@ -29,7 +29,7 @@ def fit_again_and_again(path: str, count: int) -> None:
     import psutil
 
     import streampca as sp
-    from streampca.engine.memory import give_back_freed_memory
+    from streampca.system.process import give_back_freed_memory
 
     rows, process = [], psutil.Process()
     for number in range(_WARM + count):

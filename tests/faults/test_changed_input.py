@@ -14,9 +14,9 @@ import zarr
 from stores import Command, chunk_files, config_text, make_values, write_store
 
 import streampca as sp
-import streampca.runs
-from streampca.engine.execute import Progress
+import streampca.runs.run
 from streampca.errors import ChangedInputError
+from streampca.execution.task import Progress
 from streampca.sources import open_source
 
 N, D = 400, 8
@@ -95,7 +95,7 @@ def test_store_replaced_between_fit_and_scores_ends_the_run_with_status_5(
 ) -> None:
     store = write_store(tmp_path / "x.zarr", make_values(N, D), chunks=(100, D))
     (tmp_path / "c.yaml").write_text(config_text(store, tmp_path / "out"))
-    write = streampca.runs.write_scores
+    write = streampca.runs.run.write_scores
 
     def replaced_before(*arguments: Any, **options: Any) -> Any:
         store.rename(tmp_path / "old.zarr")
@@ -104,7 +104,7 @@ def test_store_replaced_between_fit_and_scores_ends_the_run_with_status_5(
             set_later(path)
         return write(*arguments, **options)
 
-    monkeypatch.setattr(streampca.runs, "write_scores", replaced_before)
+    monkeypatch.setattr(streampca.runs.run, "write_scores", replaced_before)
     called = Command(capsys).quietly("run", tmp_path / "c.yaml", "--set", f"source.orientation={orientation}")
     called.refused(5, "changed")
     assert not (tmp_path / "out").exists()

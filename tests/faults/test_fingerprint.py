@@ -16,9 +16,9 @@ from stores import CHAINS, Command, chunk_files, config_text, make_values, pictu
 
 import streampca as sp
 from streampca.errors import AlteredChunkError, DamagedChunkError, DataError, MissingChunkError, OutputError
-from streampca.fingerprint import write_fingerprint
+from streampca.runs.fingerprint import write_fingerprint
 from streampca.sources import open_source
-from streampca.sources.digests import default_place, metadata_digest
+from streampca.sources.zarr.digests import default_place, metadata_digest
 
 LAYOUTS = {
     "v3": {"version": 3, "chunks": (50, 8)},

@@ -14,7 +14,7 @@ from stores import Command, call_apart, chunk_files, config_text, make_values, w
 import streampca as sp
 from streampca.errors import MissingChunkError
 from streampca.sources import open_source
-from streampca.sources.zarr_store import ZarrSource
+from streampca.sources.zarr.reader import ZarrSource
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -54,15 +54,15 @@ def test_a_chunk_that_vanishes_after_the_check_is_an_error(tmp_path, monkeypatch
 def test_a_chunk_that_vanishes_between_fit_and_scores_leaves_no_output(tmp_path, monkeypatch, capsys):
     store = write_store(tmp_path / "x.zarr")
     (tmp_path / "c.yaml").write_text(config_text(store, tmp_path / "out"))
-    import streampca.runs
+    import streampca.runs.run
 
-    write = streampca.runs.write_scores
+    write = streampca.runs.run.write_scores
 
     def it_goes_and_then(*arguments, **options):
         chunk_files(store)[1].unlink()
         return write(*arguments, **options)
 
-    monkeypatch.setattr(streampca.runs, "write_scores", it_goes_and_then)
+    monkeypatch.setattr(streampca.runs.run, "write_scores", it_goes_and_then)
     Command(capsys).quietly("run", tmp_path / "c.yaml").refused(5, "c/1/0")
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
 

@@ -10,10 +10,11 @@ from dask import config as dask_config
 from stores import config_text
 
 import streampca as sp
-from streampca import deploy, deploy_local
-from streampca.config import parse_config
-from streampca.deploy import cluster_of
 from streampca.errors import ClusterError
+from streampca.runs import deploy
+from streampca.runs.config import parse_config
+from streampca.runs.deploy import cluster_of
+from streampca.runs.deploy import local as deploy_local
 
 pytestmark = pytest.mark.distributed
 

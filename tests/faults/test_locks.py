@@ -17,10 +17,10 @@ from slow_run import SlowRun
 from stores import Command, config_text, make_values, picture, write_store
 
 import streampca as sp
-import streampca.runs  # now, so that the time until a refusal is not that of importing
-from streampca.engine import lock as lock_module
-from streampca.engine.lock import BEAT, Lock, lock_of
+import streampca.runs.run  # now, so that the time until a refusal is not that of importing
 from streampca.errors import OutputError
+from streampca.storage import lock as lock_module
+from streampca.storage.lock import BEAT, Lock, lock_of
 
 
 def _stale(path, **changes):

@@ -19,8 +19,8 @@ import pytest
 from stores import REPOSITORY, Command, config_text, make_values, write_store
 
 import streampca as sp
-from streampca.config import parse_config
-from streampca.deploy import cluster_of
+from streampca.runs.config import parse_config
+from streampca.runs.deploy import cluster_of
 
 pytestmark = pytest.mark.distributed
 
@@ -49,7 +49,7 @@ def children():
 def test_a_cluster_of_our_own_from_its_start_to_its_end(tmp_path, monkeypatch):
     """It listens on the loopback and shows nothing, opens a guarded store, and closes although its workers are frozen."""
     pytest.importorskip("aiohttp")
-    monkeypatch.setattr("streampca.deploy._CLOSE_SECONDS", 2.0)
+    monkeypatch.setattr("streampca.runs.deploy._CLOSE_SECONDS", 2.0)
     network.write_guarded(tmp_path)
     config = parse_config("source: {path: x}\ncluster: {kind: local, n_workers: 2, threads_per_worker: 1}", name="c")
     before, told = children(), []

@@ -20,8 +20,8 @@ from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvail
 from streampca.redaction import shown
 from streampca.sources import open_source, remote
 from streampca.sources.remote import Patience, is_passing, open_store
-from streampca.sources.zarr_interface import default_buffer_prototype, sync
-from streampca.sources.zarr_store import ZarrSource
+from streampca.sources.zarr.reader import ZarrSource
+from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")

@@ -18,8 +18,8 @@ from stores import Command, call_apart, config_text, make_values, picture, write
 from writes import Faults
 
 import streampca as sp
-from streampca.engine.output import Aside
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
+from streampca.storage.directories import Aside
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import zarr
 from stores import config_text
 
 import streampca as sp
-from streampca.engine import write
 from streampca.errors import OutputError
-from streampca.fingerprint import write_fingerprint
+from streampca.execution import write
+from streampca.runs.fingerprint import write_fingerprint
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.distributed

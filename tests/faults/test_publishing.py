@@ -12,9 +12,9 @@ import pytest
 from stores import make_values, write_store
 
 import streampca as sp
-from streampca import publishing
 from streampca.errors import ModelError, OutputError
-from streampca.publishing import CLAIM
+from streampca.runs import publish as publishing
+from streampca.runs.publish import CLAIM
 from streampca.sources import remote
 from streampca.sources.remote import Patience
 

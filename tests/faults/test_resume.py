@@ -15,9 +15,9 @@ from slow_run import SlowRun, digest_of_run
 from stores import Command, config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.engine.checkpoint import CheckpointDirectory
 from streampca.errors import OutputError
-from streampca.inspection import inspect_path
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.runs.inspection import inspect_path
 
 
 def _write(directory, solver="covariance", output="report: false"):
@@ -254,7 +254,8 @@ class _PowerCutError(Exception):
 
 
 def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
-    from streampca.engine import ledger, plan
+    from streampca.execution.checkpoint import ledger
+    from streampca.planning import plan
 
     monkeypatch.setattr(plan.block_rows_to_try, "__defaults__", (8 * 100 * 16,))
     monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
@@ -291,7 +292,8 @@ def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
 
 
 def test_both_readings_of_wide_data_go_on(tmp_path, monkeypatch):
-    from streampca.engine import ledger, plan
+    from streampca.execution.checkpoint import ledger
+    from streampca.planning import plan
 
     monkeypatch.setattr(plan.block_rows_to_try, "__defaults__", (8 * 2000 * 30,))
     monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
@@ -323,14 +325,14 @@ def test_both_readings_of_wide_data_go_on(tmp_path, monkeypatch):
 
 
 def test_a_matrix_on_disk_goes_on_between_and_within_its_groups(tmp_path, monkeypatch):
-    from streampca.engine import ledger
+    from streampca.execution.checkpoint import ledger
 
     monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
     monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)
     monkeypatch.setattr(ledger.Ledger, "_learn", lambda *_: None)
     values = make_values(600, 2100)
     write_store(tmp_path / "x.zarr", values, chunks=(20, 2100))
-    monkeypatch.setattr("streampca.engine.fit.process_bytes", lambda: 150 * 2**20)
+    monkeypatch.setattr("streampca.solvers.fit.process_bytes", lambda: 150 * 2**20)
     made = {"n_components": 3, "solver": "covariance", "memory": 220 * 2**20}
     plan = sp.PCA(**made).plan(tmp_path / "x.zarr")
     assert plan.tile_groups >= 2

@@ -10,9 +10,9 @@ import pytest
 from stores import write_store
 
 import streampca as sp
-from streampca.engine import ledger
-from streampca.engine.checkpoint import CheckpointDirectory
 from streampca.errors import OutputError, ParameterError
+from streampca.execution.checkpoint import ledger
+from streampca.execution.checkpoint.directory import CheckpointDirectory
 
 
 class _PowerCutError(Exception):

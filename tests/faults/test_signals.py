@@ -13,11 +13,11 @@ import pytest
 from stores import Command, call_apart, config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.engine import interrupts
+from streampca.storage import signals as interrupts
 
 _SLOW = """
 import sys, time
-from streampca.sources.zarr_store import ZarrSource
+from streampca.sources.zarr.reader import ZarrSource
 read = ZarrSource.read
 writing = []
 def slow(self, start, stop, out=None):
@@ -25,7 +25,7 @@ def slow(self, start, stop, out=None):
         time.sleep({seconds})
     return read(self, start, stop, out)
 ZarrSource.read = slow
-import streampca.runs as runs
+import streampca.runs.run as runs
 write = runs.write_scores
 def marked(*arguments, **options):
     writing.append(True)

@@ -16,8 +16,8 @@ from stores import Command, chunk_files, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import DataError
-from streampca.regular_files import NotRegularFileError, open_regular
 from streampca.sources import open_source
+from streampca.storage.regular_files import NotRegularFileError, open_regular
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from slow_run import digest_of_run
 from stores import REPOSITORY, config_text, make_values, write_store
 
 import streampca as sp
-from streampca.engine import plan as plans
 from streampca.errors import ClusterError, NotFiniteError, StreamPCAError
+from streampca.planning import plan as plans
 
 pytestmark = pytest.mark.distributed
 

@@ -16,9 +16,9 @@ from score import Score, again
 from stores import config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.engine.lock import lock_of
-from streampca.engine.output import Aside, tidy_after
 from streampca.errors import OutputError
+from streampca.storage.directories import Aside, tidy_after
+from streampca.storage.lock import lock_of
 
 # Names that we use somewhere, in places where we do not use them, and names of others.
 _HOSTILE = (

@@ -23,8 +23,8 @@ from clusters import cluster, restored, running
 from jobs import JOBS, Disturbed, Inputs, Killing, Rows, digest, fitted, within
 from score import Score, again
 
-from streampca.engine import parcel
 from streampca.errors import StreamPCAError
+from streampca.execution.distributed import payload as parcel
 
 _JOB_SECONDS = 150.0  # no sound run takes that long, whatever befalls it
 _BETWEEN_KILLS = 0.5  # seconds on average

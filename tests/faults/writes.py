@@ -126,7 +126,8 @@ class _CountedFile(io.FileIO):
 def attempt(arguments: list[str], number: int, code: int, persistent: bool, kill: bool) -> None:
     """Call ``streampca`` in this process with one fault in what it does in the working directory; print how many acts there were."""
     from streampca.cli import main
-    from streampca.engine import ledger, plan
+    from streampca.execution.checkpoint import ledger
+    from streampca.planning import plan
 
     plan.block_rows_to_try.__defaults__ = (8 * 100 * 8,)
     ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18

@@ -25,10 +25,10 @@ from zarr.storage import MemoryStore
 
 from streampca import PCA
 from streampca.accumulators.centring import work_dtype
-from streampca.engine.fit import Fit, Parameters, fit, plan_fit
 from streampca.errors import DataError
 from streampca.metrics import principal_angles
 from streampca.models.pca import PCAModel
+from streampca.solvers.fit import Fit, Parameters, fit, plan_fit
 from streampca.sources import Source, open_source
 
 pytestmark = pytest.mark.numerical

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streampca import PCA
-from streampca.certificate import certified
 from streampca.errors import DataError
-from streampca.nystrom import nystrom
+from streampca.linalg.certificate import certified
+from streampca.linalg.nystrom import nystrom
 
 pytestmark = pytest.mark.numerical
 

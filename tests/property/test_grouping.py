@@ -16,7 +16,7 @@ from strategies import examples, make_rows
 import streampca as sp
 from streampca.accumulators import Covariance
 from streampca.block import Block
-from streampca.engine.fold import fold
+from streampca.execution.fold import fold
 
 SAME = 1e-12
 EXAMPLES = examples(40)

@@ -21,10 +21,10 @@ from sklearn.datasets import load_digits
 from streampca.accumulators import ColumnNormLandmarks, RPCholeskyLandmarks, UniformLandmarks, WeightedLandmarks
 from streampca.accumulators.pivots import random_pivots
 from streampca.block import Block
-from streampca.engine.fold import fold
 from streampca.errors import DataError, NotFiniteError, ParameterError
+from streampca.execution.fold import fold
 from streampca.kernels import RBF, Custom, Linear, Polynomial, Sigmoid
-from streampca.workspace import release
+from streampca.system.workspace import release
 
 pytestmark = pytest.mark.numerical
 

@@ -19,7 +19,7 @@ from strategies import Chunked, chunked, examples
 
 from streampca.accumulators import Accumulator, Adaptive, Covariance, Joint, Moments, Rows, Sketch, Triangle
 from streampca.accumulators.centring import work_dtype
-from streampca.engine.fold import fold
+from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
 

@@ -23,7 +23,7 @@ from strategies import examples, make_rows
 from streampca import PCA
 from streampca.accumulators import Covariance, Integers
 from streampca.accumulators.centring import work_dtype
-from streampca.engine.fold import fold
+from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
 

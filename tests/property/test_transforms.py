@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 import streampca as sp
 from streampca.errors import ParameterError
-from streampca.seeding import hashes
+from streampca.random import hashes
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign, Transform
 
 pytestmark = pytest.mark.numerical

@@ -17,7 +17,7 @@ from streampca.accumulators.truncation import fastest
 from streampca.block import Block
 from streampca.errors import MergeError, NotFiniteError, ParameterError
 from streampca.metrics import principal_angles, relative_difference, similarity
-from streampca.workspace import release
+from streampca.system.workspace import release
 
 pytestmark = pytest.mark.numerical
 

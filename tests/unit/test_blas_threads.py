@@ -15,13 +15,13 @@ import zarr
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streampca import PCA, KernelPCA
-from streampca.blas_threads import one_blas_thread
-from streampca.engine.execute import FoldTask
-from streampca.engine.leaves import Leaf
-from streampca.engine.parcel import run_on_worker
-from streampca.runs import run
+from streampca.execution.distributed.payload import run_on_worker
+from streampca.execution.task import FoldTask
+from streampca.planning.leaves import Leaf
+from streampca.runs.run import run
+from streampca.runs.verify import verify_run
 from streampca.sources import open_source
-from streampca.verifying import verify_run
+from streampca.system.blas_threads import one_blas_thread
 
 SECONDS = 60.0
 Work = Callable[[Callable[[Any], None]], list[np.ndarray]]

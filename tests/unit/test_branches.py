@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from streampca.accumulators import Covariance
-from streampca.engine import parcel
-from streampca.engine.attempts import ATTEMPTS
-from streampca.engine.branches import Branches
-from streampca.engine.execute import FoldTask, accumulate
-from streampca.engine.fit import Parameters, plan_fit
-from streampca.engine.fleet import Fleet
-from streampca.engine.fold import Growing, LeafResult, LostStateError, in_branches
-from streampca.engine.leaves import count_leaves, leaves_per_branch, states_at_once
-from streampca.engine.limits import WorkerLimits, spread
-from streampca.engine.plan import Plan
 from streampca.errors import ClusterError, DataError
+from streampca.execution.distributed import payload as parcel
+from streampca.execution.distributed.retries import ATTEMPTS
+from streampca.execution.distributed.tree_reduction import Branches
+from streampca.execution.distributed.workers import Fleet
+from streampca.execution.execute import accumulate
+from streampca.execution.fold import Growing, LeafResult, LostStateError, in_branches
+from streampca.execution.task import FoldTask
+from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
+from streampca.planning.plan import Plan
+from streampca.planning.resources import WorkerLimits, spread
+from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources import open_source
 from streampca.sources.base import ReadCount
 

@@ -11,21 +11,13 @@ import tolerances
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampca import tall
-from streampca.bounds import (
-    alignment,
-    angles,
-    components_for,
-    intervals,
-    plain_intervals,
-    schatten4,
-    sines,
-)
-from streampca.certificate import certified
 from streampca.errors import ParameterError
+from streampca.linalg import tall_skinny as tall
+from streampca.linalg.bounds import alignment, angles, components_for, intervals, plain_intervals, schatten4, sines
+from streampca.linalg.certificate import certified
+from streampca.linalg.eigen import Spectrum
+from streampca.linalg.nystrom import LowRank, converted, nystrom
 from streampca.models.pca import exact_certificate
-from streampca.nystrom import LowRank, converted, nystrom
-from streampca.solve import Spectrum
 
 pytestmark = pytest.mark.numerical
 

@@ -14,9 +14,9 @@ from distributed import Client, LocalCluster, worker_client
 from numpy.typing import NDArray
 
 from streampca import PCA, KernelPCA
-from streampca.engine import memory
-from streampca.engine.clients import active_client
 from streampca.errors import ClusterError
+from streampca.execution.distributed.active_client import active_client
+from streampca.planning import memory
 from streampca.sources import open_source
 
 SECONDS = 60

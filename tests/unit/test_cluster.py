@@ -14,17 +14,6 @@ import pytest
 
 import streampca as sp
 from streampca.accumulators import Covariance
-from streampca.engine import attempts, limits, parcel, write
-from streampca.engine.attempts import ATTEMPTS, may_pass, pause_after, read_patiently
-from streampca.engine.blame import blamed, named
-from streampca.engine.execute import FoldTask, accumulate
-from streampca.engine.fit import Parameters, plan_fit, resources_of
-from streampca.engine.leaves import Leaf
-from streampca.engine.limits import WorkerLimits, limits_of, spread
-from streampca.engine.memory import WORKER_PROCESS_BYTES
-from streampca.engine.parcel import LostParcelError, Parcel, run_on_worker
-from streampca.engine.plan import Plan
-from streampca.engine.trials import Trial, one_block
 from streampca.errors import (
     BlockFailedError,
     ClusterError,
@@ -34,6 +23,21 @@ from streampca.errors import (
     PlanError,
     StoreError,
 )
+from streampca.execution import write
+from streampca.execution.distributed import payload as parcel
+from streampca.execution.distributed import retries as attempts
+from streampca.execution.distributed.failures import blamed, named
+from streampca.execution.distributed.payload import LostParcelError, Parcel, run_on_worker
+from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after, read_patiently
+from streampca.execution.distributed.trials import Trial, one_block
+from streampca.execution.execute import accumulate
+from streampca.execution.task import FoldTask
+from streampca.planning import resources as limits
+from streampca.planning.leaves import Leaf
+from streampca.planning.memory import WORKER_PROCESS_BYTES
+from streampca.planning.plan import Plan
+from streampca.planning.resources import WorkerLimits, limits_of, spread
+from streampca.solvers.fit import Parameters, plan_fit, resources_of
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
 

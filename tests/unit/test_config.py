@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from streampca.config import PCAConfig, RunConfig, load_config, parse_config
 from streampca.errors import ConfigError
-from streampca.yaml_loader import dump, load_strict
+from streampca.runs.config import PCAConfig, RunConfig, load_config, parse_config
+from streampca.runs.config.yaml import dump, load_strict
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SOURCE = "source: {path: data/x.zarr}\n"
@@ -557,9 +557,7 @@ def test_round_trip(text, monkeypatch):
 
 
 def test_importing_the_configuration_imports_nothing_heavy():
-    script = (
-        "import sys, streampca.config; print({'numpy', 'dask', 'zarr', 'distributed', 'sklearn'} & set(sys.modules))"
-    )
+    script = "import sys, streampca.runs.config; print({'numpy', 'dask', 'zarr', 'distributed', 'sklearn'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
     )

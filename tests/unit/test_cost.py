@@ -12,11 +12,12 @@ from click.testing import CliRunner
 
 import streampca as sp
 from streampca.cli import cli
-from streampca.engine.cost import Rates, expected_seconds, folded_flops, nominal_rates, probe
-from streampca.engine.fit import Parameters, plan_fit
-from streampca.engine.kinds import accumulator_of
-from streampca.engine.memory import as_seconds, process_bytes
+from streampca.formatting import as_seconds
+from streampca.planning.cost import Rates, expected_seconds, folded_flops, nominal_rates, probe
+from streampca.planning.kinds import accumulator_of
+from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources import open_source
+from streampca.system.process import process_bytes
 
 
 @pytest.fixture
@@ -132,6 +133,6 @@ def test_times_for_people(seconds, text):
 
 
 def test_a_probe_does_not_read_blocks_that_are_a_good_part_of_the_data(store, monkeypatch):
-    monkeypatch.setattr("streampca.engine.alternatives._MOST_PROBED", 1000)
+    monkeypatch.setattr("streampca.solvers.alternatives._MOST_PROBED", 1000)
     path = store(2000, 30, (500, 30))
     assert sp.PCA(5).plan(path, probe=True).expected_by == "nominal rates"

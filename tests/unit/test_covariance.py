@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from streampca import PCA
 from streampca.accumulators import Covariance, Moments, TileGrid
 from streampca.block import Block
-from streampca.engine.fold import fold
 from streampca.errors import DataError, MergeError, NotFiniteError
+from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
 

@@ -11,10 +11,10 @@ import pytest
 import zarr
 from stores import make_values, write_store
 
-from streampca.config import parse_config
-from streampca.config_values import plain_options
 from streampca.errors import StoreError
-from streampca.runs import source_of
+from streampca.runs.config import parse_config
+from streampca.runs.config.values import plain_options
+from streampca.runs.run import source_of
 from streampca.sources import credentials, open_source
 from streampca.sources.remote import open_store
 

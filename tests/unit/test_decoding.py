@@ -19,8 +19,8 @@ from zarr.storage import MemoryStore
 
 from streampca.errors import DataError
 from streampca.sources import open_source
-from streampca.sources.decoding import blosc_size, bounded, chain_of, decode_into, decode_within, zstd_size
-from streampca.sources.metadata import MAX_DEPTH, feature_shape, require_document
+from streampca.sources.zarr.codecs import blosc_size, bounded, chain_of, decode_into, decode_within, zstd_size
+from streampca.sources.zarr.metadata import MAX_DEPTH, feature_shape, require_document
 
 CODECS = {
     "zstd": numcodecs.Zstd(1),

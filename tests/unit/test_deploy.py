@@ -17,9 +17,10 @@ from dask.utils import parse_timedelta
 from stores import config_text, make_values, write_store
 
 import streampca as sp
-from streampca.config import parse_config
-from streampca.deploy import cluster_of
-from streampca.deploy_options import (
+from streampca.errors import ClusterError, ConfigError, NotAvailableError
+from streampca.runs.config import parse_config
+from streampca.runs.deploy import cluster_of
+from streampca.runs.deploy.options import (
     as_environment,
     certificates_of,
     class_of,
@@ -28,7 +29,6 @@ from streampca.deploy_options import (
     settings_of,
     slurm_options,
 )
-from streampca.errors import ClusterError, ConfigError, NotAvailableError
 
 SECRET = "canary-5f3a"
 TTL = "distributed.scheduler.worker-ttl"
@@ -67,8 +67,8 @@ def played(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "dask_jobqueue", types.SimpleNamespace(SLURMCluster=Cluster))
     monkeypatch.setitem(sys.modules, "dask_kubernetes", types.ModuleType("dask_kubernetes"))
     monkeypatch.setitem(sys.modules, "dask_kubernetes.operator", types.SimpleNamespace(KubeCluster=Cluster))
-    monkeypatch.setattr("streampca.deploy.shutil.which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr("streampca.deploy.certificates_of", lambda *_: nullcontext("security"))
+    monkeypatch.setattr("streampca.runs.deploy.shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("streampca.runs.deploy.certificates_of", lambda *_: nullcontext("security"))
     return Cluster
 
 
@@ -204,7 +204,7 @@ def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(playe
 
 
 def test_fewer_workers_than_asked_for_and_none(played, monkeypatch):
-    monkeypatch.setattr("streampca.deploy._NEXT_SECONDS", 0.3)
+    monkeypatch.setattr("streampca.runs.deploy._NEXT_SECONDS", 0.3)
     told = []
     monkeypatch.setattr(played, "come", 1)
     with cluster_of(config_of("{kind: slurm, n_workers: 3, dashboard: true}"), told.append):
@@ -261,7 +261,7 @@ def test_a_package_that_is_not_installed(monkeypatch, kind, module):
 
 
 def test_slurm_where_no_jobs_can_be_submitted(played, monkeypatch):
-    monkeypatch.setattr("streampca.deploy.shutil.which", lambda name: None)
+    monkeypatch.setattr("streampca.runs.deploy.shutil.which", lambda name: None)
     with (
         pytest.raises(ClusterError, match="there is no sbatch on this machine"),
         cluster_of(config_of("{kind: slurm}")),

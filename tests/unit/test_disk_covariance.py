@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca.accumulators import Covariance, Integers, TileGrid
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges
-from streampca.blas_threads import one_blas_thread
 from streampca.block import Block
-from streampca.engine import output
-from streampca.engine.fit import Fit, fit
-from streampca.engine.lines import covariance, disk_covariance
-from streampca.engine.parameters import Parameters
-from streampca.engine.plan import Plan, Resources
 from streampca.errors import ConfigError, DataError, MergeError, NoSpaceError, OutputError, PlanError
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan, Resources
+from streampca.solvers import covariance, disk_covariance
+from streampca.solvers.fit import Fit, fit
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
+from streampca.storage import directories as output
+from streampca.system.blas_threads import one_blas_thread
 
 pytestmark = pytest.mark.numerical
 
@@ -379,7 +379,7 @@ def test_progress_runs_once_through_all_readings() -> None:
 @pytest.fixture
 def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have plans made for a process of 150 MiB, whatever this one holds."""
-    monkeypatch.setattr("streampca.engine.fit.process_bytes", lambda: 150 * MIB)
+    monkeypatch.setattr("streampca.solvers.fit.process_bytes", lambda: 150 * MIB)
 
 
 @pytest.mark.usefixtures("small_process")
@@ -422,7 +422,7 @@ def test_a_run_whose_state_is_wanted_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_time_of_more_readings_is_expected() -> None:
-    from streampca.engine.cost import expected_seconds, nominal_rates
+    from streampca.planning.cost import expected_seconds, nominal_rates
 
     source, parameters = Unread((100_000, 12_000)), Parameters(20, solver="covariance")
     plans = [plan_of(source, parameters, allowed=allowed * MIB) for allowed in (450, 700, 4096)]

@@ -23,8 +23,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streampca as sp
 from streampca import PCA
-from streampca.engine.lines import APPROXIMATE, SOLVERS
 from streampca.errors import DataError, ModelError, OutputError, ParameterError
+from streampca.solvers import APPROXIMATE, SOLVERS
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
 

@@ -12,10 +12,10 @@ import zarr
 from numpy.typing import NDArray
 
 from streampca import PCA, sources
-from streampca.engine.pilot import rows_of as rows_of_pilot
-from streampca.engine.plan_sketch import sizes_of
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError
 from streampca.metrics import principal_angles, similarity
+from streampca.solvers.pilot import rows_of as rows_of_pilot
+from streampca.solvers.plan_sketch import sizes_of
 
 K, Q = 5, 24
 SOLVERS: dict[str, dict[str, Any]] = {

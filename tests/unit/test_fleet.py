@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streampca.engine.attempts import ATTEMPTS
-from streampca.engine.fleet import Fleet
-from streampca.engine.trials import Trial
+from streampca.execution.distributed.retries import ATTEMPTS
+from streampca.execution.distributed.trials import Trial
+from streampca.execution.distributed.workers import Fleet
 
 
 def told(seen: float = 1.0, **threads: int) -> dict[str, dict[str, Any]]:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.accumulators.gram import Gram
-from streampca.engine.fold import fold
-from streampca.engine.memory import process_bytes
 from streampca.errors import MergeError, NotFiniteError, ParameterError
+from streampca.execution.fold import fold
 from streampca.metrics import principal_angles
+from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -119,7 +119,7 @@ def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
 
 
 def test_bits_do_not_depend_on_threads_or_merge_order() -> None:
-    from streampca.engine.fit import Parameters, fit
+    from streampca.solvers.fit import Parameters, fit
     from streampca.sources import open_source
 
     rows = np.random.default_rng(1).standard_normal((300, 60_000)).astype("f4")

@@ -13,10 +13,10 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import StandardScaler
 
 import streampca as sp
-from streampca.engine.kernel.landmarks import chances
-from streampca.engine.memory import process_bytes
 from streampca.errors import ParameterError, PlanError
 from streampca.kernels import RBF, Sigmoid
+from streampca.solvers.kernel.landmarks import chances
+from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -282,7 +282,7 @@ def test_triangular_roots_give_what_eigenvectors_give(
 ) -> None:
     made: dict[str, Any] = {"n_components": 6, "n_landmarks": 80, "sampling": "uniform", **RADIAL}
     found = sp.KernelPCA(**made).fit(digits)
-    monkeypatch.setattr("streampca.engine.kernel.nystrom.Whitening._triangular", lambda *_: None)
+    monkeypatch.setattr("streampca.solvers.kernel.whitening.Whitening._triangular", lambda *_: None)
     expected = sp.KernelPCA(**made).fit(digits)
     np.testing.assert_allclose(found.eigenvalues_, expected.eigenvalues_, rtol=1e-12)
     np.testing.assert_allclose(found.transform(digits[:50]), expected.transform(digits[:50]), atol=1e-9)

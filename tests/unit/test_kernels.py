@@ -31,7 +31,7 @@ from streampca.kernels import (
     kernel_from_dict,
     kernel_of,
 )
-from streampca.workspace import release
+from streampca.system.workspace import release
 
 pytestmark = pytest.mark.numerical
 

@@ -10,7 +10,7 @@ import spectra
 import tolerances
 
 from streampca.errors import StreamPCAError
-from streampca.krylov import basis_size, leading_eigenpairs
+from streampca.linalg.lanczos import basis_size, leading_eigenpairs
 from streampca.metrics import principal_angles
 
 pytestmark = pytest.mark.numerical
@@ -67,7 +67,7 @@ def test_a_basis_that_starts_again() -> None:
 
 
 def test_what_is_not_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streampca.krylov._MAX_PRODUCTS", 3)
+    monkeypatch.setattr("streampca.linalg.lanczos._MAX_PRODUCTS", 3)
     matrix = spectra.symmetric(spectra.eigenvalues("linear", 600), seed=4)
     with pytest.raises(StreamPCAError, match="ask for fewer components"):
         leading_eigenpairs(lambda block: matrix @ block, 600, 5)

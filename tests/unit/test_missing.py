@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Covariance, Pairwise
-from streampca.engine.fold import fold
 from streampca.errors import DataError, NotFiniteError, ParameterError
+from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
 

@@ -165,7 +165,8 @@ def test_runs_and_the_transform_command_honour_the_choice(
 
 
 def test_readings_by_features_give_the_same(tmp_path: Path) -> None:
-    from streampca.engine.scores_by_features import plan_by_features, scores_by_features
+    from streampca.execution.scores_by_features import scores_by_features
+    from streampca.planning.scores_by_features import plan_by_features
     from streampca.sources import open_source
 
     rows = holed(factors(50, 300, 4, 9), 0.1)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streampca import tall
 from streampca.errors import NotFiniteError, ParameterError
+from streampca.linalg import tall_skinny as tall
+from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.metrics import relative_difference, similarity
-from streampca.nystrom import converted, leave_one_out, nystrom
 
 pytestmark = pytest.mark.numerical
 

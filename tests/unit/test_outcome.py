@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import streampca as sp
-from streampca.outcome import accuracy, approximation_warnings, carried, percent, spans
+from streampca.runs.summary import accuracy, approximation_warnings, carried, percent, spans
 
 SIZES = {"columns": 40, "passes": 2, "tolerance": None, "pilot_rows": 0}
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from stores import make_values
 
 import streampca as sp
-from streampca.engine.kernel.plan import KernelPlan
 from streampca.errors import ModelError, ParameterError
-from streampca.models.reading import SEAL, seal_of
+from streampca.models.persistence.reading import SEAL, seal_of
+from streampca.solvers.kernel.plan import KernelPlan
 
 OLD_MODELS = Path(__file__).parents[1] / "data" / "models-0.1.0.zip"
 ROWS = make_values(60, 5)
@@ -266,7 +266,7 @@ def test_damaged_record_of_the_fit_is_refused(
 
 
 def test_names_that_are_no_texts_are_refused(tmp_path: Path) -> None:
-    from streampca.models.store import digest
+    from streampca.models.persistence.pca import digest
 
     pca = sp.PCA(1).fit(ROWS)
     pca.feature_names_in_ = np.array([*"abcde"], dtype=object)

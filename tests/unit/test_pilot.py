@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import zarr
 
-from streampca.engine.pilot import Pilot, plan_pilot, read_pilot, rows_of
 from streampca.errors import NotFiniteError
+from streampca.solvers.pilot import Pilot, plan_pilot, read_pilot, rows_of
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical

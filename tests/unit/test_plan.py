@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from streampca import PCA
 from streampca.accumulators import Covariance
-from streampca.engine.fit import Parameters, plan_fit
-from streampca.engine.leaves import count_leaves
-from streampca.engine.memory import allowed_bytes, as_text
-from streampca.engine.plan import Plan, Resources, plan_covariance
 from streampca.errors import DataError, ParameterError, PlanError
+from streampca.formatting import as_text
+from streampca.planning.leaves import count_leaves
+from streampca.planning.memory import allowed_bytes
+from streampca.planning.plan import Plan, Resources, plan_covariance
+from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources.base import ReadCount, Source
 
 MIB = 2**20

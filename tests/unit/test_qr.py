@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.accumulators import Triangle
-from streampca.engine.fit import fit, plan_fit
-from streampca.engine.fold import fold
 from streampca.errors import MergeError, NotAvailableError, NotFiniteError, PlanError
+from streampca.execution.fold import fold
+from streampca.solvers.fit import fit, plan_fit
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical

@@ -16,9 +16,9 @@ import zarr
 from pages import MIB, audit, change, make_run, write_json
 
 from streampca.errors import DamagedChunkError, DataError, ModelError, OutputError
-from streampca.models.store import load_model
-from streampca.report import projection, words, write_report
-from streampca.report.run_files import read_run
+from streampca.models.persistence.pca import load_model
+from streampca.runs.report import projection, words, write_report
+from streampca.runs.report.run_files import read_run
 
 NASTY = "<script>alert('x')</script>\x1b[31m\x00\u202e\ud800 \"&$x^2$ 漢字"
 
@@ -225,6 +225,6 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
 
 def test_importing_the_report_imports_nothing_heavy() -> None:
     heavy = ["matplotlib", "zarr", "jinja2", "PIL", "dask"]
-    code = f"import sys, streampca.report; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, streampca.runs.report; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pages import audit, change, make_run
 
-from streampca.report import figures_of_intervals, words, write_report
-from streampca.report.approximate import bounds_of
-from streampca.report.run_files import read_run
+from streampca.runs.report import figures_of_intervals, words, write_report
+from streampca.runs.report.approximate import bounds_of
+from streampca.runs.report.run_files import read_run
 
 
 def certificate(k: int, **changes: Any) -> dict[str, Any]:

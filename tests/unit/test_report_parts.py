@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streampca.report import figures, pictures, projection, words
+from streampca.runs.report import figures, pictures, projection, words
 
 MIB = 2**20
 
@@ -27,7 +27,7 @@ def test_figures_leave_the_settings_and_the_state_of_matplotlib_alone() -> None:
     assert svg == figures.eigenvalues(np.array([3.0, 2.0, 1.0]))
     assert "#0" not in svg.replace("url(#", "").replace('href="#', "")
     assert "var(--accent)" in svg
-    code = "import sys, numpy; from streampca.report import figures; figures.histogram(numpy.arange(9.0), 'x')"
+    code = "import sys, numpy; from streampca.runs.report import figures; figures.histogram(numpy.arange(9.0), 'x')"
     done = subprocess.run(
         [sys.executable, "-c", code + "; print('matplotlib.pyplot' in sys.modules)"],
         capture_output=True,

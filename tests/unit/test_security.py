@@ -21,13 +21,13 @@ from stores import Command, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import DataError, ModelError
-from streampca.models.reading import SEAL, seal_of
-from streampca.models.store import digest, write_array
+from streampca.models.persistence.pca import digest, write_array
+from streampca.models.persistence.reading import SEAL, seal_of
 from streampca.models.stored_components import survey
 
 PACKAGE = Path(sp.__file__).parent
 _MODULES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal", "jsonpickle"}
-_MESSAGES_OF_A_CLUSTER = {"engine/parcel.py"}
+_MESSAGES_OF_A_CLUSTER = {"execution/distributed/payload.py"}
 """Messages of Dask are pickles and cannot be otherwise; files never are."""
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import streampca as sp
-from streampca.models.pca import relative_precision
-from streampca.selection import Count, Share, Threshold
+from streampca.linalg.eigen import relative_precision
+from streampca.linalg.selection import Count, Share, Threshold
 
 TIED = np.array([4.0, 2.0, 1.0, 1.0, 0.5, 0.25, 0.25])
 

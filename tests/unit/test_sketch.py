@@ -15,9 +15,9 @@ import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Sketch
 from streampca.block import Block
-from streampca.engine.fit import Parameters, fit, plan_fit
 from streampca.errors import MergeError, ParameterError, StreamPCAError
 from streampca.metrics import principal_angles, relative_difference, similarity
+from streampca.solvers.fit import Parameters, fit, plan_fit
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
 
 from streampca import PCA
-from streampca.bounds import alignment
 from streampca.errors import NotAvailableError, ParameterError
+from streampca.linalg.bounds import alignment
+from streampca.linalg.nystrom import nystrom
 from streampca.models.approximate import Chain
-from streampca.nystrom import nystrom
 
 pytestmark = pytest.mark.numerical
 

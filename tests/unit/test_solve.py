@@ -9,11 +9,11 @@ import pytest
 import spectra
 import tolerances
 
-from streampca.engine.kernel.solving import DenseMatrix
 from streampca.errors import ParameterError
+from streampca.linalg.eigen import Spectrum, negative_mass, solve, uses_krylov
+from streampca.linalg.selection import Count, Share, Threshold, as_selection
 from streampca.metrics import principal_angles
-from streampca.selection import Count, Share, Threshold, as_selection
-from streampca.solve import Spectrum, negative_mass, solve, uses_krylov
+from streampca.solvers.kernel.solving import DenseMatrix
 
 pytestmark = pytest.mark.numerical
 

@@ -18,11 +18,11 @@ from sklearn.utils.estimator_checks import check_estimators_partial_fit_n_featur
 
 import streampca as sp
 from streampca import accumulators
-from streampca.engine.fit import fit, plan_fit
-from streampca.engine.output import _OWN_FILES
 from streampca.errors import DataError, MergeError, ModelError, OutputError, ParameterError
-from streampca.models.state_store import _ACCUMULATORS
+from streampca.models.persistence.state import _ACCUMULATORS
+from streampca.solvers.fit import fit, plan_fit
 from streampca.sources import open_source
+from streampca.storage.directories import _OWN_FILES
 
 ROWS = np.random.default_rng(0).standard_normal((300, 6)) * np.arange(1, 7) + 100
 HALVES = ROWS[:120], ROWS[120:]

@@ -17,9 +17,9 @@ import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.block import Block, RowWeights
-from streampca.engine.execute import FoldTask
-from streampca.engine.leaves import Leaf
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
+from streampca.execution.task import FoldTask
+from streampca.planning.leaves import Leaf
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical

@@ -20,15 +20,6 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca.accumulators.gram import Gram
 from streampca.block import Block
-from streampca.engine import output
-from streampca.engine.components import Summary, drawn, make_orthonormal, orthonormalising
-from streampca.engine.fit import Fit, Parameters, fit
-from streampca.engine.fold import fold
-from streampca.engine.lines import gram
-from streampca.engine.output import Aside
-from streampca.engine.plan import Plan, Resources
-from streampca.engine.plan_scores import plan_scores
-from streampca.engine.write import write_known_scores, write_scores
 from streampca.errors import (
     DataError,
     ModelError,
@@ -39,12 +30,21 @@ from streampca.errors import (
     PlanError,
 )
 from streampca.estimators.pca import PCA
-from streampca.inspection import inspect_path
-from streampca.models import store
-from streampca.models.reading import SEAL
-from streampca.models.store import digest, load_model, save_model
+from streampca.execution.components import Summary, drawn, make_orthonormal, orthonormalising
+from streampca.execution.fold import fold
+from streampca.execution.write import write_known_scores, write_scores
+from streampca.models.persistence import pca as store
+from streampca.models.persistence.pca import digest, load_model, save_model
+from streampca.models.persistence.reading import SEAL
 from streampca.models.stored_components import StoredComponents, slab_features, survey
+from streampca.planning.plan import Plan, Resources
+from streampca.planning.scores import plan_scores
+from streampca.runs.inspection import inspect_path
+from streampca.solvers import gram
+from streampca.solvers.fit import Fit, Parameters, fit
 from streampca.sources import open_source
+from streampca.storage import directories as output
+from streampca.storage.directories import Aside
 
 pytestmark = pytest.mark.numerical
 

@@ -1,1 +1,0 @@
-"""Plan, memory, and the execution of leaves."""

@@ -1,0 +1,167 @@
+"""The directory of a checkpoint: what may stand in it, its generations of ledgers, and how damage is found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from streampca.errors import OutputError
+from streampca.storage.directories import RECORD, read_record
+from streampca.storage.files import TEMPORARY, digest_of, write_whole, writing
+from streampca.storage.regular_files import read_regular
+
+FORMAT = "streampca-checkpoint"
+VERSION = 1
+_LEDGER = re.compile(r"ledger-(\d{1,9})\.json")
+_STATE = re.compile(r"state-\d{1,9}-\d{1,9}\.bin")
+_UNHARMED = "the output is as it was, and the checkpoint before is whole"
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A file of a checkpoint, and how it is known to be whole."""
+
+    file: str
+    """Its name in the directory."""
+    size: int
+    """Its bytes."""
+    xxh3: str
+    """The xxh3-128 of them: finds accidents, is no signature."""
+
+
+class CheckpointDirectory:
+    """A directory of ours: a record, two generations of ledgers, and the states that they name.
+
+    Nothing is made before the first `write`. A ledger is written after the states it names; the generation before stays
+    until the next, so one damaged file costs one generation.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path.absolute()
+
+    def require_ours(self) -> None:
+        """Raise `OutputError` if something stands there that is not a checkpoint of ours."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise OutputError(f"{self.path} is not a directory: expected a place for a checkpoint; move it away")
+        if not self.path.exists():
+            return
+        names = [child.name for child in self.path.iterdir()]
+        record = read_record(self.path)
+        if (record or {}).get("format") != FORMAT and not all(TEMPORARY.fullmatch(name) for name in names):
+            raise OutputError(
+                f"{self.path} exists and is not a checkpoint of streampca: it is left untouched; move it away, or name another place"
+            )
+
+    def newest(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """Return the newest ledger that is whole with all states it names, None if there is none, and what was found damaged."""
+        damaged: list[str] = []
+        for generation in sorted(self._generations(), reverse=True):
+            path = self.path / f"ledger-{generation}.json"
+            try:
+                data = _checked(path)
+                for stored in states_of(data):
+                    self._verify(stored)
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                damaged.append(f"{path.name}: {error}")
+                continue
+            return data, damaged
+        return None, damaged
+
+    def write(self, data: dict[str, Any], about: dict[str, str]) -> None:
+        """Write the ledger `data` as its generation and drop what neither it nor the one before names.
+
+        `about` are further texts, by their names, that are written once beside the record.
+        """
+        self.make(data["run_id"], about)
+        text = _canonical(data)
+        whole = json.dumps({"xxh3": xxhash.xxh3_128(text.encode()).hexdigest(), "ledger": data})
+        write_whole(self.path / f"ledger-{data['generation']}.json", [whole.encode()])
+        self._prune(data["generation"])
+
+    def make(self, run_id: str, about: dict[str, str]) -> None:
+        """Make the directory with its record, if it is not there."""
+        if (read_record(self.path) or {}).get("run_id") == run_id:
+            return
+        with writing(self.path, _UNHARMED):
+            self.path.mkdir(exist_ok=True, parents=True)
+        record = {"format": FORMAT, "version": VERSION, "run_id": run_id, "meaning": "a stopped run goes on from here"}
+        for name, text in {RECORD: json.dumps(record) + "\n", **about}.items():
+            write_whole(self.path / name, [text.encode()])
+
+    def remove(self) -> None:
+        """Remove every file of ours, the record last, and the directory if nothing else is in it."""
+        if not self.path.is_dir() or self.path.is_symlink():
+            return
+        for child in sorted(self.path.iterdir(), key=lambda child: child.name == RECORD):
+            if _is_ours(child):
+                with suppress(OSError):
+                    child.unlink()
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def _generations(self) -> list[int]:
+        if not self.path.is_dir():
+            return []
+        found = (_LEDGER.fullmatch(child.name) for child in self.path.iterdir())
+        return [int(match[1]) for match in found if match]
+
+    def last_generation(self) -> int:
+        """Return the number of the newest ledger, whole or not; 0 if there is none."""
+        return max(self._generations(), default=0)
+
+    def _verify(self, stored: StoredState) -> None:
+        if not _STATE.fullmatch(stored.file):
+            raise ValueError(f"it names {stored.file!r}")
+        size, digest = digest_of(self.path / stored.file)
+        if (size, digest) != (stored.size, stored.xxh3):
+            raise ValueError(
+                f"{stored.file} is damaged: {size} bytes of digest {digest}, expected {stored.size} of {stored.xxh3}"
+            )
+
+    def _prune(self, generation: int) -> None:
+        """Remove ledgers before the last two, and states that neither of these names."""
+        kept = [number for number in sorted(self._generations()) if number <= generation][-2:]
+        named = set()
+        for number in kept:
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                named |= {stored.file for stored in states_of(_checked(self.path / f"ledger-{number}.json"))}
+        ledgers = {f"ledger-{number}.json" for number in kept}
+        for child in self.path.iterdir():
+            superseded = _LEDGER.fullmatch(child.name) and child.name not in ledgers
+            if superseded or (_STATE.fullmatch(child.name) and child.name not in named):
+                with suppress(OSError):
+                    child.unlink()
+
+
+def states_of(data: dict[str, Any]) -> Iterable[StoredState]:
+    """Yield the files that a ledger names."""
+    for reading in data["readings"]:
+        begun = [leaf["state"] for leaf in reading["begun"].values()]
+        for told in (reading["state"], *reading["pieces"], *begun):
+            if told is not None:
+                yield StoredState(**told)
+
+
+def _is_ours(child: Path) -> bool:
+    name = child.name
+    known = name in (RECORD, "config.yaml") or any(p.fullmatch(name) for p in (_LEDGER, _STATE, TEMPORARY))
+    return known and not child.is_symlink() and child.is_file()
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    whole = json.loads(read_regular(path))
+    data: dict[str, Any] = whole["ledger"]
+    if xxhash.xxh3_128(_canonical(data).encode()).hexdigest() != whole["xxh3"]:
+        raise ValueError("it does not have the digest that was written with it")
+    return data
+
+
+def _canonical(data: dict[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,238 @@
+"""Resuming a stopped fit: what must be the same, and its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import xxhash
+
+from streampca.errors import ConfigError, OutputError, PlanError
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.ledger import Ledger, Terms, ledger_in_use
+from streampca.storage.lock import Lock
+
+if TYPE_CHECKING:
+    from streampca.planning.plan import Plan
+    from streampca.sources.base import Source
+
+
+Notice = Callable[[str], None]
+
+
+AnyPlan = TypeVar("AnyPlan", bound="Plan")
+
+
+AnyFit = TypeVar("AnyFit")
+
+
+_VERSIONS = ("streampca", "numpy", "scipy", "blas")
+
+
+_SHAPE_OF_THE_WORK = (
+    "solver",
+    "n_samples",
+    "n_features",
+    "dtype",
+    "work_dtype",
+    "n_components",
+    "rows_per_block",
+    "n_blocks",
+    "n_leaves",
+    "leaves_per_branch",
+    "tile",
+    "edges",
+    "axis",
+    "tile_groups",
+    "components_on_disk",
+    "shuffle_seed",
+    "sketch",
+)
+
+
+def identity_of_fit(source: Source, parameters: Any) -> dict[str, str]:
+    """Return, by name, everything that decides the bits of a fit."""
+    told = {}
+    for field in fields(parameters):
+        if field.name not in ("memory", "threads"):
+            value = getattr(parameters, field.name)
+            as_data = getattr(value, "to_dict", None)  # of kernels, without addresses of objects
+            if as_data is not None:
+                told[field.name] = json.dumps(as_data(), sort_keys=True)
+            else:
+                told[field.name] = _digest(value) if isinstance(value, np.ndarray) else repr(value)
+    return told | _of_surroundings(source)
+
+
+def _of_surroundings(source: Source) -> dict[str, str]:
+    from streampca.system.versions import versions
+
+    found = versions()
+    return {"input": _of_input(source)} | {f"version of {name}": found[name] for name in _VERSIONS}
+
+
+def _of_input(source: Source) -> str:
+    """Return a digest of what is known of the data without reading it: of files and objects also names, sizes and times.
+
+    Arrays in memory are read: a digest of some of their rows would not notice a change in the others.
+    """
+    digest = xxhash.xxh3_128(source.fingerprint.encode())
+    values = getattr(source, "array", None)
+    if isinstance(values, np.ndarray) and not isinstance(values, np.memmap):
+        digest.update(_digest(values).encode())
+    rows = getattr(source, "rows", None)
+    for name in ("data", "indices", "indptr") if source.sparse else ():
+        if isinstance(getattr(rows, name, None), np.ndarray):
+            digest.update(_digest(getattr(rows, name)).encode())
+    version = source.version()
+    if version is not None:
+        digest.update(version.digest.encode())
+        source.require_unchanged()
+    return digest.hexdigest()
+
+
+def _digest(values: Any) -> str:
+    array, digest = np.asarray(values), xxhash.xxh3_128()
+    digest.update(f"{array.shape}{array.dtype}".encode())
+    rows = max(1, 2**24 // max(1, array[:1].nbytes)) if array.ndim else 1
+    for start in range(0, len(array) if array.ndim else 0, rows):
+        part = np.ascontiguousarray(array[start : start + rows])
+        if part.size:
+            digest.update(part.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def open_ledger(
+    place: CheckpointDirectory,
+    terms: Terms,
+    *,
+    resume: bool,
+    fresh: bool,
+    notice: Notice,
+    require_held: Callable[[], None] | None = None,
+) -> Ledger:
+    """Return the ledger of the run that was stopped, or a new one.
+
+    Raises
+    ------
+    OutputError
+        If a checkpoint is there whose run differs in something that decides the bits, or something foreign.
+    ConfigError
+        If `resume` is set and there is none.
+    """
+    place.require_ours()
+    found, damaged = (None, []) if fresh else place.newest()
+    for words in damaged:
+        notice(f"checkpoint {place.path}: {words}: passed over")
+    if found is None:
+        if resume and not damaged:
+            raise ConfigError(
+                f"--resume: no checkpoint of a stopped run at {place.path}: run without --resume to start"
+            )
+        if damaged:
+            notice(f"checkpoint {place.path}: nothing whole is left: starting over")
+        place.remove()
+        return Ledger(place, terms, None, require_held)
+    require_same(
+        found["identity"], terms.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
+    )
+    ledger = Ledger(place, replace(terms, run_id=found["run_id"]), found, require_held)
+    notice(f"going on with the run that was stopped: {_progress(ledger)} ({place.path})")
+    return ledger
+
+
+def require_same(before: dict[str, str], now: dict[str, str], what: str) -> None:
+    """Raise `OutputError`, which begins with `what`, naming everything that differs."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if not names:
+        return
+    told = "; ".join(_difference(name, before.get(name), now.get(name)) for name in names[:5])
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    raise OutputError(
+        f"{what}: {told}{more}: put it back as it was, or start over with --fresh (from Python: fresh=True, or remove the directory)"
+    )
+
+
+def _difference(name: str, before: str | None, now: str | None) -> str:
+    if name == "input":
+        return "the input has changed (files, sizes, times or metadata)"
+    return f"{name} was {before or 'not there'} and is {now or 'not there'}"
+
+
+def _progress(ledger: Ledger) -> str:
+    entry = ledger.present
+    if entry is None:
+        return "before the first reading"
+    begun = f" and parts of {len(entry.begun)}" if entry.begun else ""
+    return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
+
+
+def plan_to_obey(ledger: Ledger, plan: AnyPlan) -> AnyPlan:
+    """Return `plan`, or that of the stopped run where blocks or leaves would be others; `PlanError` if it does not fit now."""
+    if ledger.plan is None:
+        return plan
+    before = type(plan).from_dict(ledger.plan)
+    now = json.loads(json.dumps(plan.to_dict()))
+    if all(ledger.plan.get(name) == now.get(name) for name in _SHAPE_OF_THE_WORK):
+        return plan
+    if before.projected_bytes > plan.allowed_bytes:
+        raise PlanError(
+            f"the stopped run was planned with {before.projected_bytes:,} bytes and {plan.allowed_bytes:,} are allowed now: allow as "
+            "much as it had, or start over with --fresh"
+        )
+    return replace(before, allowed_bytes=plan.allowed_bytes)
+
+
+@contextmanager
+def concluding(ledger: Ledger) -> Iterator[None]:
+    """Remove the checkpoint when the block has succeeded; if it fails, say where progress is kept, if any is."""
+    try:
+        yield
+    except BaseException as error:
+        if ledger.written:
+            error.add_note(f"progress is kept in {_from_here(ledger.directory.path)}")
+        else:
+            ledger.remove()
+        raise
+    ledger.remove()
+
+
+def fit_with_checkpoint(
+    directory: Path,
+    source: Source,
+    parameters: Any,
+    *,
+    plan: Callable[[], AnyPlan],
+    fit: Callable[[AnyPlan], AnyFit],
+) -> AnyFit:
+    """Return what `fit` makes of what `plan` returns, from where an earlier fit stopped whose checkpoint is `directory`.
+
+    The checkpoint is removed when the fit is done.
+
+    Raises
+    ------
+    OutputError
+        If something else stands there, or the checkpoint of another fit, or another process is at work on it.
+    """
+    identity = identity_of_fit(source, parameters)
+    with Lock(directory, secrets.token_hex(8)) as lock:
+        terms, place = Terms(lock.run_id, identity), CheckpointDirectory(directory)
+        told = logging.getLogger("streampca").info
+        ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
+        with concluding(ledger), ledger_in_use(ledger):
+            obeyed = plan_to_obey(ledger, plan())
+            ledger.plan = obeyed.to_dict()
+            return fit(obeyed)
+
+
+def _from_here(path: Path) -> Path:
+    """Return `path` as it is seen from the working directory if it lies in that, which is how it was written as a rule."""
+    here = Path.cwd()
+    return path.relative_to(here) if here in path.parents else path

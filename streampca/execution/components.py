@@ -1,0 +1,363 @@
+"""The second reading of wide data: components slab by slab, in memory or on disk, then made orthonormal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import FloatArray, work_dtype
+from streampca.accumulators.gram import Gram, panel_features
+from streampca.execution.checkpoint.ledger import Reading, next_reading, note_stop
+from streampca.execution.execute import execute
+from streampca.execution.fold import LeafResult, StoppedError, read_ahead
+from streampca.execution.task import Meter, OnBlock, ProgressCallback
+from streampca.models.stored_components import Components, StoredComponents
+from streampca.planning.leaves import Leaf
+from streampca.planning.plan import Plan
+from streampca.random import generator
+from streampca.sources.base import ReadCount, Source
+from streampca.storage.scratch import Scratch
+from streampca.storage.signals import heed, uninterrupted
+from streampca.storage.state_file import storable
+from streampca.system.process import give_back_freed_memory
+from streampca.system.workspace import borrow, release
+
+_TILE = 4096
+"""Features of a tile of what is drawn."""
+_SAFE_FACTORS = (1e-30, 1e30)  # between these, products of float32 keep their digits
+_ORTHONORMAL = 1e-13
+"""Difference of inner products from the identity at which components count as orthonormal to rounding."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Components for the features of a leaf, and what was learnt on the way."""
+
+    values: NDArray[Any] | None
+    """Components, ``(k, n_features)``; None where they were written to the disk."""
+    samples: NDArray[Any]
+    """Chosen samples, ``(n_chosen, n_features)``."""
+    summary: Summary
+    """Sums over the features."""
+
+
+@storable
+@dataclass(frozen=True)
+class Summary:
+    """What is summed over the features of components; filled in place."""
+
+    products: FloatArray
+    """Inner products of all pairs of components, ``(k, k)``."""
+    largest: FloatArray
+    """Largest modulus in each component, ``(k,)``; negative before the first feature."""
+    signs: FloatArray
+    """Sign of the first entry of that modulus, ``(k,)``."""
+    left: FloatArray
+    """Inner products of components and centred samples of weight 0, ``(n_left, k)``."""
+
+    @classmethod
+    def empty(cls, k: int, n_left: int = 0) -> Summary:
+        """Return the summary of no features."""
+        return cls(np.zeros((k, k)), np.full(k, -1.0), np.ones(k), np.zeros((n_left, k)))
+
+    def add(self, slab: FloatArray) -> None:
+        """Count the features of `slab`, ``(k, n_some)``, which come behind those before."""
+        np.add(self.products, slab @ slab.T, out=self.products)
+        rows, high, low = np.arange(len(slab)), slab.argmax(axis=1), slab.argmin(axis=1)
+        top, bottom = slab[rows, high], -slab[rows, low]
+        negative = (bottom > top) | ((bottom == top) & (low < high))
+        self._keep(np.maximum(top, bottom), np.where(negative, -1.0, 1.0))
+
+    def absorb(self, other: Summary) -> None:
+        """Count features that come behind those before."""
+        np.add(self.products, other.products, out=self.products)
+        np.add(self.left, other.left, out=self.left)
+        self._keep(other.largest, other.signs)
+
+    def _keep(self, largest: FloatArray, signs: FloatArray) -> None:
+        larger = largest > self.largest
+        np.copyto(self.signs, signs, where=larger)
+        np.copyto(self.largest, largest, where=larger)
+
+
+@dataclass(frozen=True)
+class ComponentsTask:
+    """Entries of the components for the features of a leaf: V = Xᵀ U S⁻¹ (Turk & Pentland 1991, eq. 6).
+
+    Components beyond the rank are drawn, addressed by component and feature, and are made orthogonal in the end.
+    """
+
+    common: ClassVar[str] = "axes"
+    """What is the same for all leaves."""
+    source: Source
+    """The data by features."""
+    gram: Gram
+    """How samples and features are weighted, and what missing values are."""
+    means: FloatArray
+    """Mean of each feature, ``(n_features,)``."""
+    variances: FloatArray
+    """Variance of each feature, ``(n_features,)``."""
+    axes: FloatArray
+    """Left singular vectors times roots of weights over singular values, for samples that count, ``(n_counted, rank)``."""
+    chosen: NDArray[np.int64]
+    """Samples that are copied out for a report."""
+    k: int
+    """Components."""
+    seed: int
+    """Seed of those beyond the rank."""
+    width: int
+    """Features of a slab; no slab lies in two blocks."""
+    stored: StoredComponents | None
+    """Where components go; None = they are given back."""
+    first: int = 0
+    """First feature that `means` and `variances` hold."""
+
+    def for_leaf(self, leaf: Leaf) -> ComponentsTask:
+        """Return the task with no more than the features of `leaf` need."""
+        start, stop = leaf.edges[0], leaf.edges[-1]
+        part = slice(start - self.first, stop - self.first)
+        source = self.source.part(start, stop)
+        return replace(self, source=source, means=self.means[part], variances=self.variances[part], first=start)
+
+    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
+        """Multiply."""
+        dtype = self._dtype()
+        axes, counted = self.axes.astype(dtype), self.gram.counted
+        start, n_features = leaf.edges[0], leaf.edges[-1] - leaf.edges[0]
+        components = None if self.stored is not None else np.empty((self.k, n_features), dtype=dtype)
+        samples = np.empty((len(self.chosen), n_features), dtype=self.source.dtype)
+        summary = Summary.empty(self.k, 0 if counted is None else int(np.count_nonzero(~counted)))
+        total = ReadCount()
+        for block, count in read_ahead(self.source, leaf):
+            values = block.values.T
+            samples[:, block.start - start : block.start - start + len(block)] = values[self.chosen]
+            for offset in range(0, len(block), self.width):
+                first = block.start + offset
+                slab = self._slab(values[:, offset : offset + self.width], first, axes, summary)
+                summary.add(slab)
+                if self.stored is not None:
+                    self.stored.write(first, slab)
+                elif components is not None:
+                    components[:, first - start : first - start + slab.shape[1]] = slab
+            total += count
+            if on_block is not None:
+                on_block(block, count)
+            if stop is not None and stop.is_set():
+                raise StoppedError
+        return LeafResult(Part(components, samples, summary), total)
+
+    def _dtype(self) -> np.dtype[Any]:
+        """Return the type of products: float64 where factors leave the range of float32."""
+        dtype = work_dtype(self.source.dtype)
+        factors = self.gram.factors_of(self.first, self.variances)
+        largest = np.abs(self.axes).max(axis=0, initial=0.0)
+        sizes = largest if factors is None else np.concatenate([largest, factors])
+        low, high = _SAFE_FACTORS
+        return dtype if ((sizes == 0) | ((sizes > low) & (sizes < high))).all() else np.dtype(np.float64)
+
+    def _slab(self, values: NDArray[Any], start: int, axes: NDArray[Any], summary: Summary) -> FloatArray:
+        """Return the components for the features from `start` on, scratch memory; adds to ``summary.left``."""
+        rank, counted = axes.shape[1], self.gram.counted
+        slab = borrow("slab", (self.k, values.shape[1]), np.float64)
+        width = panel_features(len(values), axes.dtype)
+        for first in range(0, values.shape[1], width):
+            panel, out = values[:, first : first + width], slab[:, first : first + width]
+            own = slice(start + first - self.first, start + first - self.first + panel.shape[1])
+            means = self.means[own]
+            product = axes.T @ self.gram.centred(panel, means, axes.dtype)
+            factors = self.gram.factors_of(start + first, self.variances[own])
+            if factors is not None:
+                product *= factors.astype(axes.dtype)
+            out[:rank] = product
+            out[rank:] = drawn(self.seed, range(rank, self.k), start + first, panel.shape[1]).astype(axes.dtype)
+            if counted is not None:
+                others = panel[~counted].astype(np.float64)
+                if self.gram.impute:
+                    np.copyto(others, means, where=np.isnan(others))
+                if self.gram.center:
+                    others -= means
+                if factors is not None:
+                    others *= factors
+                np.add(summary.left, others @ out.T, out=summary.left)
+        return slab
+
+
+def drawn(seed: int, rows: range, start: int, n_features: int) -> FloatArray:
+    """Return the standard normal numbers that belong to (seed, component, feature), ``(len(rows), n_features)``."""
+    numbers = np.empty((len(rows), n_features))
+    for i, row in enumerate(rows):
+        for tile in range(start // _TILE, -(-(start + n_features) // _TILE)):
+            low, high = max(start, tile * _TILE), min(start + n_features, (tile + 1) * _TILE)
+            values = generator(seed, f"completion {row}", tile).standard_normal(_TILE)
+            numbers[i, low - start : high - start] = values[low - tile * _TILE : high - tile * _TILE]
+    return numbers
+
+
+@dataclass(frozen=True)
+class Found:
+    """Components as they go into a model."""
+
+    components: Components
+    """Orthonormal rows with fixed signs."""
+    samples: NDArray[Any]
+    """Chosen samples, ``(n_chosen, n_features)``."""
+    count: ReadCount
+    """What reading cost."""
+    signs: FloatArray
+    """By what components were multiplied for their sign, ``(k,)``."""
+    left: FloatArray
+    """Scores of the samples of weight 0, ``(n_left, k)``."""
+    orthonormality: float
+    """By how much inner products of components differ from the identity at most."""
+
+
+def find_components(
+    task: ComponentsTask, plan: Plan, client: Any, progress: ProgressCallback | None, scratch: Scratch | None
+) -> Found:
+    """Carry out the second reading; with `scratch`, components are written there and stay there."""
+    k, d = task.k, plan.n_features
+    table: Table = InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)
+    task = replace(task, stored=table if isinstance(table, StoredComponents) else None)
+    samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
+    summary = Summary.empty(k, 0 if task.gram.counted is None else int(np.count_nonzero(~task.gram.counted)))
+    # What is on disk is multiplied in place afterwards: only components in memory are kept in a ledger.
+    record = next_reading("components", plan, f"{k}") if scratch is None else Reading(None)
+    meter = Meter("components", d, progress)
+    summary, count, turn = record.begin(summary)
+    for start, found, values in record.pieces():
+        samples[:, start : start + found.shape[1]] = found
+        table.write(start, values)
+    meter.skip(plan, turn, count)
+
+    def piece(first: int, last: int) -> Any:
+        start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
+        return start, samples[:, start:stop], table.components[:, start:stop] if isinstance(table, InMemory) else None
+
+    results, whole = execute(task, plan, meter, client, turn), True
+    try:
+        for result in results:
+            heed()
+            with uninterrupted():
+                whole = False
+                edges, part = plan.leaf(turn).edges, result.state
+                samples[:, edges[0] : edges[-1]] = part.samples
+                if part.values is not None:
+                    table.write(edges[0], part.values)
+                summary.absorb(part.summary)
+                count, turn, whole = count + result.count, turn + 1, True
+            del result, part
+            record.absorbed(turn - 1, summary, count, piece)
+    except BaseException as error:
+        note_stop(error)
+        results.close()
+        if whole:
+            record.stopped(turn, summary, count, piece)
+        raise
+    finally:
+        results.close()
+    give_back_freed_memory()
+    mapping, orthonormality = make_orthonormal(table, summary, task.axes.shape[1])
+    give_back_freed_memory()
+    components = table.components if isinstance(table, InMemory) else table
+    signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
+    return Found(components, samples, count, signs, summary.left @ mapping.T, orthonormality)  # type: ignore[arg-type]
+
+
+def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:
+    scratch.require(8 * k * d)
+    return StoredComponents.create(Path(scratch.path) / "components", (k, d), width, scratch)
+
+
+class Table(Protocol):
+    """Components of which a slab is in memory at a time."""
+
+    def slabs(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield runs of features and all components for them."""
+        ...
+
+    def write(self, start: int, values: FloatArray) -> None:
+        """Write all components for the features from `start` on."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Components in memory, cut into slabs as those on disk are, so that both have the same bits."""
+
+    components: FloatArray
+    """All of them, ``(k, n_features)``."""
+    width: int
+    """Features of a slab."""
+
+    def slabs(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield runs of features and all components for them."""
+        for start in range(0, self.components.shape[1], self.width):
+            part = slice(start, min(start + self.width, self.components.shape[1]))
+            yield part, self.components[:, part]
+
+    def write(self, start: int, values: FloatArray) -> None:
+        """Write all components for the features from `start` on."""
+        self.components[:, start : start + values.shape[1]] = values
+
+
+def make_orthonormal(table: Table, summary: Summary, rank: int) -> tuple[FloatArray, float]:
+    """Make components orthonormal to rounding and fix their signs, in place, in as few sweeps as it takes: mostly one.
+
+    What they are multiplied by follows from their inner products alone, see `orthonormalising`. Signs are those of the
+    entries that were largest before; a further sweep turns components of which another entry became the largest.
+
+    Returns
+    -------
+    mapping : array, shape (k, k)
+        What components were multiplied by.
+    orthonormality : float
+        By how much their inner products differ from the identity at most.
+    """
+    step = summary.signs[:, None] * orthonormalising(summary.products, rank)
+    mapping = step
+    for left in (3, 2, 1, 0):
+        summary = _multiply(table, step)
+        k = len(step)
+        error = float(np.abs(summary.products - np.eye(k)).max())
+        good = error <= _ORTHONORMAL or left < 2
+        if left == 0 or (good and (summary.signs > 0).all()):
+            break
+        step = summary.signs[:, None] * (np.eye(k) if good else orthonormalising(summary.products, k))
+        mapping = step @ mapping
+    return mapping, error
+
+
+def orthonormalising(products: FloatArray, rank: int) -> FloatArray:
+    """Return M, ``(k, k)``, so that M V has orthonormal rows, from ``products`` = V Vᵀ.
+
+    Rows from `rank` on are made orthogonal to those before by Gram and Schmidt, twice; then all symmetrically, by
+    (V Vᵀ)^(−½), which changes them the least (Löwdin 1950): after float32 products by about 1e-7.
+    """
+    k = len(products)
+    lower = np.eye(k)
+    for row in range(rank, k):
+        vector = lower[row] / np.sqrt(products[row, row])
+        for _ in range(2):
+            vector = vector - (lower[:row] @ (products @ vector)) @ lower[:row]
+            vector /= np.sqrt(vector @ products @ vector)
+        lower[row] = vector
+    squares, vectors = np.linalg.eigh(lower @ products @ lower.T)
+    root: FloatArray = (vectors / np.sqrt(squares)) @ vectors.T @ lower
+    return root
+
+
+def _multiply(table: Table, step: FloatArray) -> Summary:
+    """Multiply all components by `step`, ``(k, k)``, and return their new summary."""
+    summary = Summary.empty(len(step))
+    for part, slab in table.slabs():
+        product = np.matmul(step, slab, out=borrow("slab", slab.shape, np.float64))
+        table.write(part.start, product)
+        summary.add(product)
+    release()
+    return summary

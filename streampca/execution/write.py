@@ -1,0 +1,268 @@
+"""Scores of every row, streamed to a zarr store: one writer for each chunk, checksums in every chunk."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from streampca.accumulators.centring import refuse_not_finite
+from streampca.accumulators.missing import left_out
+from streampca.accumulators.sparse import refuse_stored
+from streampca.errors import NotFiniteError, OutputError
+from streampca.execution.checkpoint.ledger import model_digest, next_reading, note_stop
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.execute import execute
+from streampca.execution.fold import LeafResult, StoppedError, read_ahead
+from streampca.execution.scores_by_features import scores_by_features
+from streampca.execution.task import Meter, OnBlock, ProgressCallback
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.planning.leaves import Leaf
+from streampca.planning.plan import Plan
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.zarr.strictness import strict
+from streampca.storage.directories import require_room
+from streampca.storage.files import flush_one, writing
+from streampca.storage.signals import heed, uninterrupted
+from streampca.system.blas_threads import one_blas_thread
+from streampca.system.workspace import borrow
+
+_CHUNK_BYTES = 8 * 2**20
+_ANSWER_SECONDS = 10  # for workers to say whether they can write to the output
+_LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """Transform the blocks of a leaf and write each as one chunk."""
+
+    common: ClassVar[str] = "model"
+    """What is the same for all leaves."""
+    source: Source
+    """Where the rows come from."""
+    model: PCAModel | KernelModel
+    """What they are transformed by."""
+    path: Path
+    """The zarr group."""
+
+    def for_leaf(self, leaf: Leaf) -> ScoreTask:
+        """Return the task with no more of the source than `leaf` needs."""
+        return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
+
+    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
+        """Transform and write."""
+        array = zarr.open_array(self.path / "scores", mode="r+")
+        total = ReadCount()
+        for block, count in read_ahead(self.source, leaf):
+            n_rows, k = len(block), self.model.n_components
+            out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = self.model.transform(block.values, out)
+            if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
+                (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
+                raise NotFiniteError(
+                    f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
+                )
+            if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
+                raise OutputError(
+                    f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
+                )
+            array[block.start : block.start + n_rows] = scores
+            total += count
+            if on_block is not None:
+                on_block(block, count)
+            if stop is not None and stop.is_set():
+                raise StoppedError
+        return LeafResult(None, total)
+
+
+def write_scores(
+    source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, *, progress: ProgressCallback | None = None
+) -> ReadCount:
+    """Read `source` once more and write its scores to the array ``scores`` of a new zarr group at `path`.
+
+    The array has shape ``(n_samples, k)``, float32 for float32 input and float64 else; a chunk holds the rows of one
+    block, so every chunk has one writer. The caller commits the directory (`output.Aside`).
+
+    Raises
+    ------
+    NoSpaceError
+        If the file system has less room than the scores take and 5 %.
+    DataError
+        If chunks of the source are missing or damaged.
+    """
+    path = path.absolute()  # workers may have another working directory
+    with source.reading():
+        if plan.axis == "features" and isinstance(model, PCAModel):
+            return _write_by_features(source, model, plan, path, progress)
+        return _write_by_rows(source, model, plan, path, progress)
+
+
+def _write_by_rows(
+    source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, progress: ProgressCallback | None
+) -> ReadCount:
+    plan = _in_small_leaves(plan)
+    record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.n_samples, progress)
+    record.before_saving = lambda first, last: _flush_chunks(path, plan, first, last)
+    _, count, turn = record.begin(None)
+    if turn and not _are_whole(path, plan, turn):
+        record.restart()
+        count, turn = ReadCount(), 0
+    if turn:
+        _sweep(path)
+    if not turn:
+        if record.ledger is not None:  # in the directory of a run: what it had written before it was killed
+            shutil.rmtree(path, ignore_errors=True)
+        _create(path, model, source, plan.rows_per_block)
+    client = active_client(source)
+    require_writable_by_workers(client, path)
+    meter.skip(plan, turn, count)
+    results = execute(ScoreTask(source, model, path), plan, meter, client, turn)
+    try:
+        # Closed, so that no thread writes when the caller cleans up after an error.
+        with one_blas_thread(), closing(results):
+            for result in results:
+                heed()
+                with uninterrupted():
+                    count, turn = count + result.count, turn + 1
+                record.absorbed(turn - 1, None, count)
+    except BaseException as error:
+        note_stop(error)
+        record.stopped(turn, None, count)
+        raise
+    return count
+
+
+def require_writable_by_workers(client: Any, directory: Path) -> None:
+    """Raise `OutputError` if a machine of the workers of `client` cannot write to `directory`; without a client, do nothing.
+
+    One worker of each machine is asked. Those that do not answer within seconds have other work, or are lost, which is found
+    out later.
+    """
+    if client is None:
+        return
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    addresses = {told["host"]: address for address, told in workers.items()}.values()
+    place = str(directory.absolute())
+    asked = {one: client.submit(_why_not_writable, place, workers=[one], pure=False) for one in addresses}
+    end = time.monotonic() + _ANSWER_SECONDS
+    for address, future in asked.items():
+        try:
+            reason = future.result(timeout=max(0.1, end - time.monotonic()))
+        except Exception:  # noqa: BLE001 no answer in time, or the worker was lost
+            reason = None
+        if reason is not None:
+            raise OutputError(
+                f"{directory}: the worker at {address} cannot write there: {reason}; expected a place on a file system that all "
+                "machines of the cluster see under the same path: name one, or ask for no scores (output.scores: false)"
+            )
+
+
+def _why_not_writable(directory: str) -> str | None:
+    """Return why this process cannot make a file in `directory`, None if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return error.strerror or type(error).__name__
+
+
+def _in_small_leaves(plan: Plan) -> Plan:
+    """Return `plan` in more leaves: scores have no state that would be merged, and a stopped run repeats less."""
+    most = max(plan.n_leaves, plan.n_blocks // _LEAF_BLOCKS)
+    return replace(plan, n_leaves=min(most, max(plan.n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight)))
+
+
+def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
+    """Tell whether the scores of the first leaves can all be read; every chunk has a checksum."""
+    try:
+        array = strict(zarr.open_array(path / "scores", mode="r"))
+        for index in range(n_leaves):
+            for start, stop in plan.leaf(index).spans:
+                array[start:stop]
+    except Exception:  # noqa: BLE001 every codec has its own
+        return False
+    return True
+
+
+def _sweep(path: Path) -> None:
+    """Remove chunks that were being written when the run was killed: zarr writes each aside, under a name of its own."""
+    with writing(path):
+        for found in path.rglob("*.partial"):
+            found.unlink()
+
+
+def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:
+    """Force the chunks of the scores of leaves `first` to before `last` to the disk, before a ledger says that they are there."""
+    array = path / "scores"
+    rows = int(zarr.open_array(array, mode="r").chunks[0])
+    start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
+    with writing(path):
+        for chunk in range(start // rows, -(-stop // rows)):
+            flush_one(array / f"c/{chunk}/0")
+            flush_one(array / f"c/{chunk}")
+        for place in (array / "zarr.json", path / "zarr.json", array / "c", array, path, path.parent):
+            flush_one(place)
+
+
+def _write_by_features(
+    source: Source, model: PCAModel, plan: Plan, path: Path, progress: ProgressCallback | None
+) -> ReadCount:
+    scores, count = scores_by_features(source, model, plan, progress)
+    dtype = model.score_dtype(source.dtype)
+    lost = ~np.isfinite(scores).all(axis=1)
+    over = np.abs(scores) > np.finfo(dtype).max
+    if over.any() or (lost.any() and model.missing != "drop_rows"):
+        raise NotFiniteError(
+            f"scores of row {int(np.flatnonzero(lost | over.any(axis=1))[0])} overflow {dtype}: rescale the data first"
+        )
+    rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
+    array = _create(path, model, source, rows)
+    for start in range(0, len(scores), rows):
+        part = scores[start : start + rows]
+        array[start : start + rows] = part / model.deviations if model.whiten else part
+    return count
+
+
+def write_known_scores(source: Source, model: PCAModel, scores: NDArray[np.float64], path: Path) -> None:
+    """Write the scores that a solver has found without another reading, ``(n_samples, k)``, as `write_scores` does."""
+    rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
+    array = _create(path, model, source, rows)
+    for start in range(0, len(scores), rows):
+        part = scores[start : start + rows]
+        bad = ~np.isfinite(part).all(axis=1)
+        if bad.any():  # only rows of weight 0 were never looked at
+            raise NotFiniteError(
+                f"row {start + int(np.flatnonzero(bad)[0])}, of weight 0, holds NaN or infinity and has no scores: clean it, leave it "
+                "out of the data, or ask for no scores"
+            )
+        array[start : start + rows] = part / model.deviations if model.whiten else part
+
+
+def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int) -> zarr.Array[Any]:
+    n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
+    require_room(path, n * k * dtype.itemsize)
+    group = zarr.open_group(path, mode="a", zarr_format=3)
+    group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
+    array: zarr.Array[Any] = group.create_array(
+        "scores",
+        shape=(n, k),
+        chunks=(min(n, rows_per_chunk), k),
+        dtype=dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        dimension_names=("sample", "component"),
+        config={"write_empty_chunks": True},
+    )
+    array.attrs.update(model.score_attributes)
+    return array

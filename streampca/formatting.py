@@ -1,0 +1,19 @@
+"""Sizes and times as text for people."""
+
+from __future__ import annotations
+
+
+def as_text(n_bytes: float) -> str:
+    """Return a size for people: ``"3.1 GiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(n_bytes) < 1024 or unit == "TiB":
+            return f"{n_bytes:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    raise AssertionError("unreachable")
+
+
+def as_seconds(seconds: float) -> str:
+    """Return a time for people: ``"3.2 s"``, ``"14 min"``."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,73 @@
+"""Panels of rows, and rows as dense arrays, for evaluating kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from streampca.errors import ParameterError
+from streampca.system.workspace import borrow
+
+FloatArray = NDArray[np.float64]
+
+
+_PANEL_BYTES = 1 << 20  # kernel values that stay in the cache between the product and the function
+
+
+_PANEL_ROWS = 64, 1024  # below, products lose speed; above, the scratch copy of the rows leaves the cache
+
+
+def panel_rows(n_values: int, dtype: np.dtype[Any]) -> int:
+    """Return how many rows of `n_values` values of `dtype` are taken at a time."""
+    low, high = _PANEL_ROWS
+    return min(high, max(low, _PANEL_BYTES // max(1, n_values * dtype.itemsize)))
+
+
+def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterator[slice]:
+    """Yield slices of `n_rows` rows of which each has `n_values` values of `dtype`."""
+    step = panel_rows(n_values, np.dtype(dtype))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def as_table(X: Any) -> Any:
+    """Return `X` as an array, or in csr form if it is sparse; `ParameterError` unless it is a table of real numbers."""
+    stored = issparse(X)
+    table: Any = X
+    table = csr_array(table) if stored else np.asarray(table)
+    if table.ndim != 2:
+        raise ParameterError(f"rows of shape {table.shape}: expected (n_rows, n_features)")
+    if table.dtype.kind not in "fiub":
+        raise ParameterError(f"rows of {table.dtype}: expected real numbers")
+    return table
+
+
+def dense(rows: Any) -> NDArray[Any]:
+    """Return sparse `rows` as an array, an array as it is."""
+    return rows if isinstance(rows, np.ndarray) else np.asarray(rows.toarray())
+
+
+def value_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of kernel values of rows of `dtypes`: float32 if all are floats of at most 4 bytes, else float64."""
+    narrow = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes)
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def copied(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `rows` as a C-ordered array of `dtype`, in scratch memory unless they are one."""
+    if rows.dtype == dtype and rows.flags.c_contiguous:
+        return rows
+    out = borrow("kernel rows", rows.shape, dtype)
+    np.copyto(out, rows, casting="unsafe")
+    return out
+
+
+def squared_norms(rows: NDArray[Any]) -> FloatArray:
+    """Return ‖x‖² of a few `rows` in float64, shape ``(n_rows,)``, each row summed alike wherever it stands."""
+    wide = copied(rows, np.dtype(np.float64))
+    norms: FloatArray = np.einsum("ij,ij->i", wide, wide)
+    return norms

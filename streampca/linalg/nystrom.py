@@ -1,0 +1,331 @@
+"""A matrix of low rank from its products with a test matrix: the Nyström approximation, and the literature's conversion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import ParameterError
+from streampca.linalg import tall_skinny as tall
+
+FloatArray = NDArray[np.float64]
+Precision = Literal["float32", "float64"]
+
+DEPENDENT: dict[Precision, float] = {"float32": 1e-6, "float64": 1e-13}
+"""Columns of length 1 depend on each other where their Gram matrix has an eigenvalue up to this.
+
+The rounding of Y counts as much more as the smallest root that is kept is below one: 1,000 times in float32.
+"""
+
+_EPS = float(np.finfo(np.float64).eps)
+_SHIFT_FLOAT32 = 1.2e-9  # 0.01 of the rounding unit: products in float32, sums in float64
+_TRUNCATION = {"float32": 1e-8, "float64": 1e-13}
+_MAX_SHIFTS = 8
+_WELL_CONDITIONED = 1e-2  # smallest eigenvalue of the Gram matrix of unit columns that are multiplied as they are
+_ROUNDING = 64 * _EPS  # squares of singular values below this share of the first are rounding
+_INDEPENDENT = 0.05  # smallest eigenvalue of the Gram matrix of unit columns that is factored
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A positive semidefinite matrix Ĉ = V diag(λ) Vᵀ of rank r."""
+
+    values: FloatArray
+    """Eigenvalues λ, largest first, positive; ``(r,)``."""
+    vectors: FloatArray
+    """Orthonormal eigenvectors V in columns, ``(d, r)``."""
+    shift: float
+    """What was added to the diagonal for stability and subtracted from the eigenvalues again."""
+    asymmetry: float = 0.0
+    """Rounding of the products that was seen, in the units of the eigenvalues: how far QᵀCQ is from symmetric for an
+    orthonormal basis Q of the columns of Ω, times √(d/q) for what lies outside."""
+
+    @property
+    def trace(self) -> float:
+        """Return the sum of the eigenvalues."""
+        return float(self.values.sum())
+
+    def multiply(self, columns: FloatArray, n_threads: int = 1) -> FloatArray:
+        """Return Ĉ times `columns`, both ``(d, p)``, in 4 d r p flops."""
+        coordinates = tall.gram(self.vectors, columns, n_threads)
+        return tall.times(self.vectors, self.values[:, None] * coordinates, n_threads)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Eigenpairs as the literature's approximate PCA defines them."""
+
+    values: FloatArray
+    """Eigenvalues of ΩᵀCΩ, largest first, positive; biased upwards by about the tail of the spectrum over q; ``(r,)``."""
+    directions: FloatArray
+    """Directions Yuⱼ/‖Yuⱼ‖ in columns, of length 1, not orthogonal to each other; ``(d, r)``."""
+    model: LowRank
+    """The same values with the directions made orthonormal by Gram–Schmidt in the order of the eigenvalues."""
+
+
+def nystrom(
+    products: FloatArray,
+    test: FloatArray,
+    *,
+    precision: Precision,
+    n_threads: int = 1,
+    definite: bool = True,
+    overwrite: bool = False,
+) -> LowRank:
+    """Return the Nyström approximation Ĉ = Y (ΩᵀY)⁺ Yᵀ of a matrix C that is known by Y = CΩ.
+
+    With a shift ν: Y_ν = Y + νΩ, B = sym(ΩᵀY_ν), F = Y_ν B^(−1/2), F = UΣWᵀ, λ̂ = max(Σ² − ν, 0) (Tropp, Yurtsever,
+    Udell & Cevher 2017, Algorithm 3). Where B is not positive definite the shift grows tenfold, up to eight times;
+    then small eigenvalues of B are cut off. For a covariance C = XᵀX/n this is the randomized SVD of X with the range
+    of XΩ (Halko, Martinsson & Tropp 2011) and the single-pass PCA of Yu et al. (2017), whose bounds hold: for a
+    Gaussian Ω, E tr(C − Ĉ) ≤ (1 + r/(q − r − 1)) Σ_{j>r} λⱼ for every r < q − 1. With Ω = [Ω₁, …, Ω_p] and the products
+    of all blocks it is the block Krylov form (Tropp & Webber 2023).
+
+    B is brought to a unit diagonal and taken apart by its eigenvalues in place of a Cholesky factor, which gives the
+    same F up to a rotation; the singular values come from the Gram matrix of F, once more after a rotation to nearly
+    orthogonal columns, so that the vectors are orthonormal to 1e-14 down to the last eigenvalue. Eigenvalues below the
+    shift, and below 1e-14 of the first, are rounding and are left out. About 10 d q² flops and one copy of `products`.
+
+    Parameters
+    ----------
+    products : float64 array, shape (d, q)
+        Y = CΩ.
+    test : float64 array, shape (d, q)
+        Ω of any scale and condition; columns that are zero or depend on each other add nothing.
+    precision : "float32" or "float64"
+        How Y was accumulated: products in float32 with sums in float64 (ν = 1.2e-9 ‖Y‖₂/‖Ω‖₂), or all in float64
+        (ν = 2.2e-16 √d ‖Y‖₂/‖Ω‖₂). The shift is no smaller than the rounding that the asymmetry of ΩᵀY shows, taken for a
+        random share √(q/d) of that of Y: ‖ΩᵀY − YᵀΩ‖₂ √(d/q) / (2 ‖Ω‖₂²). Directions without variance come out with
+        the square of that rounding over ν.
+    n_threads : int
+        Threads that share the slabs of rows; the bits do not depend on it.
+    definite : bool
+        Whether C is positive semidefinite; where not (a covariance corrected for missing values), eigenvalues of B up
+        to twice the modulus of its most negative one are cut off at once.
+    overwrite : bool
+        Work in `products` instead of a copy; the vectors are then a view of it.
+
+    Returns
+    -------
+    LowRank
+        Of rank r ≤ q; r = 0 for Y = 0.
+
+    Raises
+    ------
+    ParameterError
+        If the shapes differ.
+    NotFiniteError
+        If there is NaN or infinity.
+    """
+    _check(products, test)
+    work, test, factor, test_factor = _scaled(products, test, n_threads, overwrite)
+    unit = test_factor / factor
+    work, test = _well_conditioned(work, test, precision, n_threads)
+    shift, root, asymmetry = _root_of_inverse(work, test, precision, n_threads, definite)
+    if root.shape[1] == 0:
+        return LowRank(np.zeros(0), work[:, :0], 0.0)
+    tall.add_multiple(work, test, shift, n_threads)
+    work = tall.times(work, root, n_threads, out=work[:, : root.shape[1]])
+    squares, vectors = _left_singular(work, shift, n_threads)
+    return LowRank((squares - shift) * unit, vectors, shift * unit, asymmetry * unit)
+
+
+def leave_one_out(products: FloatArray, test: FloatArray, *, precision: Precision, n_threads: int = 1) -> float:
+    """Return an estimate of ‖C − Ĉ‖_F from the columns that made Ĉ: each is predicted by all others.
+
+    est² = (1/q) Σⱼ ‖Y_ν B⁻¹ eⱼ‖² / (B⁻¹)ⱼⱼ² (Epperly & Tropp 2024). Holds for independent columns of Ω with
+    E ωωᵀ = I, not for a test matrix that saw the data. Zero where Ω has a column that depends on others.
+    """
+    _check(products, test)
+    work, scaled, factor, _test_factor = _scaled(products, test, n_threads, overwrite=False)
+    shift, root, _ = _root_of_inverse(work, scaled, precision, n_threads, definite=True)
+    if root.shape[1] < test.shape[1]:
+        return 0.0
+    tall.add_multiple(work, scaled, shift, n_threads)
+    inverse = root @ root.T
+    residuals = tall.times(work, inverse / np.diagonal(inverse), n_threads, out=work)
+    squares = np.diagonal(tall.gram(residuals, residuals, n_threads))
+    return float(np.sqrt(squares.mean())) / factor  # the length of Ω cancels
+
+
+def converted(
+    products: FloatArray, test: FloatArray, *, n_components: int | None = None, n_threads: int = 1
+) -> Converted:
+    """Return the approximate PCA of the literature: eigenvectors u of H = sym(ΩᵀCΩ), carried back as w = Yu.
+
+    Marukatat 2023, Algorithm 4, from accumulated products: for Z = XΩ, H = ZᵀZ/n and Xᵀ(Zu)/n = Yu. The eigenvalues of
+    H are those of C only as far as Ω preserves dot products, so Ω must be scaled to E ΩΩᵀ = I, that is entries of
+    variance 1/q for a Gaussian Ω. The directions w have length 1 and are not orthogonal; a model needs orthonormal
+    axes, and takes the Gram–Schmidt vectors in the order of the eigenvalues: the first axis is the published one, and
+    each further one keeps what is new in it.
+
+    Parameters
+    ----------
+    products, test : float64 arrays, shape (d, q)
+        Y = CΩ and Ω.
+    n_components : int, optional
+        How many of the pairs; all of positive eigenvalue by default.
+    n_threads : int
+        Threads that share the slabs of rows.
+    """
+    _check(products, test)
+    work, test, factor, test_factor = _scaled(products, test, n_threads, overwrite=False)
+    matrix = tall.gram(test, work, n_threads)
+    values, small = np.linalg.eigh((matrix + matrix.T) / 2)
+    values, small = values[::-1], small[:, ::-1]
+    kept = np.flatnonzero(values > _ROUNDING * max(values[0], 0.0))[:n_components]
+    directions = tall.times(work, small[:, kept], n_threads, out=work[:, : len(kept)])
+    lengths = np.sqrt(np.diagonal(tall.gram(directions, directions, n_threads)))
+    kept = kept[lengths > 0]
+    directions = tall.scaled_copy(directions[:, lengths > 0], 1.0 / lengths[lengths > 0], n_threads)
+    values = values[kept] / factor / test_factor
+    basis = tall.orthonormal(directions, n_threads=n_threads)
+    # The basis may have been turned; the triangle of its coordinates restores the order of Gram and Schmidt.
+    turn, triangle = np.linalg.qr(tall.gram(basis, directions, n_threads))
+    turn *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+    axes = tall.times(basis, turn, n_threads)
+    return Converted(values, directions, LowRank(values[: axes.shape[1]], axes, 0.0))
+
+
+def _check(products: FloatArray, test: FloatArray) -> None:
+    if products.ndim != 2 or products.shape != test.shape:
+        raise ParameterError(
+            f"products of shape {products.shape} and a test matrix of shape {test.shape}: expected two arrays of one shape, "
+            "(n_features, sketch_size)"
+        )
+
+
+def _scaled(
+    products: FloatArray, test: FloatArray, n_threads: int, overwrite: bool
+) -> tuple[FloatArray, FloatArray, float, float]:
+    """Return Y, and Ω where its squares would leave float64, times powers of two that bring them near 1, and these."""
+    factor = float(tall.power_of_two(tall.peaks(products, n_threads).max(initial=0.0)))
+    work = tall.scaled_copy(products, factor, n_threads, out=products if overwrite else None)
+    peak = tall.peaks(test, n_threads).max(initial=0.0)
+    if not tall.needs_scaling(np.asarray([peak])):
+        return work, test, factor, 1.0
+    test_factor = float(tall.power_of_two(peak))
+    return work, tall.scaled_copy(test, test_factor, n_threads), factor, test_factor
+
+
+def _well_conditioned(
+    products: FloatArray, test: FloatArray, precision: Precision, n_threads: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return YR and ΩR with nearly orthonormal columns ΩR where those of Ω are nearly dependent; else Y and Ω themselves.
+
+    Ĉ is the same, but the rounding of ΩᵀY, which counts by the condition of Ω from either side, then counts from one side.
+    """
+    metric = tall.gram(test, test, n_threads)
+    lengths = np.sqrt(np.diagonal(metric))
+    used = np.flatnonzero(lengths > 0)
+    values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    if values.min(initial=1.0) > _WELL_CONDITIONED:
+        return products, test
+    turn = independent_columns(metric, DEPENDENT[precision])
+    return tall.times(products, turn, n_threads), tall.times(test, turn, n_threads)
+
+
+def _root_of_inverse(
+    products: FloatArray, test: FloatArray, precision: Precision, n_threads: int, definite: bool
+) -> tuple[float, FloatArray, float]:
+    """Return the shift ν, a matrix R, ``(q, r)``, with R Rᵀ = B⁻¹ for B = sym(ΩᵀY) + νΩᵀΩ, and the asymmetry (`LowRank`)."""
+    inner = tall.gram(test, products, n_threads)
+    skew = (inner - inner.T) / 2  # ΩᵀCΩ is symmetric: what is not is what the products lost
+    rounding = float(np.linalg.norm(skew, 2))
+    inner = (inner + inner.T) / 2
+    metric = tall.gram(test, test, n_threads)
+    q = len(inner)
+    norm = _norm(products, inner, n_threads)
+    basis = independent_columns(metric, DEPENDENT[precision])
+    if basis.shape[1] == 0 or norm == 0:
+        return 0.0, np.zeros((q, 0)), 0.0
+    outside = np.sqrt(max(1.0, len(test) / q))
+    asymmetry = float(np.linalg.norm(basis.T @ skew @ basis, 2)) * outside
+    square = float(np.linalg.eigvalsh(metric)[-1])
+    first = norm / np.sqrt(square) * (_SHIFT_FLOAT32 if precision == "float32" else _EPS * np.sqrt(len(test)))
+    first = max(first, rounding / square * outside)
+    if basis.shape[1] < q:
+        inner, metric = basis.T @ inner @ basis, np.eye(basis.shape[1])
+    for power in range(_MAX_SHIFTS + 1 if definite else 0):
+        shift = first * 10.0**power
+        root = _whole_root(inner + shift * metric)
+        if root is not None:
+            return shift, root if len(root) == q else basis @ root, asymmetry
+    root = _truncated_root(inner + first * metric, _TRUNCATION[precision])
+    return first, root if len(root) == q else basis @ root, asymmetry
+
+
+def independent_columns(metric: FloatArray, dependent: float) -> FloatArray:
+    """Return R, ``(q, r)``, with ΩR orthonormal for an Ω with the Gram matrix `metric`: r < q if columns depend on others.
+
+    Of columns of length 1, the eigenvectors of the Gram matrix are taken whose eigenvalues are above `dependent`.
+    """
+    lengths = np.sqrt(np.diagonal(metric))
+    used = np.flatnonzero(lengths > 0)
+    values, turn = np.linalg.eigh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    kept = values > dependent
+    basis = np.zeros((len(metric), int(kept.sum())))
+    basis[used] = turn[:, kept] / np.sqrt(values[kept]) / lengths[used, None]
+    return basis
+
+
+def _whole_root(matrix: FloatArray) -> FloatArray | None:
+    """Return R with R Rᵀ the inverse of a positive definite matrix, None where it is not one beyond rounding."""
+    diagonal = np.diagonal(matrix)
+    if diagonal.min() <= 0:
+        return None
+    scale = 1.0 / np.sqrt(diagonal)
+    values, vectors = np.linalg.eigh(matrix * scale[:, None] * scale)
+    if values[0] <= 4 * _EPS * values[-1]:
+        return None
+    whole: FloatArray = scale[:, None] * vectors / np.sqrt(values)
+    return whole
+
+
+def _truncated_root(matrix: FloatArray, share: float) -> FloatArray:
+    values, vectors = np.linalg.eigh(matrix)
+    kept = values > max(share * values[-1], -2 * values[0], 0.0)
+    truncated: FloatArray = vectors[:, kept] / np.sqrt(values[kept])
+    return truncated
+
+
+def _norm(products: FloatArray, inner: FloatArray, n_threads: int) -> float:
+    """Return ‖Y‖₂ to a few per cent: one power step from the first eigenvector of sym(ΩᵀY), which is close already."""
+    start = np.ascontiguousarray(np.linalg.eigh(inner)[1][:, -1:])
+    image = tall.times(products, start, n_threads)
+    length = float(np.linalg.norm(image))
+    if length == 0:
+        return float(np.linalg.norm(products))
+    return float(np.linalg.norm(tall.gram(products, image / length, n_threads)))
+
+
+def _left_singular(work: FloatArray, shift: float, n_threads: int) -> tuple[FloatArray, FloatArray]:
+    """Return squared singular values above rounding and left singular vectors of `work`, which is overwritten.
+
+    Columns are turned until they are independent enough for a Cholesky factor; every round after the second leaves out
+    ten times larger squares, because those below are what keeps the columns from being so.
+    """
+    values, rotation = np.linalg.eigh(tall.gram(work, work, n_threads))
+    cut, turn = _ROUNDING, 0
+    while True:
+        values, rotation = values[::-1], rotation[:, ::-1]
+        kept = values > max(2 * shift, cut * values[0])
+        if not kept.any():
+            return values[:0], work[:, :0]
+        work = tall.times(work, rotation[:, kept], n_threads, out=work[:, : int(kept.sum())])
+        matrix = tall.gram(work, work, n_threads)
+        lengths = np.sqrt(np.diagonal(matrix))
+        unit = matrix / lengths[:, None] / lengths
+        if np.linalg.eigvalsh(unit)[0] > _INDEPENDENT:
+            break
+        values, rotation = np.linalg.eigh(matrix)
+        turn += 1
+        cut *= 10.0 if turn > 1 else 1.0
+    factor = np.asarray(np.linalg.cholesky(unit), dtype=np.float64)
+    # work = Q (factorᵀ diag(lengths)) with Q orthonormal: the small matrix has the singular values of the tall one.
+    left, singular, _right = np.linalg.svd(factor.T * lengths)
+    small = tall.lower_inverse(factor).T @ left / lengths[:, None]
+    return singular**2, tall.times(work, small, n_threads, out=work)

@@ -1,0 +1,69 @@
+"""The accumulated state of a fit with the parameters it was made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from streampca.parameters import Parameters
+
+from dataclasses import dataclass
+from typing import Any
+
+from streampca.parameters import Parameters
+
+AGREE = (
+    "n_components",
+    "center",
+    "scale",
+    "whiten",
+    "ddof",
+    "missing",
+    "missing_scores",
+    "feature_weight",
+    "forgetting",
+)
+"""Parameters that enter the state or the model made from it."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The state of a fit with everything that says how it was made."""
+
+    solver: str
+    """Which solver made it."""
+    accumulator: Any
+    """What the rows were accumulated with."""
+    state: Any
+    """The accumulated state."""
+    parameters: Parameters
+    """Parameters of the fit."""
+    work_dtype: str
+    """Data type of the products."""
+    source: dict[str, Any]
+    """Where the first rows came from."""
+    magnified: float = 1.0
+    """How many times taking rows out again has magnified the relative rounding of the state."""
+    exact: bool = False
+    """Whether all rows were small integers, whose products are not rounded in whatever type they are taken."""
+    n_left_out: int = 0
+    """Rows that were left out because values are missing in them."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features."""
+        return len(self.state.mean)
+
+    @property
+    def solvable(self) -> bool:
+        """Tell whether there are more rows than `ddof`, so that there are variances."""
+        if not self.state.n_samples:
+            return False
+        divisor = getattr(self.accumulator, "divisor", None)
+        return bool((self.state.weight - self.parameters.ddof if divisor is None else divisor(self.state)) > 0)
+
+
+CONTINUED = ("covariance", "qr", "sketch")
+"""Names of the solvers that are a `ContinuedLine`."""

@@ -1,0 +1,122 @@
+"""What the workers of a cluster may use, as a plan takes it, and a plan spread over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from streampca.planning.memory import WORKER_PROCESS_BYTES
+from streampca.planning.plan import Plan
+from streampca.system.process import available_bytes
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+_SAFE_SHARE = 0.6  # of what a machine has to spare, as for this process
+_ANSWER_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """What one worker may use."""
+
+    threads: int
+    """Threads."""
+    memory_bytes: int | None = None
+    """Ceiling of the resident memory of its process; None where it is not known."""
+
+
+def limits_of(client: Any) -> list[WorkerLimits]:
+    """Return the limits of each worker of `client`, one without any if it has none yet; none without a cluster.
+
+    A worker with a memory limit is paused by Dask before it reaches it, so that much is not used. Workers without one
+    share what their machine has to spare.
+    """
+    if client is None:
+        return []
+    workers: list[dict[str, Any]] = []
+    for address, told in client.scheduler_info(n_workers=-1)["workers"].items():
+        workers.append({**told, "address": address})
+    unlimited = [worker for worker in workers if not worker.get("memory_limit")]
+    shares = _shares(unlimited, lambda address: _available_at(client, address))
+    return [
+        WorkerLimits(
+            max(1, int(worker["nthreads"])),
+            int(_share_of_limit() * worker["memory_limit"])
+            if worker.get("memory_limit")
+            else shares[worker["address"]],
+        )
+        for worker in workers
+    ] or [WorkerLimits(1)]
+
+
+def tightest(limits: Iterable[WorkerLimits]) -> int | None:
+    """Return the least that a worker may use in bytes; None where nothing is known."""
+    return min((each.memory_bytes for each in limits if each.memory_bytes is not None), default=None)
+
+
+def spread(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPlan:
+    """Return `plan`, made for one worker, for a cluster of them.
+
+    This process holds no more states than its ceiling allows beside `kept_bytes`; those of branches grow on the workers.
+    """
+    state = plan.memory["states"] // plan.n_states
+    at_once = sum(min(each.threads, plan.leaves_in_flight) for each in limits)
+    window = 2 * at_once
+    if plan.leaves_per_branch == 1:
+        window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
+    return replace(
+        plan,
+        threads=sum(each.threads for each in limits),
+        leaves_in_flight=min(window, at_once),
+        window=window,
+        leaves_per_worker=plan.leaves_in_flight,
+    )
+
+
+def _share_of_limit() -> float:
+    """Return the share of its limit at which a worker takes no more tasks."""
+    import dask
+    import distributed  # noqa: F401  brings its settings
+
+    for action in ("pause", "terminate"):
+        share = dask.config.get(f"distributed.worker.memory.{action}", None)
+        if isinstance(share, int | float) and share:
+            return float(share)
+    return 1.0
+
+
+def _shares(workers: list[dict[str, Any]], available_at: Callable[[str], int | None]) -> dict[str, int | None]:
+    """Return for each address of workers without a limit what it may use."""
+    on_host = Counter(worker["host"] for worker in workers)
+    shares: dict[str, int | None] = {}
+    by_host: dict[str, int | None] = {}
+    for worker in workers:
+        host, address = worker["host"], worker["address"]
+        if host not in by_host:
+            here = is_here(address)
+            spare = available_bytes() if here else available_at(address)
+            sharers = on_host[host] + here  # the driver is one
+            by_host[host] = None if spare is None else int(_SAFE_SHARE * spare / sharers) + WORKER_PROCESS_BYTES
+        shares[address] = by_host[host]
+    return shares
+
+
+def is_here(address: str) -> bool:
+    """Tell whether a worker at `address` is certainly on this machine."""
+    from distributed.comm.addressing import get_address_host
+
+    return address.startswith("inproc://") or get_address_host(address) in ("127.0.0.1", "::1", "localhost")
+
+
+def _available_at(client: Any, address: str) -> int | None:
+    """Return what the machine of a worker has to spare, by the worker itself; None if it does not say."""
+    asked = client.submit(available_bytes, workers=[address], pure=False)
+    try:
+        return int(asked.result(timeout=_ANSWER_SECONDS))
+    except (OSError, RuntimeError, CancelledError):  # a time limit is an OSError
+        return None
+    finally:
+        asked.release()

@@ -1,0 +1,1 @@
+"""Configured runs: configuration, execution, manifest, verification, publication, report."""

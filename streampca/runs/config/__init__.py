@@ -1,0 +1,318 @@
+"""The YAML file as validated, frozen classes: every key, its default and what it may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from streampca.redaction import redacted
+from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
+from streampca.runs.config.document import Document, read_text, set_at
+from streampca.runs.config.problems import problems_of
+from streampca.runs.config.values import (
+    AutoOrCount,
+    AutoOrNatural,
+    Count,
+    Directory,
+    Duration,
+    Flag,
+    MemorySize,
+    Natural,
+    NComponents,
+    NotNegative,
+    Options,
+    Positive,
+    PrivateOptions,
+    PublishURL,
+    RunName,
+    Sampling,
+    Section,
+    SourcePath,
+    Text,
+    memory_in_bytes,
+    one_list_of_kernels,
+    seconds_of,
+)
+from streampca.runs.config.yaml import dump
+
+
+class SourceConfig(Section):
+    """Where the data are and how they lie."""
+
+    path: SourcePath
+    """Local path (``~`` expanded, relative to the working directory), URL, or ``builtin:NAME``."""
+    array: Text | None = Field(default=None, description="the name of an array inside the group, or null")
+    """Name of the array inside a group."""
+    orientation: Literal["samples_first", "features_first"] = "samples_first"
+    """Whether the array is stored as ``(n_samples, n_features)`` or the other way round."""
+    missing_chunks: Literal["error", "fill"] = "error"
+    """What to do about chunks that the store doesn't hold."""
+    verify: Text | None = Field(default=None, description="manifest, the path of a fingerprint, or null")
+    """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
+    follow_symlinks: Flag = False
+    """Whether files of a local store may be links to places outside of it."""
+    decode: Literal["auto", "raw"] = "auto"
+    """Whether packed values of zarr arrays (CF conventions) are refused, or read as they are stored."""
+    storage_options: Options = Field(default_factory=PrivateOptions)
+    """Options for the file system of a URL, references resolved; write them nowhere."""
+
+    @property
+    def path_as_written(self) -> str:
+        """The path with its ``${NAME}`` references kept and no password or query: the form to show and to store."""
+        return redacted(self._written.get(("path",), self.path))
+
+
+_WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"
+
+
+class PreprocessConfig(Section):
+    """What happens to the rows before the components are taken."""
+
+    center: Flag = True
+    """Subtract the mean of each feature."""
+    scale: Flag = False
+    """Divide each feature by its standard deviation."""
+    missing: Literal["error", "drop_rows", "mean", "pairwise"] = "error"
+    """What to do about NaN."""
+    missing_scores: Literal["conditional", "mean"] = "conditional"
+    """Scores of rows with NaN where `missing` is mean or pairwise: conditional means given the observed features, or with means for NaN."""
+    sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
+    """Path of an ``.npy`` file, or name of an array beside ``source.array``: how many times each sample counts."""
+    feature_weight: Text | None = Field(default=None, description=_WEIGHTS)
+    """The same for features, which are multiplied by the square root of their weight."""
+
+
+_KERNEL_KEYS = {
+    "linear": (),
+    "rbf": ("gamma", "sigma"),
+    "poly": ("gamma", "degree", "coef0"),
+    "sigmoid": ("gamma", "coef0"),
+    "tanh": ("gamma", "coef0"),
+    "laplacian": ("gamma",),
+    "cosine": (),
+}
+
+
+class KernelConfig(Section):
+    """One kernel of a sum; keys that are null are those of the model."""
+
+    name: Literal["linear", "rbf", "poly", "sigmoid", "tanh", "laplacian", "cosine"] = "rbf"
+    """Name of the kernel function."""
+    gamma: Positive | None = Field(default=None, description="a number above 0, or null")
+    """Factor of the inner product or of the distance."""
+    sigma: Positive | None = Field(default=None, description="a number above 0, or null")
+    """Width of an rbf kernel, in place of gamma."""
+    degree: Count | None = Field(default=None, description="a whole number of at least 1, or null")
+    """Degree of a polynomial kernel."""
+    coef0: float | None = Field(default=None, description="a number, or null")
+    """Constant added to the inner product."""
+    weight: Positive = 1.0
+    """Factor of this kernel in the sum."""
+
+    @model_validator(mode="after")
+    def _only_its_own_keys(self) -> KernelConfig:
+        own = _KERNEL_KEYS[self.name]
+        for key in ("gamma", "sigma", "degree", "coef0"):
+            if key not in own and getattr(self, key) is not None:
+                keys = ", ".join(("name", *own, "weight"))
+                raise PydanticCustomError("rule", f"kernel {self.name} has no {key} (keys: {keys})")
+        if self.gamma is not None and self.sigma is not None:
+            raise PydanticCustomError("rule", "gamma and sigma say the same: give one of them")
+        return self
+
+
+Kernels = Annotated[
+    tuple[KernelConfig, ...],
+    BeforeValidator(one_list_of_kernels),
+    Field(description="the name of a kernel, a mapping with name, gamma, …, or a list of these"),
+]
+
+
+class PCAConfig(Section):
+    """Parameters of `streampca.PCA`, each under its own name."""
+
+    kind: Literal["pca"] = "pca"
+    """Says that this is linear PCA."""
+    n_components: NComponents = None
+    """Number of components, share of variance, threshold, or null for all."""
+    solver: Literal["auto", "covariance", "gram", "qr", "sketch", "adaptive"] = "auto"
+    """How the components are computed."""
+    sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "auto"
+    """What maps the features to the sketch."""
+    sketch_size: AutoOrCount = "auto"
+    """Side of the sketch."""
+    n_hashes: Count = 4
+    """Number of hash functions of a count sketch."""
+    recovery: Literal["nystrom", "conversion"] = "nystrom"
+    """How eigenvectors come back from the sketch."""
+    pilot: AutoOrNatural = "auto"
+    """Number of rows sampled before the pass."""
+    max_passes: Count = 2
+    """Most readings of the source."""
+    tolerance: NotNegative | None = Field(default=None, description="a number of at least 0, or null")
+    """Relative error at which the approximate solvers stop reading; 0 reads `max_passes` times, null once."""
+    whiten: Flag = False
+    """Give scores unit variance."""
+    ddof: Natural = 1
+    """Subtracted from the number of samples in the divisor of the covariance."""
+    forgetting: Annotated[float, Field(gt=0, le=1, description="a number above 0 and at most 1")] = 1.0
+    """Factor by which the weight of every row shrinks with each row after it."""
+    kernel: Kernels | None = None
+    """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
+
+
+class KernelPCAConfig(Section):
+    """Parameters of `streampca.KernelPCA`, each under its own name."""
+
+    kind: Literal["kernel_pca"]
+    """Says that this is kernel PCA."""
+    n_components: NComponents = None
+    """Number of components, share of variance, threshold, or null for all."""
+    kernel: Kernels = (KernelConfig(),)
+    """The kernels whose weighted sum is taken."""
+    gamma: Positive | None = Field(default=None, description="a number above 0, or null")
+    """For kernels that give none of their own; null is 1 / n_features."""
+    degree: Count = 3
+    """For kernels that give none of their own."""
+    coef0: Annotated[float, Field(description="a number")] = 1.0
+    """For kernels that give none of their own."""
+    kernel_params: None = Field(default=None, description="null")
+    """Parameters of a callable, which a file cannot hold."""
+    method: Literal["auto", "exact", "nystrom", "nystrom_extension", "empirical_map"] = "auto"
+    """How the components are computed."""
+    n_landmarks: Count = 1000
+    """Number of landmarks."""
+    sampling: Sampling = "auto"
+    """How landmarks are chosen, or their row numbers."""
+    sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "gaussian"
+    """What maps the empirical kernel map to the sketch."""
+    sketch_size: AutoOrCount = "auto"
+    """Side of the sketch."""
+    n_hashes: Count = 4
+    """Number of hash functions of a count sketch."""
+    recovery: Literal["nystrom", "conversion"] = "nystrom"
+    """How eigenvectors come back from the empirical kernel map."""
+    fit_inverse_transform: Flag = False
+    """Learn the way back to feature space."""
+    alpha: Positive = 1.0
+    """Ridge of the way back."""
+
+
+class ResourcesConfig(Section):
+    """What the process may use."""
+
+    memory: MemorySize = None
+    """Ceiling for the whole process, as it was written; null leaves it to the plan."""
+    threads: AutoOrCount = "auto"
+    """Number of threads."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The ceiling in bytes, or None when the plan is to choose it."""
+        return None if self.memory is None else memory_in_bytes(self.memory)
+
+
+class CheckpointConfig(Section):
+    """How often progress is kept."""
+
+    every: Duration = "30s"
+    """Time between checkpoints as it was written; null for none."""
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds between checkpoints, or None for none."""
+        return None if self.every is None else seconds_of(self.every)
+
+
+class OutputConfig(Section):
+    """What a run leaves, and where."""
+
+    directory: Directory
+    """Directory of the run (``~`` expanded, relative to the working directory); ``runs/<name>`` by default."""
+    scores: Flag = True
+    """Write the scores of all samples."""
+    report: Flag = True
+    """Write the HTML page."""
+    state: Flag = False
+    """Keep the accumulated state with the model, so that rows can be added and models merged."""
+    overwrite: Flag = False
+    """Replace an earlier run of ours in the same directory."""
+    publish: PublishURL | None = None
+    """URL in an object store that the finished run is copied to."""
+    storage_options: Options = Field(default_factory=PrivateOptions)
+    """Options for the file system of that URL, references resolved; write them nowhere."""
+
+
+class RunConfig(Section):
+    """A whole configuration file, defaults filled in."""
+
+    version: Annotated[int, Field(ge=1, le=1, description="1")] = 1
+    """Version of this format."""
+    name: RunName
+    """Name of the run; the stem of the source's path by default."""
+    source: SourceConfig
+    """Where the data are."""
+    preprocess: PreprocessConfig = Field(default_factory=PreprocessConfig)
+    """What happens to the rows first."""
+    model: Annotated[PCAConfig | KernelPCAConfig, Field(discriminator="kind")] = Field(default_factory=PCAConfig)
+    """What is fitted."""
+    resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
+    """What the process may use."""
+    cluster: Annotated[AnyCluster, Field(discriminator="kind")] = Field(default_factory=ThreadsCluster)
+    """Where the work is done."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """How often progress is kept."""
+    output: OutputConfig
+    """What the run leaves."""
+    seed: Natural = 0
+    """Addresses every random number."""
+
+    def to_yaml(self) -> str:
+        """Write the configuration with every default, ``${NAME}`` references as they were written."""
+        tree = _plain(self.model_dump())
+        kernels = tree["model"].get("kernel") or []
+        if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
+            tree["model"]["kernel"] = kernels[0]
+        for path, text in self._written.items():
+            set_at(tree, path, text)
+        return dump(tree)
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read and validate a YAML file; each override is ``key.sub=value``.
+
+    Raises
+    ------
+    ConfigError
+        With one line: the file, the key path, what was found and what is allowed.
+    """
+    text, name = read_text(path)
+    return parse_config(text, name=name, overrides=overrides)
+
+
+def parse_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Validate a YAML text that errors call `name`; otherwise as `load_config`."""
+    document = Document.parse(text, name, overrides)
+    tree, written = document.resolve()
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        problems = problems_of(error, document, RunConfig)
+    else:
+        config.remember(written)
+        return config
+    document.refuse(problems)
+    raise AssertionError("a refused document has a problem")
+
+
+def _plain(value: Any) -> Any:
+    """Turn what pydantic dumps into what YAML holds."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,217 @@
+"""A configuration before validation: the parsed file, the overrides put on it, and the one line that refuses it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from streampca.errors import ConfigError
+from streampca.runs.config.yaml import MAX_BYTES, MAX_DEPTH, KeyPath, decode, load_strict, shorten, spell_key
+from streampca.storage.regular_files import open_regular
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PRIVATE = (("source", "storage_options"), ("output", "storage_options"), ("cluster", "options"))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a document."""
+
+    path: KeyPath
+    """Where it is."""
+    says: str
+    """The rest of the sentence that opens with the key path, on one line and without values that must not be shown."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A configuration as it was written."""
+
+    name: str
+    """What errors call it: the path of the file."""
+    tree: dict[str, Any]
+    """The plain data, references to environment variables unresolved."""
+    overridden: dict[KeyPath, str] = field(default_factory=dict)
+    """The key of the override that made each value which is not from the file."""
+    derived: set[KeyPath] = field(default_factory=set)
+    """Where a default was filled in that follows from another key."""
+
+    @classmethod
+    def parse(cls, text: str, name: str, overrides: Sequence[str] = ()) -> Document:
+        """Read a text strictly, put the overrides (``key.sub=value``) on it, fill in what other keys decide."""
+        name = name if name.isprintable() else shorten(name)
+        tree = load_strict(text, name)
+        if tree is None:
+            tree = {}
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                f"{name}: found {found(tree)} at the top, allowed: keys such as source, each with a value"
+            )
+        document = cls(name, tree)
+        for override in overrides:
+            document._override(override)
+        document._fill_in()
+        return document
+
+    def value_at(self, path: KeyPath) -> Any:
+        """Return what was written at a key path, or None."""
+        node: Any = self.tree
+        for part in path:
+            if isinstance(node, dict):
+                node = node.get(str(part))
+            elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+                node = node[part]
+            else:
+                return None
+        return node
+
+    def found_at(self, path: KeyPath) -> str:
+        """Say what was written at a key path, on one line; of private options only the kind."""
+        value = self.value_at(path)
+        if any(path[:2] == private for private in _PRIVATE) and not isinstance(value, dict | list | None):
+            return f"{'text' if isinstance(value, str) else 'a value'} that is not shown"
+        return found(value)
+
+    def resolve(self) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+        """Fill in environment variables; also return the texts that hold references, by key path."""
+        problems: list[Problem] = []
+        written: dict[KeyPath, str] = {}
+        resolved = self._resolve(self.tree, (), written, problems)
+        self.refuse(problems)
+        return resolved, written
+
+    def refuse(self, problems: Sequence[Problem]) -> None:
+        """Raise the first problem in the order of the file and the number of others; do nothing if there is none."""
+        if not problems:
+            return
+        problems = [problem for problem in problems if problem.path not in self.derived] or problems
+        order = {path: position for position, path in enumerate(_paths(self.tree, ()))}
+        first = min(problems, key=lambda problem: order.get(problem.path, len(order)))
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(f"{self.name}: {self._subject(first.path)}{first.says}{more}") from None
+
+    def _subject(self, path: KeyPath) -> str:
+        for length in range(len(path), 0, -1):
+            if key := self.overridden.get(path[:length]):
+                return f"--set {key}" if key == spell_key(path) else f"--set {key}: {spell_key(path)}"
+        return spell_key(path)
+
+    def _override(self, override: str) -> None:
+        key, equals, text = override.partition("=")
+        parts = tuple(part.strip() for part in key.split("."))
+        spelled = spell_key(parts) if all(parts) else shorten(key)
+        if not equals or not all(parts) or len(parts) > MAX_DEPTH:
+            raise ConfigError(f"{self.name}: --set {spelled}: write --set key.sub=value")
+        value = load_strict(text, f"{self.name}: --set {spelled}")
+        node: dict[str, Any] = self.tree
+        made: KeyPath = parts
+        for position, part in enumerate(parts[:-1], start=1):
+            if part not in node:
+                made = min(made, parts[:position], key=len)
+            child = node.setdefault(part, {})
+            if not isinstance(child, dict):
+                inside, what = spell_key(parts[:position]), self.found_at(parts[:position])
+                raise ConfigError(f"{self.name}: --set {spelled}: {inside} is {what}, which has no keys")
+            node = child
+        node[parts[-1]] = value
+        self.overridden[made] = self.overridden[parts] = spelled
+
+    def _fill_in(self) -> None:
+        """Fill in the defaults that other keys decide; before references are resolved, so that these are kept."""
+        source = self.tree.setdefault("source", {})
+        for key, kind in (("model", "pca"), ("cluster", "threads")):
+            section = self.tree.setdefault(key, {})
+            if isinstance(section, dict):
+                section.setdefault("kind", kind)
+        if self.tree.get("name") is None:
+            self.tree["name"] = _name_of(source.get("path") if isinstance(source, dict) else None)
+            self.derived.add(("name",))
+        output = self.tree.setdefault("output", {})
+        if isinstance(output, dict) and output.get("directory") is None:
+            output["directory"] = f"runs/{self.tree['name']}"
+            self.derived.add(("output", "directory"))
+
+    def _resolve(self, node: Any, path: KeyPath, written: dict[KeyPath, str], problems: list[Problem]) -> Any:
+        if isinstance(node, dict):
+            return {key: self._resolve(value, (*path, key), written, problems) for key, value in node.items()}
+        if isinstance(node, list):
+            return [self._resolve(value, (*path, index), written, problems) for index, value in enumerate(node)]
+        if isinstance(node, float) and not math.isfinite(node):
+            problems.append(Problem(path, f": found {self.found_at(path)}, allowed: a finite number"))
+        if not isinstance(node, str) or "${" not in node:
+            return node
+        written[path] = node
+        if "${" in _REFERENCE.sub("", node):
+            problems.append(Problem(path, ": a ${ that opens no reference: write ${NAME}, in letters, digits and _"))
+            return node
+        for variable in _REFERENCE.findall(node):
+            if variable not in os.environ:
+                problems.append(Problem(path, f": the environment variable {variable[:60]} is not set"))
+                return node
+        return _REFERENCE.sub(lambda match: os.environ[match.group(1)], node)
+
+
+def read_text(path: Path | str) -> tuple[str, str]:
+    """Return the text of a file and the name that errors give it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or it cannot be read, is too large or is not UTF-8.
+    """
+    name = str(path) if str(path).isprintable() and str(path) else shorten(str(path))
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not the path of a file"
+        raise ConfigError(f"{name}: {reason}: give the path of a YAML file") from None
+    return decode(data, name), name
+
+
+def set_at(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
+    """Replace the value at a key path."""
+    node: Any = tree
+    for part in path[:-1]:
+        node = node[part]
+    node[path[-1]] = value
+
+
+def found(value: Any) -> str:
+    """Say on one line what a value is, as YAML spells it."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text {shorten(value)}"
+    if isinstance(value, dict | list):
+        return ("an empty " if not value else "a ") + ("mapping" if isinstance(value, dict) else "list")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number that is not finite"
+    return repr(value)
+
+
+def _paths(node: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the key path of every value in the order of the file."""
+    items: Mapping[Any, Any] = (
+        node if isinstance(node, dict) else dict(enumerate(node)) if isinstance(node, list) else {}
+    )
+    for key, value in items.items():
+        yield (*path, key)
+        yield from _paths(value, (*path, key))
+
+
+def _name_of(path: Any) -> str:
+    """Return the stem of a path or URL as a name; a reference gives its variable's name, never its value."""
+    if not isinstance(path, str):
+        return "run"
+    plain = _REFERENCE.sub(lambda match: match.group(1).lower(), path)
+    plain = re.split(r"[?#]", plain, maxsplit=1)[0] if "://" in plain else plain.removeprefix("builtin:")
+    stem = PurePosixPath(plain.replace("\\", "/")).stem
+    return re.sub(r"[^\w.-]+", "-", stem).strip("-.")[:60] or "run"

@@ -1,0 +1,279 @@
+"""The kinds of values that the keys of a configuration hold, each with the words that say what is allowed."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, PrivateAttr
+
+from streampca.runs.config.yaml import KeyPath, has_control_characters
+
+MIN_MEMORY_BYTES = 64 * 2**20
+_MAX_MEMORY_BYTES = 2**60
+_MAX_SECONDS = 366 * 86400.0
+_SIZE = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})? *[kmgtpKMGTP]?i?[bB]")
+_DURATION = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})? *(ms|s|min|h|d)")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_ADDRESS = re.compile(r"(?:(?:tcp|tls)://)?(\[[0-9A-Fa-f:.]+\]|[^\s:/@?#\[\]]+):([0-9]{1,5})")
+
+
+def _need(accepted: bool) -> None:
+    """Let pydantic refuse a value; what is said about it comes from the description of the field."""
+    if not accepted:
+        raise ValueError
+
+
+def _text(value: Any) -> str:
+    _need(isinstance(value, str) and bool(value.strip()) and not has_control_characters(value, line_breaks=True))
+    return str(value)
+
+
+def _name(value: Any) -> str:
+    _need(len(_text(value).encode("utf-8", "replace")) <= 200 and not re.search(r"[/\\]", value))
+    _need(value.strip(". ") != "")
+    return str(value)
+
+
+def _source_path(value: Any) -> str:
+    path = _text(value)
+    _need(path != "builtin:")
+    return os.path.expanduser(path)
+
+
+def _directory(value: Any) -> Path:
+    if isinstance(value, Path):
+        return value
+    _need("://" not in _text(value))
+    return Path(os.path.expanduser(value))
+
+
+def _publish_url(value: Any) -> str:
+    scheme, separator, place = _text(value).partition("://")
+    _need(
+        bool(separator and place.strip("/")) and scheme.lower() not in ("", "file", "local", "http", "https", "builtin")
+    )
+    return str(value)
+
+
+def _auto_or_at_least(least: int) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        _need(value == "auto" if isinstance(value, str) else type(value) is int and value >= least)
+        return value
+
+    return check
+
+
+def memory_in_bytes(value: int | str) -> int:
+    """Return the bytes of a size such as ``2GiB``."""
+    if isinstance(value, int):
+        return value
+    from dask.utils import parse_bytes  # a tenth of a second that `import streampca.runs.config` need not take
+
+    return int(parse_bytes(value))
+
+
+def _memory(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        _need(_SIZE.fullmatch(value) is not None)
+    else:
+        _need(type(value) is int)
+    _need(MIN_MEMORY_BYTES <= memory_in_bytes(value) <= _MAX_MEMORY_BYTES)
+    return value
+
+
+def seconds_of(value: str) -> float:
+    """Return the seconds of a duration such as ``30s``."""
+    number = value.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return float(number) * _SECONDS[value.removeprefix(number)]
+
+
+def _every(value: Any) -> Any:
+    if value is None:
+        return None
+    _need(isinstance(value, str) and _DURATION.fullmatch(value) is not None)
+    _need(0 < seconds_of(value) <= _MAX_SECONDS)
+    return value
+
+
+def _wait(value: Any) -> Any:
+    _need(value is not None)
+    return _every(value)
+
+
+def _scheduler_address(value: Any) -> str:
+    found = _ADDRESS.fullmatch(_text(value))
+    _need(found is not None and 0 < int(found[2]) < 2**16)
+    return str(value)
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether the host of the address of a scheduler is this machine, by its name."""
+    found = _ADDRESS.fullmatch(address)
+    host = found[1].strip("[]") if found else ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _n_components(value: Any) -> Any:
+    if isinstance(value, dict):
+        _need(set(value) == {"threshold"} and type(value["threshold"]) is float and 0 < value["threshold"] < 1)
+        return Threshold(**value)
+    if type(value) is float:
+        _need(0 < value < 1)
+    else:
+        _need(value is None or isinstance(value, Threshold) or (type(value) is int and value >= 1))
+    return value
+
+
+def _n_components_as_data(value: Any) -> Any:
+    return value.model_dump() if isinstance(value, Threshold) else value
+
+
+def _sampling(value: Any) -> Any:
+    if isinstance(value, str):
+        _need(value in ("auto", "uniform", "diagonal", "column_norm", "rpcholesky"))
+        return value
+    _need(isinstance(value, list | tuple) and len(value) > 0)
+    _need(all(type(index) is int and index >= 0 for index in value) and len(set(value)) == len(value))
+    return tuple(value)
+
+
+def one_list_of_kernels(value: Any) -> Any:
+    """Bring the three ways of writing a kernel into one: a list of mappings."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    _need(len(listed) > 0)
+    return tuple({"name": item} if isinstance(item, str) else item for item in listed)
+
+
+class PrivateOptions(dict[str, Any]):
+    """Options for somebody else's constructor, environment variables filled in; no value is ever shown by ``repr``."""
+
+    def __init__(self, options: Mapping[str, Any] | None = None):
+        super().__init__({key: _private(value) for key, value in (options or {}).items()})
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{key!r}: ***" for key in self) + "}"
+
+    __str__ = __repr__
+
+
+def _private(value: Any) -> Any:
+    if isinstance(value, dict):
+        return PrivateOptions(value)
+    return [_private(item) for item in value] if isinstance(value, list) else value
+
+
+def plain_options(options: Any) -> Any:
+    """Return options as ordinary dictionaries: fsspec takes two for equal that print alike, and would use the older secret."""
+    if isinstance(options, dict):
+        return {key: plain_options(value) for key, value in options.items()}
+    return [plain_options(item) for item in options] if isinstance(options, list) else options
+
+
+class Section(BaseModel):
+    """A mapping of the file; what was written with ``${NAME}`` is shown as it was written."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True, validate_default=False
+    )
+
+    _written: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for key, value in super().__repr_args__():
+            yield key, self._written.get((key,), value) if key else value
+
+    def remember(self, written: Mapping[KeyPath, str]) -> None:
+        """Keep, here and in the sections below, the texts that hold references, by their key paths."""
+        self._written = dict(written)
+        for key in type(self).model_fields:
+            child = getattr(self, key)
+            if isinstance(child, Section):
+                child.remember({path[1:]: text for path, text in written.items() if path[0] == key and path[1:]})
+
+
+class Threshold(Section):
+    """Take all components with an eigenvalue of at least `threshold` times the largest."""
+
+    threshold: Annotated[float, Field(gt=0, lt=1)]
+    """Share of the largest eigenvalue."""
+
+
+Text: TypeAlias = Annotated[str, PlainValidator(_text), Field(description="text on one line")]
+Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
+Count: TypeAlias = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
+Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0")]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, description="a number of at least 0")]
+AutoOrCount: TypeAlias = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_auto_or_at_least(1)),
+    Field(description="auto, or a whole number of at least 1"),
+]
+AutoOrNatural: TypeAlias = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_auto_or_at_least(0)),
+    Field(description="auto, or a whole number of at least 0"),
+]
+Options: TypeAlias = Annotated[
+    dict[str, Any], AfterValidator(PrivateOptions), Field(description="a mapping of options")
+]
+RunName: TypeAlias = Annotated[
+    str, PlainValidator(_name), Field(description="a name for the run: text on one line without slashes")
+]
+SourcePath: TypeAlias = Annotated[
+    str, PlainValidator(_source_path), Field(description="a local path, a URL, or builtin:NAME")
+]
+Directory: TypeAlias = Annotated[
+    Path,
+    PlainValidator(_directory),
+    Field(
+        description="the path of a local directory, which output.publish copies to an object store when it is complete"
+    ),
+]
+PublishURL: TypeAlias = Annotated[
+    str,
+    PlainValidator(_publish_url),
+    Field(description="the URL of a place in an object store, such as s3://bucket/runs/name, or null"),
+]
+MemorySize: TypeAlias = Annotated[
+    int | str | None,
+    PlainValidator(_memory),
+    Field(description="a size of at least 64 MiB such as 2GiB, a whole number of bytes, or null"),
+]
+Duration: TypeAlias = Annotated[
+    str | None,
+    PlainValidator(_every),
+    Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d), or null"),
+]
+Wait: TypeAlias = Annotated[
+    str, PlainValidator(_wait), Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d)")
+]
+SchedulerAddress: TypeAlias = Annotated[
+    str,
+    PlainValidator(_scheduler_address),
+    Field(description="the address of a scheduler, tls://HOST:PORT or tcp://HOST:PORT"),
+]
+Sampling: TypeAlias = Annotated[
+    Literal["auto", "uniform", "diagonal", "column_norm", "rpcholesky"] | tuple[int, ...],
+    PlainValidator(_sampling),
+    Field(description="auto, uniform, diagonal, column_norm, rpcholesky, or a list of different row numbers"),
+]
+NComponents: TypeAlias = Annotated[
+    int | float | Threshold | None,
+    PlainValidator(_n_components),
+    PlainSerializer(_n_components_as_data),
+    Field(
+        description="a whole number of at least 1, a share of variance such as 0.95, "
+        "{threshold: E} with E between 0 and 1, or null"
+    ),
+]

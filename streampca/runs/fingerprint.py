@@ -1,0 +1,165 @@
+"""A digest of every stored chunk of an array, in a file that later readings are compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedChunkError, DataError, OutputError
+from streampca.execution.task import Meter, ProgressCallback
+from streampca.redaction import shown
+from streampca.sources.base import Source
+from streampca.sources.zarr.digests import (
+    DIGEST,
+    DIGEST_BYTES,
+    FORMAT,
+    FORMAT_VERSION,
+    default_place,
+    load_digests,
+    whole_digest,
+)
+from streampca.sources.zarr.reader import ZarrSource
+from streampca.storage.files import write_whole
+from streampca.storage.zarr_interface import default_buffer_prototype, sync
+
+_AT_ONCE, _BYTES_AT_ONCE = 16, 256 * 2**20
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What was written."""
+
+    place: Path
+    """The file."""
+    whole: str
+    """One digest for all: that of the metadata and of all chunks in the order of the grid."""
+    n_chunks: int
+    """Chunks that exist."""
+    n_missing: int
+    """Chunks that do not."""
+    stored_bytes: int
+    """Size of the chunks as stored."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "path": str(self.place),
+            "digest": self.whole,
+            "chunks": self.n_chunks,
+            "missing_chunks": self.n_missing,
+            "stored_bytes": self.stored_bytes,
+        }
+
+
+def write_fingerprint(
+    source: Source, place: Path | None = None, *, overwrite: bool = False, progress: ProgressCallback | None = None
+) -> Fingerprint:
+    """Read all chunks of `source` as they are stored and write the xxh3-128 of each to `place`.
+
+    By default that is ``<store>.fingerprint.json`` beside a local store, and in the working directory for a URL. Nothing is
+    decoded. xxh3 finds accidents; it is no signature.
+
+    Raises
+    ------
+    OutputError
+        If something stands there that is not a fingerprint, or is one and `overwrite` is not set.
+    DataError
+        If `source` is not a zarr array, or chunks are missing and were not to be filled.
+    """
+    if not isinstance(source, ZarrSource):
+        raise DataError(f"{source.description}: fingerprints are of zarr arrays, found {type(source).__name__}")
+    place = default_place(source.description, source.name) if place is None else place
+    _require_free(place, overwrite)
+    with source.reading():
+        metadata = source.metadata_digest()
+        table, stored_bytes = _digests_of(source, progress)
+    n_chunks = int(table.any(axis=2).sum())
+    n_missing = table.shape[0] * table.shape[1] - n_chunks
+    whole = whole_digest(metadata, table)
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": shown(source.description),
+        "array": source.name,
+        "shape": list(source.array.shape),
+        "dtype": str(source.dtype),
+        "chunk_shape": list(source.grid),
+        "n_chunks": n_chunks,
+        "n_missing": n_missing,
+        "stored_bytes": stored_bytes,
+        "digest": DIGEST,
+        "metadata": metadata,
+        "whole": whole,
+    }
+    write_whole(place, _lines(head, table))
+    return Fingerprint(place, whole, n_chunks, n_missing, stored_bytes)
+
+
+def _lines(head: dict[str, Any], table: NDArray[np.uint8]) -> Iterator[bytes]:
+    """Yield a JSON object of `head` and ``chunks``, which has one text for each row of the grid of chunks."""
+    yield json.dumps(head, indent=2).removesuffix("\n}").encode() + b',\n  "chunks": [\n'
+    for index, row in enumerate(table):
+        yield (",\n" if index else "").encode() + json.dumps("".join(digest.tobytes().hex() for digest in row)).encode()
+    yield b"\n  ]\n}\n"
+
+
+def _require_free(place: Path, overwrite: bool) -> None:
+    if not place.exists() and not place.is_symlink():
+        return
+    try:
+        load_digests(place)
+    except DataError as error:
+        raise OutputError(
+            f"{place} exists and is not a fingerprint: it is left untouched; name another place"
+        ) from error
+    if not overwrite:
+        raise OutputError(
+            f"{place} holds a fingerprint already: --overwrite makes a new one, which forgets what the data were; "
+            "source.verify: manifest compares them with it"
+        )
+
+
+def _digests_of(source: ZarrSource, progress: ProgressCallback | None) -> tuple[NDArray[np.uint8], int]:
+    """Return the digests of all chunks, ``(n_bands, n_columns, 16)``, zeros where there is none, and their size in all."""
+    rows, columns = source.chunk_counts
+    table = np.zeros((rows * columns, DIGEST_BYTES), dtype=np.uint8)
+    meter, total = Meter("fingerprint", rows * columns, progress), 0
+    at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // max(1, source.chunk_bytes)))
+    for first in range(0, rows * columns, _BATCH):
+        batch = range(first, min(first + _BATCH, rows * columns))
+        keys = [source.array.metadata.encode_chunk_key(divmod(index, columns)) for index in batch]
+        found = sync(_read(source, keys, at_once))
+        for index, (digest, size) in zip(batch, found, strict=True):
+            table[index] = np.frombuffer(digest, dtype=np.uint8)
+            total += size
+        meter.add(len(batch), sum(size for _, size in found))
+    return table.reshape(rows, columns, DIGEST_BYTES), total
+
+
+async def _read(source: ZarrSource, keys: list[str], at_once: int) -> list[tuple[bytes, int]]:
+    """Return digest and size of each chunk, zeros where there is none, reading a few at a time."""
+    turn, prototype = asyncio.Semaphore(at_once), default_buffer_prototype()
+
+    async def one(key: str) -> tuple[bytes, int]:
+        async with turn:
+            try:
+                value = await source.store.get(f"{source.key_prefix}{key}", prototype)
+            except DamagedChunkError as error:
+                raise DamagedChunkError(f"{source.label}: chunk {key}: {error}") from error
+            if value is None:
+                return bytes(DIGEST_BYTES), 0
+            stored = value.as_numpy_array()
+            return await asyncio.to_thread(lambda: xxhash.xxh3_128(stored.data).digest()), len(value)
+
+    return await asyncio.gather(*(one(key) for key in keys))

@@ -1,0 +1,309 @@
+"""Finished runs and models in object stores: every object is written once, the commit record last, and back again.
+
+An object store has no rename, so what makes a result whole there is its record, ``streampca.json``: it is written last, on
+the condition that there is none (``If-None-Match: *``), and nobody reads a result without it. Nothing is ever replaced. Of
+several who write to the same place one goes on, whose claim, ``streampca.claim``, is there first; it goes when all is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
+from streampca.redaction import shown
+from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, status_of
+from streampca.storage.directories import RECORD, Aside, is_own_file, read_record
+from streampca.storage.files import output_error, write_whole
+from streampca.storage.regular_files import read_regular
+from streampca.storage.zarr_interface import default_buffer_prototype, sync
+
+Answer = TypeVar("Answer")
+
+CLAIM = "streampca.claim"
+"""Name of what says who is writing."""
+
+_KINDS = ("run", "model")
+_AT_ONCE = 8  # objects under way
+_SMALL_BYTES = 16 * 2**20  # what is larger goes by itself
+
+
+@dataclass(frozen=True)
+class Published:
+    """A result in an object store."""
+
+    url: str
+    """Where it is, without what may be secret."""
+    run_id: str
+    """Identifier of the run."""
+    n_objects: int
+    """Objects it consists of, the record included."""
+    n_bytes: int
+    """Their bytes."""
+    n_written: int
+    """Objects that were written now; the others were there already, from an attempt that broke off."""
+
+
+class _Writable(RemoteStore):
+    """A store in which objects are made and never replaced."""
+
+    purpose = "written"
+    options_key = "output.storage_options, or the credentials of the environment"
+
+    async def make(self, key: str, content: bytes) -> bool:
+        """Make an object; return False if there is one under that key already."""
+        return await self.patiently(key, lambda: self._ask_to_make(key, content))
+
+    async def _ask_to_make(self, key: str, content: bytes) -> bool:
+        files: Any = self._store
+        try:
+            await files.fs._pipe_file(f"{files.path}/{key}" if files.path else key, content, mode="create")
+        except FileExistsError:
+            return False
+        except (NotImplementedError, TypeError):
+            raise OutputError(
+                f"{shown(self.url)}: the client of {protocol_of(self.url)}:// cannot make objects on the condition that there are "
+                "none: expected an object store such as s3://, or a newer client"
+            ) from None
+        except Exception as error:
+            if status_of(error) == 412 or code_of(error) == "PreconditionFailed":
+                return False
+            raise
+        return True
+
+    async def remove(self, key: str) -> None:
+        """Remove an object of ours."""
+        files: Any = self._store
+        with suppress(FileNotFoundError):
+            await self.patiently(key, lambda: files.fs._rm_file(f"{files.path}/{key}" if files.path else key))
+
+
+def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] | None = None) -> Published:
+    """Copy a finished run, or a saved model, to an object store, where it is whole or not there.
+
+    An attempt that broke off is gone on with by the next one: what is there already is compared and left.
+
+    Parameters
+    ----------
+    directory : path
+        A run directory, or a model written by ``save``.
+    url : str
+        Where it goes, such as ``s3://bucket/runs/sea-surface``: free, or with the same run in it.
+    storage_options : dict, optional
+        What fsspec takes for the store.
+
+    Raises
+    ------
+    ModelError
+        If `directory` holds neither.
+    OutputError
+        If something else is at `url`, or the store cannot be written to.
+    NotAvailableError
+        If the package that talks to such stores is not installed.
+    """
+    directory = Path(directory)
+    record = read_record(directory)
+    if record is None:
+        raise ModelError(f"{directory} is neither a finished run nor a model of streampca: there is no {RECORD} in it")
+    kind = str(record["format"]).removeprefix("streampca-")
+    if kind not in _KINDS:
+        raise ModelError(f"{directory} is neither a finished run nor a model of streampca: its {RECORD} says {kind!a}")
+    store = _writable(url, storage_options)
+    try:
+        found = _files_of(directory, kind)
+        written = _within(url, _write(store, directory, found, record))
+        return Published(shown(url), str(record.get("run_id")), len(found) + 1, _size(directory, found), written)
+    except StreamPCAError:
+        raise
+    except OSError as error:
+        raise output_error(error, directory) from error
+
+
+def fetch(
+    url: str, directory: str | Path, *, storage_options: dict[str, Any] | None = None, overwrite: bool = False
+) -> Path:
+    """Copy a published run or model into a directory, which is whole or not there, and return that.
+
+    Raises
+    ------
+    ModelError
+        If there is none at `url`, or something in it that is not ours.
+    OutputError
+        If `directory` is taken.
+    StoreError
+        If the store does not answer.
+    """
+    directory, store = Path(directory), open_store(url, storage_options)
+    store.options_key = "storage_options, or the credentials of the environment"
+    content = _content(store, RECORD)
+    try:
+        record = json.loads(content or b"")
+        kind, run_id = str(record["format"]).removeprefix("streampca-"), str(record["run_id"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ModelError(
+            f"{shown(url)} is neither a run nor a model of streampca: there is no {RECORD} in it"
+        ) from None
+    if kind not in _KINDS or not run_id.isalnum():
+        raise ModelError(f"{shown(url)}: its {RECORD} is of another kind or damaged: expected a run or a model")
+    keys = sorted(key for key in sync(_listed(store)) if key not in (RECORD, CLAIM))
+    foreign = [key for key in keys if not is_own_file(kind, key)]
+    if foreign:
+        raise ModelError(
+            f"{shown(url)} holds {foreign[0]!a}, which streampca did not write: move it away, or fetch another one"
+        )
+    digests = record.get("figures")
+    figures = digests if isinstance(digests, dict) else None
+    with Aside(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as part:
+        for key in keys:
+            (part / key).parent.mkdir(parents=True, exist_ok=True)
+            found = _content(store, key)
+            if found is None:  # listed a moment ago
+                raise ModelError(f"{shown(url)}: {key} was removed while it was fetched: nothing was changed here")
+            write_whole(part / key, [found])
+    return directory
+
+
+def require_free(url: str, run_id: str | None = None, *, storage_options: dict[str, Any] | None = None) -> None:
+    """Raise `OutputError` if there is something at `url` that is not the run `run_id`."""
+    store = _writable(url, storage_options)
+
+    async def look() -> None:
+        there = await _require_same(store, {"run_id": run_id})
+        foreign = sorted(key for key in there if key != CLAIM and not is_own_file("run", key))
+        if foreign:
+            raise OutputError(_foreign(url, foreign[0]))
+
+    _within(url, look())
+
+
+def _writable(url: str, options: dict[str, Any] | None) -> _Writable:
+    if "://" not in url or protocol_of(url) in ("file", "local", "http", "https"):
+        raise OutputError(f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name")
+    return _Writable(open_store(url, options)._store, url, options)
+
+
+def _within(url: str, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Carry out what writes to the store; what it refuses is an error of the output."""
+    try:
+        return sync(work)
+    except StoreError as error:
+        raise OutputError(str(error)) from error
+
+
+def _files_of(directory: Path, kind: str) -> list[str]:
+    """Return all files but the record; raise `OutputError` for what is not ours."""
+    found = []
+    for path in sorted(directory.rglob("*")):
+        relative = path.relative_to(directory).as_posix()
+        if path.is_symlink() or not (path.is_dir() or is_own_file(kind, relative)):
+            raise OutputError(f"{directory} holds {relative}, which streampca did not write: move it away first")
+        if path.is_file() and relative != RECORD:
+            found.append(relative)
+    return found
+
+
+def _size(directory: Path, files: list[str]) -> int:
+    return sum((directory / name).stat().st_size for name in [*files, RECORD])
+
+
+async def _write(store: _Writable, directory: Path, files: list[str], record: dict[str, Any]) -> int:
+    """Write what is not there, the record last, and return how many objects that were."""
+    there = await _require_same(store, record)
+    if RECORD in there:
+        return 0
+    await _claim(store, str(record.get("run_id")))
+    try:  # again, because what was there before may have come to its end meanwhile
+        foreign = sorted(await _require_same(store, record) - {*files, RECORD, CLAIM})
+        if foreign:
+            raise OutputError(_foreign(store.url, foreign[0]))
+    except OutputError:
+        await store.remove(CLAIM)
+        raise
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str) -> bool:
+        async with gate:
+            return await _make_or_compare(store, name, read_regular(directory / name))
+
+    small = [name for name in files if (directory / name).stat().st_size <= _SMALL_BYTES]
+    made = sum(await asyncio.gather(*map(one, small)))
+    for name in sorted({*files} - {*small}):
+        made += await one(name)
+    content = read_regular(directory / RECORD)
+    made += await store.make(RECORD, content)
+    await _require_same(store, record)  # also where the answer of an earlier request was lost
+    await store.remove(CLAIM)
+    return made
+
+
+async def _claim(store: _Writable, run_id: str) -> None:
+    """Say who writes here; raise `OutputError` if that is another run."""
+    mine = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
+    if await store.make(CLAIM, json.dumps(mine).encode() + b"\n"):
+        return
+    found = _decoded(await store.get(CLAIM, default_buffer_prototype()))
+    if found.get("run_id") == run_id:
+        return
+    who = ", ".join(f"{name} {found.get(name)!a}" for name in mine)
+    raise OutputError(
+        f"{shown(store.url)} is being written by another run ({who}): name another place, or remove {CLAIM} there if it has died"
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _decoded(content: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(content.to_bytes() if content else b"")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+async def _make_or_compare(store: _Writable, key: str, content: bytes) -> bool:
+    """Make an object and return True; return False if it is there already, as it should be."""
+    if await store.make(key, content):
+        return True
+    found = await store.get(key, default_buffer_prototype())
+    if found is None or found.to_bytes() != content:
+        raise OutputError(
+            f"{shown(store.url)} holds another {key}: somebody else writes there, or did: name another place"
+        )
+    return False
+
+
+async def _require_same(store: _Writable, record: dict[str, Any]) -> set[str]:
+    """Return the keys that are there; raise `OutputError` if there is a record of another run."""
+    there = await _listed(store)
+    if RECORD in there:
+        found = _decoded(await store.get(RECORD, default_buffer_prototype())).get("run_id")
+        if found is None or found != record.get("run_id"):
+            whose = f"run {found!a}" if found else "something that is not a run"
+            raise OutputError(
+                f"{shown(store.url)} holds {whose} already, which is left as it is: results in object stores are never replaced; "
+                "name another place"
+            )
+    return there
+
+
+def _foreign(url: str, key: str) -> str:
+    return f"{shown(url)} holds {key!a}, which is not of this run: name another place, or move it away first"
+
+
+async def _listed(store: RemoteStore) -> set[str]:
+    return {key async for key in store.list_prefix("")}
+
+
+def _content(store: RemoteStore, key: str) -> bytes | None:
+    found = sync(store.get(key, default_buffer_prototype()))
+    return None if found is None else found.to_bytes()

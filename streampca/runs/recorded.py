@@ -1,0 +1,114 @@
+"""Whether the figures in the documents of a run are those of its model and its plan, and those that were committed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streampca.errors import ModelError
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.runs.checks import Check
+from streampca.runs.summary import result_of
+from streampca.storage.figures import changed_figures
+
+_ABSENT = object()
+
+
+def figures(
+    directory: Path, record: dict[str, Any], manifest: dict[str, Any], model: PCAModel | KernelModel
+) -> list[Check]:
+    """Return a check for each figure of manifest and plan that differs, under its name, or one for all of them.
+
+    Figures of the manifest are computed again from the model and the plan where they follow from them; all others, and
+    those of the plan, are compared with the digests in the commit record (`streampca.storage.figures`).
+
+    Parameters
+    ----------
+    directory : Path
+        The run.
+    record : dict
+        Its commit record; runs of version 0.1 hold no digests.
+    manifest : dict
+        Its manifest.
+    model : PCAModel or KernelModel
+        Its model, whose arrays and attributes were compared with their own digests when it was loaded.
+    """
+    plan = _plan_of(directory)
+    differing: dict[tuple[str, str], Check] = {}
+    for name, expected in _expected(manifest, plan, model).items():
+        found = _at(manifest, name)
+        if found is _ABSENT or found != expected:
+            stated = None if found is _ABSENT else found
+            differing["manifest.json", name] = _different("manifest.json", name, stated, expected)
+    digests = record.get("figures")
+    for document, name in changed_figures(directory, digests) if isinstance(digests, dict) else ():
+        if (document, name) not in differing:
+            value = _at(manifest, name) if document == "manifest.json" else _at(plan, name)
+            differing[document, name] = _different(document, name, None if value is _ABSENT else value, None)
+    if differing:
+        return [differing[key] for key in sorted(differing)]
+    if not isinstance(digests, dict):
+        return [
+            Check("manifest", holds=True, note="its results are those of the model; there are no digests of the others")
+        ]
+    return [
+        Check(
+            "manifest", holds=True, note="its figures, and those of the plan, are those of the model and of the commit"
+        )
+    ]
+
+
+def _different(document: str, name: str, found: Any, expected: Any) -> Check:
+    """Return the check of one figure; `recorded` is what the document says, `measured` what follows from the model."""
+    label = f"{document.partition('.')[0]} {name}".strip()
+    if expected is None:
+        return Check(label, recorded=found, holds=False, note="is not what was committed with the run")
+    note = "is not what follows from the model"
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        worst = next(i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
+        found, expected, note = found[worst], expected[worst], f"entry {worst} {note}"
+    return Check(label, recorded=_plain(found), measured=_plain(expected), holds=False, note=note)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) or value is None else json.dumps(value)
+
+
+def _expected(manifest: dict[str, Any], plan: dict[str, Any], model: PCAModel | KernelModel) -> dict[str, Any]:
+    """Return what figures of the manifest must be, by their names, as JSON has them."""
+    said = {f"certificate.{name}": value for name, value in model.certificate.items()}
+    said |= {f"result.{name}": value for name, value in result_of(model).items()}
+    source = manifest.get("source")
+    stated = source if isinstance(source, dict) else {}
+    said |= {f"source.{name}": value for name, value in model.source.items() if name in stated and name != "path"}
+    said |= {f"memory.{name}": plan[name] for name in ("allowed_bytes", "projected_bytes") if name in plan}
+    if "n_passes" in model.certificate:
+        said["passes"] = model.certificate["n_passes"]
+    elif model.certificate.get("kind") == "exact" and "passes" in plan:
+        said["passes"] = plan["passes"]
+    if "sketch" in plan:
+        said["approximation"] = plan["sketch"] or None
+    plain: dict[str, Any] = json.loads(json.dumps(said))
+    return plain
+
+
+def _at(document: dict[str, Any], name: str) -> Any:
+    """Return the entry of a name such as ``"result.total_variance"``."""
+    first, _, second = name.partition(".")
+    value = document.get(first, _ABSENT)
+    if not second:
+        return value
+    return value.get(second, _ABSENT) if isinstance(value, dict) else _ABSENT
+
+
+def _plan_of(directory: Path) -> dict[str, Any]:
+    """Return the plan of a run; raise `ModelError` if it is not there or damaged."""
+    try:
+        plan = json.loads((directory / "plan.json").read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{directory} is not a finished run: plan.json cannot be read ({error})") from error
+    if not isinstance(plan, dict):
+        raise ModelError(f"{directory} is not a finished run: its plan.json is of another kind")
+    return plan

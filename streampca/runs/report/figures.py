@@ -1,0 +1,309 @@
+"""Charts of plain arrays as inline SVG in the colours of the page, so that one picture suits light and dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampca.runs.report.run_files import FloatArray
+from streampca.runs.report.words import power_of_ten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Colours that stand for the page's own; `inline` writes the variables in their place.
+INK, MUTED, GRID, ACCENT, SECOND, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", ACCENT: "accent", SECOND: "second", PAPER: "card"}
+
+_OWN_SETTINGS: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 10.5,
+    "axes.labelsize": 10.5,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.linewidth": 1.0,
+    "axes.axisbelow": True,
+    "axes.labelpad": 5.0,
+    "axes.formatter.useoffset": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": MUTED,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.size": 0.0,
+    "ytick.major.size": 0.0,
+    "xtick.minor.size": 0.0,
+    "ytick.minor.size": 0.0,
+    "path.simplify": True,
+}
+_DRAWING = (
+    "axes figure font grid hatch image lines mathtext patch path savefig scatter svg text xtick ytick xaxis yaxis"
+)
+
+WIDTH, HEIGHT = 4.9, 3.5
+"""Size of a chart in inches of 72 points: as wide as a phone, so that its letters are never scaled far."""
+
+VISIBLE = 0.003
+"""Thinner bands of the share of the variance would not be seen."""
+
+
+def eigenvalues(values: FloatArray) -> str:
+    """Return the variance along each axis; on a logarithmic scale when it spans more than a factor of 100."""
+    k = len(values)
+    shown = np.clip(values, 0.0, None)
+    positive = shown[shown > 0]
+    logarithmic = len(positive) > 1 and positive.max() > 100 * positive.min()
+    if logarithmic:
+        # What is zero up to rounding would stretch the scale over empty decades.
+        shown = np.where(shown > positive.max() * 1e-18, shown, np.nan)
+
+    def draw(axes: Axes) -> None:
+        number = np.arange(1, k + 1)
+        axes.grid(axis="y")
+        if logarithmic:
+            axes.set_yscale("log")
+            decades(axes)
+        stems = k <= 60 and not logarithmic
+        if stems:
+            axes.vlines(number, 0, shown, color=ACCENT, alpha=0.35, linewidth=max(1.0, min(7.0, 150 / k)))
+        axes.plot(number, shown, color=ACCENT, linewidth=0 if stems else 1.4, **dots(k))
+        if not logarithmic:
+            axes.set_ylim(0, 1.08 * float(positive.max()) if len(positive) else 1.0)
+            plain(axes.yaxis)
+        component_axis(axes, k)
+        axes.set_ylabel("variance (eigenvalue)")
+
+    return inline("eigenvalues", draw)
+
+
+def cumulative(ratios: FloatArray, marks: Mapping[float, int], labels: Mapping[float, str], beyond: float = 0.0) -> str:
+    """Return the share of variance that the first components carry together.
+
+    Parameters
+    ----------
+    ratios
+        Share of each component, shape ``(n_components,)``.
+    marks
+        For a share to reach, the number of components that reach it.
+    labels
+        For the same shares, the number or the range of numbers in words.
+    beyond
+        Share by which all sums may be too small.
+    """
+    k = len(ratios)
+    total = 100 * np.cumsum(ratios)
+
+    def draw(axes: Axes) -> None:
+        number = np.arange(0, k + 1)
+        reached = np.concatenate([[0.0], total])
+        axes.grid(axis="y")
+        axes.fill_between(number, reached, color=ACCENT, alpha=0.13, linewidth=0)
+        if beyond > VISIBLE:
+            most = np.minimum(100.0, reached[1:] + 100 * beyond)
+            axes.fill_between(
+                number[1:], reached[1:], most, facecolor="none", edgecolor=SECOND, alpha=0.6, hatch="////", linewidth=0
+            )
+        axes.plot(number, reached, color=ACCENT, linewidth=1.8, **(dots(k) if k <= 30 else {}))
+        for i, (level, needed) in enumerate(marks.items()):
+            axes.plot([needed, needed], [0, reached[needed]], color=SECOND, linewidth=1, dashes=(3, 2.5))
+            axes.plot([needed], [reached[needed]], "o", color=SECOND, markersize=5, markeredgecolor=PAPER)
+            side = "left" if needed < 0.08 * k else "right" if needed > 0.92 * k else "center"
+            plate = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.25"}
+            axes.text(
+                needed,
+                26 - 10 * i,
+                f"{100 * level:.0f} %: {labels.get(level, needed)}",
+                color=INK,
+                ha=side,
+                va="center",
+                bbox=plate,
+            )
+        axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
+        axes.set_yticks([0, 25, 50, 75, 100])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
+        component_axis(axes, k, first=0)
+        axes.set_xlabel("components kept")
+        axes.set_ylabel("share of the variance")
+
+    return inline("cumulative", draw)
+
+
+def plane(x: FloatArray, y: FloatArray, labels: tuple[str, str], salt: str) -> str:
+    """Return the samples on two axes: points, or a density of hexagons when there are many."""
+
+    def draw(axes: Axes) -> None:
+        axes.axhline(0, color=GRID, linewidth=1)
+        axes.axvline(0, color=GRID, linewidth=1)
+        if len(x) > 700 and np.ptp(x) > 0 and np.ptp(y) > 0:
+            hexagons = axes.hexbin(x, y, gridsize=(38, 22), mincnt=1, linewidths=0)
+            counts = np.log1p(np.asarray(hexagons.get_array(), dtype=np.float64))
+            colours = np.tile([4 / 255, 4 / 255, 4 / 255, 1.0], (len(counts), 1))
+            colours[:, 3] = 0.2 + 0.8 * (counts / counts.max())  # in this order never above 1
+            hexagons.set_array(None)
+            hexagons.set_facecolor([tuple(colour) for colour in colours])
+            hexagons.set_edgecolor("none")
+        else:
+            size = 3.4 if len(x) > 250 else 4.6 if len(x) > 40 else 6.5
+            alpha = 0.5 if len(x) > 250 else 0.65
+            axes.plot(x, y, "o", color=ACCENT, markersize=size, alpha=alpha, markeredgewidth=0)
+        for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
+            plain(axis)
+            if np.ptp(values) == 0:
+                axis.set_ticks([float(values[0])] if len(values) else [])
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+
+    return inline(salt, draw, height=3.9)
+
+
+def histogram(x: FloatArray, label: str) -> str:
+    """Return how the samples are spread along one axis."""
+
+    def draw(axes: Axes) -> None:
+        axes.grid(axis="y")
+        axes.hist(x, bins=max(1, min(40, len(x) // 4)), color=ACCENT, alpha=0.75, edgecolor=PAPER, linewidth=0.8)
+        plain(axes.xaxis)
+        axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+        axes.set_xlabel(label)
+        axes.set_ylabel("samples")
+
+    return inline("histogram", draw)
+
+
+def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatArray, salt: str) -> str:
+    """Return one row across its features, with what is rebuilt from few and from all components.
+
+    Parameters
+    ----------
+    original
+        The row, shape ``(n_shown,)``.
+    rebuilt
+        One or two rows of the same shape, from few components to many.
+    numbers
+        Number of each feature shown, shape ``(n_shown,)``.
+    salt
+        A name that no other chart of the page has.
+    """
+
+    def draw(axes: Axes) -> None:
+        few = len(original) <= 64
+        axes.axhline(0, color=GRID, linewidth=1)
+        axes.plot(
+            numbers, original, color=MUTED, alpha=0.35, linewidth=4.2, solid_capstyle="round", solid_joinstyle="round"
+        )
+        if len(rebuilt) > 1:
+            axes.plot(numbers, rebuilt[0], color=SECOND, linewidth=1.3, dashes=(3, 1.6))
+        axes.plot(numbers, rebuilt[-1], color=ACCENT, linewidth=1.5, marker="o" if few else "", markersize=3)
+        plain(axes.yaxis)
+        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+        plain(axes.xaxis)
+        axes.set_xlabel("feature")
+
+    return inline(salt, draw, width=4.3, height=3.0)
+
+
+def dots(k: int) -> dict[str, Any]:
+    """Return how each of `k` components is marked on a line; not at all where there are many."""
+    if k > 120:
+        return {}
+    return {
+        "marker": "o",
+        "markersize": 6 if k <= 15 else 4.2 if k <= 60 else 3,
+        "markeredgecolor": PAPER,
+        "markeredgewidth": 0.7,
+    }
+
+
+def component_axis(axes: Axes, k: int, first: int = 1) -> None:
+    """Put whole numbers from the first component to the last under a chart."""
+    from matplotlib.ticker import MaxNLocator
+
+    margin = max(0.5 if first else 0.0, 0.02 * k)
+    axes.set_xlim(first - margin, k + max(0.5, 0.02 * k))
+    ticks = [
+        int(tick)
+        for tick in MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]).tick_values(first, k)
+        if first <= tick <= k
+    ]
+    ticks = [tick for tick in ticks if tick == k or k - tick > 0.07 * k]
+    axes.set_xticks(sorted({first, k, *(tick for tick in ticks if tick == first or tick - first > 0.05 * k)}))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel("component")
+
+
+def decades(axes: Axes) -> None:
+    """Label the powers of ten of a logarithmic scale, and nothing between them."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(round(np.log10(value))) if value > 0 else "")
+
+
+def plain(axis: Any) -> None:
+    """Write numbers without mathematical markup, at most seven of them."""
+
+    def write(value: float, _: int | None = None) -> str:
+        if value == 0 or abs(value) < 1e-300:
+            return "0"
+        exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
+        if -4 < exponent < 7:
+            return f"{value:,.6g}".replace("-", "−") if abs(value) < 1e6 else f"{value:,.0f}".replace("-", "−")
+        return f"{value / 10.0**exponent:.4g}".replace("-", "−") + "·" + power_of_ten(exponent)
+
+    axis.get_major_locator().set_params(nbins=6)
+    axis.set_major_formatter(write)
+
+
+def inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height: float = HEIGHT) -> str:
+    """Return what `draw` puts on fresh axes as one ``<svg>`` element without outside references.
+
+    Everything drawn and the buffer are gone on return; the settings of a user's matplotlibrc play no part, so the same
+    arrays give the same characters.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    drawing = set(_DRAWING.split())
+    settings: Any = {key: value for key, value in mpl.rcParamsDefault.items() if key.split(".")[0] in drawing}
+    settings |= {**_OWN_SETTINGS, "svg.hashsalt": salt}
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.add_subplot())
+        buffer = io.StringIO()
+        metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        figure.clear()
+    return _for_page(buffer.getvalue())
+
+
+def _for_page(svg: str) -> str:
+    """Return a figure without prologue, namespaces, style sheet, names and fonts, in the colours of the page."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*</defs>\s*", "", svg)
+    svg = re.sub(
+        r"<svg[^>]*?(viewBox=\"[^\"]*\")[^>]*>", r'<svg \1 aria-hidden="true" focusable="false">', svg, count=1
+    )
+    svg = svg.replace("xlink:href=", "href=")
+    needed = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda match: match.group() if match.group(1) in needed else "", svg)
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
+    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r"(\d+\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r"\s*\n\s*", " ", svg)
+    for sentinel, variable in _VARIABLES.items():
+        svg = svg.replace(sentinel, f"var(--{variable})")
+    return svg

@@ -1,0 +1,181 @@
+"""The page of a run of kernel PCA: spectrum, rows on the axes, landmarks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.models.kernel import KernelModel
+from streampca.models.persistence.kernel import load_kernel_model
+from streampca.runs.report import pictures, projection, result, what_ran, words
+from streampca.runs.report.parts import Components, Facts, Page, Picture, Table, Tile
+from streampca.runs.report.result import Spectrum, field
+from streampca.runs.report.run_files import VALUES_OF_SAMPLES, Rows, RunFiles, read_documents, read_samples
+
+_MOST_PICTURES = 48
+_MOST_VALUES = 20
+
+
+def compose(directory: Path) -> Page:
+    """Return everything the template needs of the run in `directory`.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged; ModelError when it is the model.
+    """
+    model = load_kernel_model(directory / "model.zarr")
+    run = _files(directory, model)
+    spectrum = Spectrum(model.eigenvalues, np.clip(model.explained_variance_ratio, 0.0, None))
+    shape = pictures.picture_shape(field(run.manifest, "source", "feature_shape"), model.n_features)
+    scores = _scores(model, run.samples) if run.samples is not None else None
+    limits = result.value_limits(run, scores) if scores is not None and shape is not None else (0.0, 1.0)
+    return Page(
+        kicker="Kernel principal component analysis",
+        name=words.clean(field(run.manifest, "name") or run.name, 120),
+        summary=_summary(run, model, spectrum),
+        byline=what_ran.byline(run),
+        tiles=_tiles(run, model, spectrum),
+        warnings=what_ran.warnings(run),
+        notes=what_ran.notes(run),
+        components_title="The landmarks",
+        components=_landmarks(model, shape, limits),
+        spectrum=tuple(replace(chart, title=_title(chart.title)) for chart in result.spectrum_charts(run, spectrum)),
+        scores=result.score_charts(spectrum, scores) if scores is not None else (),
+        map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
+        scores_note=result.scores_note(run, scores),
+        reconstruction=None,
+        memory=what_ran.memory_bar(run),
+        time=what_ran.time_bar(run),
+        accuracy=None,
+        certificate=what_ran.certificate(run),
+        comparison=what_ran.comparison(run),
+        spectrum_table=_table(model, spectrum),
+        facts=(_kernel(model), *what_ran.facts(run)),
+    )
+
+
+def _title(title: str) -> str:
+    return "Eigenvalues of the kernel matrix" if title.startswith("Variance") else title
+
+
+def _files(directory: Path, model: KernelModel) -> RunFiles:
+    """Return the files of the run as the other parts of the report know them; there are no components in the space of rows."""
+    plan, manifest = read_documents(directory)
+    rows, index = read_samples(directory / "samples.zarr")
+    if rows is not None and rows.shape[1] != model.n_features:
+        rows = index = None
+    return RunFiles(
+        name=directory.resolve().name,
+        plan=plan,
+        manifest=manifest,
+        components=np.broadcast_to(np.zeros(1), (model.n_components, model.n_features)),
+        explained_variance=model.eigenvalues,
+        mean=np.zeros(model.n_features),
+        scale=None,
+        samples=rows,
+        sample_index=index,
+        centred=model.center,
+    )
+
+
+def _scores(model: KernelModel, samples: Rows) -> projection.Scores:
+    """Return the scores of the samples on the first two axes and the last."""
+    m, d = samples.shape[0], samples.shape[1]
+    axes = tuple(sorted({0, min(1, model.n_components - 1), model.n_components - 1}))
+    limit = max(16, VALUES_OF_SAMPLES // d)
+    chosen = np.arange(m) if m <= limit else np.unique(np.linspace(0, m - 1, limit).astype(np.int64))
+    values, done = np.zeros((len(chosen), len(axes))), 0
+    for positions, rows in projection.gather(samples, chosen):
+        values[done : done + len(positions)] = model.transform(rows)[:, list(axes)]
+        done += len(positions)
+    values[~np.isfinite(values)] = 0.0
+    return projection.Scores(axes, values, np.zeros(len(chosen)), chosen)
+
+
+def _summary(run: RunFiles, model: KernelModel, spectrum: Spectrum) -> str:
+    k, n = model.n_components, result.sample_count(run)
+    sentence = f"{words.plural(k, 'component')} carr{'ies' if k == 1 else 'y'} {_carried(model, spectrum)} of the trace of the "
+    sentence += f"kernel matrix of {words.plural(n, 'row')}"
+    if model.method.startswith("nystrom"):
+        sentence += f", seen through {words.plural(len(model.landmarks), 'landmark')}"
+    passes = words.whole(field(run.manifest, "passes"))
+    return sentence + (f"; computed out of core in {words.times(passes)} of the data." if passes else ".")
+
+
+def _carried(model: KernelModel, spectrum: Spectrum) -> str:
+    share = float(spectrum.ratios.sum())
+    at_least = "at least " if model.certificate.get("kind") == "statistical" and model.method == "nystrom" else ""
+    return f"{at_least}{words.share(min(share, 1.0))}"
+
+
+def _tiles(run: RunFiles, model: KernelModel, spectrum: Spectrum) -> tuple[Tile, ...]:
+    rows, features, components, *others = result.tiles(run, spectrum, _carried(model, spectrum))
+    components = replace(components, note=components.note.replace("variance", "trace"))
+    return (
+        rows,
+        features,
+        Tile("Landmarks", words.count(len(model.landmarks)), words.clean(model.sampling, 40)),
+        components,
+        *others,
+    )
+
+
+def _landmarks(model: KernelModel, shape: pictures.PictureShape | None, limits: tuple[float, float]) -> Components:
+    m = len(model.landmarks)
+    note = (
+        f"Every row is compared with {words.plural(m, 'landmark')}, chosen by: {words.clean(model.sampling, 40)}."
+        if model.method.startswith("nystrom")
+        else f"Every row is compared with all {m:,} rows."
+    )
+    if shape is None:
+        return Components((), (), note)
+    chosen = np.unique(np.linspace(0, m - 1, min(m, _MOST_PICTURES)).astype(np.int64))
+    drawn = []
+    for i in chosen:
+        name = (
+            f"row {int(model.landmark_indices[i]):,}" if model.landmark_indices is not None else f"landmark {i + 1:,}"
+        )
+        uri = pictures.data_uri(pictures.plain(model.landmarks[i].astype(np.float64), shape, *limits))
+        drawn.append(Picture(uri, f"Landmark: {name}", name))
+    left = f" {m - len(chosen):,} more are in the model." if m > len(chosen) else ""
+    return Components(tuple(drawn), (), note + left)
+
+
+def _table(model: KernelModel, spectrum: Spectrum) -> Table:
+    """Return the first eigenvalues in digits, with the upper ends of their intervals."""
+    ends: Any = model.certificate.get("eigenvalue_intervals")
+    ends = ends if isinstance(ends, list) and len(ends) >= model.n_components else [[None, None]] * model.n_components
+    together = np.cumsum(spectrum.ratios)
+    rows = tuple(
+        (
+            f"{i + 1}",
+            words.figure(float(value), 7),
+            words.figure(ends[i][1], 4),
+            spectrum.share(i),
+            words.share(float(together[i])),
+        )
+        for i, value in enumerate(model.eigenvalues[:_MOST_VALUES])
+    )
+    k = model.n_components
+    caption = f"First {_MOST_VALUES} of {k:,} eigenvalues" if k > _MOST_VALUES else "Eigenvalues"
+    return Table(caption, ("component", "eigenvalue", "at most", "share", "together"), rows)
+
+
+def _kernel(model: KernelModel) -> Facts:
+    said = model.certificate
+    pairs = [
+        ("kernel", words.clean(model.kernel, 400)),
+        ("method", words.clean(model.method, 40).replace("_", " ")),
+        ("landmarks", f"{len(model.landmarks):,}, {words.clean(model.sampling, 40)}"),
+        ("directions kept of them", words.count(said.get("landmark_rank"))),
+        ("centred", "yes" if model.center else "no"),
+        ("trace", words.figure(model.total, 6)),
+        ("residual trace", words.figure(said.get("residual_trace"), 4)),
+        ("spectral error, estimated", words.figure(said.get("sigma"), 4)),
+        ("way back", "kernel ridge" if model.way_back is not None else "not learned"),
+    ]
+    return Facts("Kernel", tuple((name, value) for name, value in pairs if value != words.MISSING))

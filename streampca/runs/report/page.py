@@ -1,0 +1,105 @@
+"""The page of a run: what its files hold, in one self-contained HTML file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from streampca.errors import NoSpaceError, OutputError
+from streampca.runs.report import approximate, in_slabs, pictures, projection, result, what_ran, words
+from streampca.runs.report.parts import Page
+from streampca.runs.report.run_files import RunFiles, read_run
+
+NAME = "report.html"
+
+
+def write_report(directory: Path) -> Path:
+    """Write ``report.html`` of the run in `directory`, and return its path.
+
+    Reads plan.json, manifest.json, model.zarr and samples.zarr, a few rows at a time, never the scores; where there
+    are no samples, the page goes without what needs them. The same files give the same bytes. An older page is
+    replaced in one step, or not at all.
+
+    Raises
+    ------
+    DataError
+        The directory is not that of a run; ModelError when its model is missing or damaged.
+    OutputError
+        The page cannot be written; NoSpaceError when there is no room for it.
+    """
+    directory = Path(directory)
+    html = _render(_page_of(directory))
+    target = directory / NAME
+    part = directory / f"{NAME}.part-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with part.open("xb") as file:
+            file.write(html.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else OutputError
+        raise kind(f"{target} cannot be written: {error.strerror}") from error
+    return target
+
+
+def _page_of(directory: Path) -> Page:
+    from streampca.models.persistence.kernel import is_kernel_model  # here, because it imports zarr
+
+    if is_kernel_model(directory / "model.zarr"):
+        from streampca.runs.report import kernel
+
+        return kernel.compose(directory)
+    return _compose(read_run(directory))
+
+
+def _compose(run: RunFiles) -> Page:
+    """Return everything the template needs, each part computed and released before the next."""
+    spectrum = result.spectrum_of(run)
+    if run.slab is not None:  # rows of the components are never read whole
+        run = replace(run, samples=None)
+    shape = pictures.picture_shape(result.field(run.manifest, "source", "feature_shape"), run.n_features)
+    scores = projection.score(run, run.samples) if run.samples is not None else None
+    limits = result.value_limits(run, scores) if scores is not None and shape is not None else (0.0, 1.0)
+    bounds = approximate.bounds_of(run)
+    carried = None if bounds is None else approximate.carried(bounds, spectrum)
+    return Page(
+        name=words.clean(result.field(run.manifest, "name") or run.name, 120),
+        summary=result.summary(run, spectrum, carried),
+        byline=what_ran.byline(run),
+        tiles=result.tiles(run, spectrum, carried),
+        warnings=what_ran.warnings(run),
+        notes=what_ran.notes(run),
+        components=result.components(run, spectrum, shape) if run.slab is None else in_slabs.components(run, spectrum),
+        spectrum=result.spectrum_charts(
+            run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum), carried
+        ),
+        scores=result.score_charts(spectrum, scores) if scores is not None else (),
+        map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
+        scores_note=result.scores_note(run, scores),
+        reconstruction=result.reconstruction(run, scores, shape, limits) if scores is not None else None,
+        memory=what_ran.memory_bar(run),
+        time=what_ran.time_bar(run),
+        accuracy=None if bounds is None else approximate.accuracy(run, bounds, spectrum),
+        certificate=what_ran.certificate(run),
+        comparison=what_ran.comparison(run),
+        spectrum_table=what_ran.spectrum_table(spectrum),
+        facts=what_ran.facts(run),
+    )
+
+
+def _render(page: Page) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("streampca", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(page=page)

@@ -1,0 +1,123 @@
+"""The samples of a run on its axes: scores, and rows rebuilt from more and more components, a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.runs.report.run_files import VALUES_OF_SAMPLES, FloatArray, Rows, RunFiles, blocks
+
+RECONSTRUCTION_BYTES = 8 << 20
+"""Rows and their reconstructions together take about this much memory at most."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Where the samples lie on some of the axes."""
+
+    axes: tuple[int, ...]
+    """Numbers of the axes, from 0: the first, the second and the last, each once."""
+    values: FloatArray
+    """Scores on `axes` as the model gives them, shape ``(n_samples, n_axes)``."""
+    left: FloatArray
+    """Squared length of what the first two axes leave of each sample, shape ``(n_samples,)``."""
+    position: NDArray[np.int64]
+    """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
+
+
+def score(run: RunFiles, samples: Rows) -> Scores:
+    """Return the scores of `samples` on the first two axes and the last."""
+    m, d = samples.shape[0], samples.shape[1]
+    axes = tuple(sorted({0, min(1, run.n_components - 1), run.n_components - 1}))
+    basis = np.empty((len(axes), d))
+    for place, axis in enumerate(axes):
+        basis[place] = run.components[slice(axis, axis + 1)][0]
+    limit = max(16, VALUES_OF_SAMPLES // d)
+    chosen = np.arange(m) if m <= limit else np.unique(np.linspace(0, m - 1, limit).astype(np.int64))
+    values, left = np.zeros((len(chosen), len(axes))), np.zeros(len(chosen))
+    done = 0
+    for positions, rows in gather(samples, chosen):
+        deviations = run.standardised(rows)
+        here = slice(done, done + len(positions))
+        values[here] = deviations @ basis.T
+        near = values[here, : min(2, run.n_components)]
+        left[here] = np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", near, near)
+        done += len(positions)
+    values[~np.isfinite(values)] = 0.0
+    if run.divisors is not None:
+        values /= run.divisors[list(axes)]
+    return Scores(axes, values, left, chosen)
+
+
+def gather(samples: Rows, positions: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.generic]]]:
+    """Yield the rows at ascending `positions` in pieces, each piece read once and only where it holds one of them."""
+    m, d = samples.shape[0], samples.shape[1]
+    if len(positions) == m:
+        for start, rows in blocks(samples):
+            yield np.arange(start, start + len(rows)), rows
+        return
+    step = max(1, (2 << 20) // (8 * d))
+    for group in np.split(positions, np.flatnonzero(np.diff(positions // step)) + 1):
+        if len(group):
+            first = int(group[0])
+            piece = np.asarray(samples[first : int(group[-1]) + 1])
+            yield group, piece[group - first]
+
+
+def n_reconstructed(n_features: int, wanted: int) -> int:
+    """Return how many rows can be rebuilt at a time within `RECONSTRUCTION_BYTES`, at least one."""
+    return max(1, min(wanted, RECONSTRUCTION_BYTES // (2 * 8 * n_features)))
+
+
+def easy_to_hard(scores: Scores, wanted: int) -> NDArray[np.int64]:
+    """Return the numbers of `wanted` samples, from one that two axes nearly rebuild to one that they hardly do."""
+    order = np.argsort(scores.left, kind="stable")
+    shares = np.linspace(0.5, 0.985, wanted) if wanted > 1 else np.array([0.5])
+    return order[np.unique(np.round(shares * (len(order) - 1)).astype(np.int64))].astype(np.int64)
+
+
+def rising_counts(k: int, most: int = 7) -> list[int]:
+    """Return 1, 2, 5, 10, 20, 50 … below `k`, then `k`: at most `most` of them, the first and the last kept."""
+    ladder = [step * 10**power for power in range(7) for step in (1, 2, 5) if step * 10**power < k] + [k]
+    if len(ladder) <= most:
+        return ladder
+    picks = np.unique(np.round(np.linspace(0, len(ladder) - 1, most)).astype(int))
+    return [ladder[int(pick)] for pick in picks]
+
+
+def rebuild(
+    run: RunFiles, deviations: FloatArray, counts: Sequence[int]
+) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+    """Yield, for each number in ascending `counts`, `deviations` rebuilt from so many components, and the error left.
+
+    The error is ``‖x − x̂‖ / ‖x − mean‖`` for each row, as the model sees it (after scaling). The rebuilt rows are
+    one array that grows in place: take what you need of it before the next step.
+    """
+    rebuilt = np.zeros_like(deviations)
+    length = np.sqrt(np.einsum("ij,ij->i", deviations, deviations))
+    left = list(counts)
+    for start, block in blocks(run.components, left[-1] if left else 0):
+        axes = block.astype(np.float64, copy=False)
+        done = 0
+        while left and left[0] <= start + len(axes):
+            stop = left[0] - start
+            _add(rebuilt, deviations, axes[done:stop])
+            yield left.pop(0), rebuilt, _error(deviations, rebuilt, length)
+            done = stop
+        if left:
+            _add(rebuilt, deviations, axes[done:])
+
+
+def _add(rebuilt: FloatArray, deviations: FloatArray, axes: FloatArray) -> None:
+    if len(axes):
+        rebuilt += (deviations @ axes.T) @ axes
+
+
+def _error(deviations: FloatArray, rebuilt: FloatArray, length: FloatArray) -> FloatArray:
+    gaps = (row - back for row, back in zip(deviations, rebuilt, strict=True))
+    left = np.sqrt(np.array([gap @ gap for gap in gaps]))
+    error: FloatArray = np.divide(left, length, out=np.zeros_like(left), where=length > 0)
+    return error

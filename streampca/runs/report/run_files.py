@@ -1,0 +1,234 @@
+"""The files of a run directory, opened: the one place of the report that reads them, a few rows at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedChunkError, DataError, ModelError
+from streampca.runs.report.words import clean, whole
+from streampca.storage.regular_files import read_regular
+
+FloatArray = NDArray[np.float64]
+
+BLOCK_BYTES = 2 << 20
+"""Rows are taken in pieces of about this many bytes as float64."""
+VALUES_OF_SAMPLES = 1 << 26
+"""At most this many values of the samples are read, so that a million features do not make a page slow."""
+_JSON_BYTES = 64 << 20
+
+
+class Rows(Protocol):
+    """A matrix that is read a few rows at a time: an array in memory, or one in a store."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return ``(n_rows, n_features)``."""
+        ...
+
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> NDArray[Any]:
+        """Return some rows, or some of their columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a zarr store, read where it is asked for."""
+
+    array: Any
+    """The open array."""
+    path: str
+    """Where it is, for messages."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape."""
+        return tuple(self.array.shape)
+
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> NDArray[Any]:
+        """Return some rows, or some of their columns; DamagedChunkError when they cannot be decoded."""
+        try:
+            return np.asarray(self.array[rows])
+        except (ValueError, RuntimeError, OSError) as error:
+            raise DamagedChunkError(f"{self.path} cannot be read: {clean(error, 160)}") from error
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run left behind, large arrays still on disk."""
+
+    name: str
+    """Name of the directory."""
+    plan: dict[str, Any]
+    """What was going to be done: plan.json."""
+    manifest: dict[str, Any]
+    """What was done: manifest.json."""
+    components: Rows
+    """Principal axes, shape ``(n_components, n_features)``, on disk."""
+    explained_variance: FloatArray
+    """Variance along each axis, shape ``(n_components,)``."""
+    mean: FloatArray
+    """Mean of each feature, zeros if the data was not centred, shape ``(n_features,)``."""
+    scale: FloatArray | None
+    """What each centred feature was divided by, 0 where its weight is 0, shape ``(n_features,)``; or None."""
+    samples: Rows | None
+    """Rows of the source, evenly spread, shape ``(n_samples, n_features)``, on disk; None where they are missing."""
+    sample_index: NDArray[np.int64] | None
+    """Row number of each sample within the source, shape ``(n_samples,)``."""
+    centred: bool = True
+    """Whether the mean is subtracted."""
+    slab: int | None = None
+    """Features of a chunk, where the components are stored in slabs of features because they are large; else None."""
+    divisors: FloatArray | None = None
+    """What scores are divided by when they are whitened, shape ``(n_components,)``; or None."""
+
+    @property
+    def n_components(self) -> int:
+        """Number of components kept."""
+        return int(self.components.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return int(self.components.shape[1])
+
+    def standardised(self, rows: NDArray[Any]) -> FloatArray:
+        """Return `rows` as the model sees them: centred, scaled; 0 for a missing value or a constant feature."""
+        deviations: FloatArray = np.array(rows, dtype=np.float64)
+        deviations -= self.mean
+        if self.scale is not None:
+            varies = self.scale != 0
+            np.divide(deviations, self.scale, out=deviations, where=varies)
+            deviations[:, ~varies] = 0.0
+        deviations[~np.isfinite(deviations)] = 0.0
+        return deviations
+
+    def restored(self, deviations: FloatArray) -> FloatArray:
+        """Return rows in the units of the source from rows as the model sees them."""
+        return (deviations if self.scale is None else deviations * self.scale) + self.mean
+
+
+def read_run(directory: Path) -> RunFiles:
+    """Open the files of the run in `directory`.
+
+    Raises
+    ------
+    DataError
+        A file is missing, or is not what a run writes; ModelError when it is the model.
+    """
+    plan, manifest = read_documents(directory)
+    rows, index = read_samples(directory / "samples.zarr")
+    model = _model(directory / "model.zarr")
+    if rows is not None and rows.shape[1] != model["components"].shape[1]:
+        rows = index = None
+    return RunFiles(
+        name=directory.resolve().name, plan=plan, manifest=manifest, samples=rows, sample_index=index, **model
+    )
+
+
+def read_documents(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the plan and the manifest of the run in `directory`; DataError when they cannot be read."""
+    return _read_json(directory / "plan.json"), _read_json(directory / "manifest.json")
+
+
+def _model(path: Path) -> dict[str, Any]:
+    """Return the fields of `RunFiles` that a model holds, its components unread."""
+    names = ("components", "explained_variance", "mean", "scale", "constant_features")
+    found, attributes = _open_group(path, names)
+    if not {"components", "explained_variance", "mean"} <= set(found):
+        raise ModelError(f"{path} is not a saved model: expected components, explained_variance and mean")
+    for stored in found.values():
+        # A chunk that is gone would be read as zeros without a word.
+        if stored.array.nchunks_initialized < stored.array.nchunks:
+            raise ModelError(f"{stored.path} lacks chunks: the model is damaged")
+    components = found["components"]
+    shape = components.shape
+    agree = len(shape) == 2 and min(shape) > 0 and found["explained_variance"].shape == shape[:1]
+    if not agree or any(found[name].shape != shape[1:] for name in ("mean", "scale") if name in found):
+        raise ModelError(f"{path} is not a saved model: the shapes of its arrays disagree")
+    values = {
+        name: found[name][:].astype(np.float64) for name in ("explained_variance", "mean", "scale") if name in found
+    }
+    if not all(np.isfinite(value).all() for value in values.values()):
+        raise ModelError(f"{path} is not a usable model: it holds numbers that are not finite")
+    scale = values.get("scale")
+    if scale is not None and "constant_features" in found:
+        constant = found["constant_features"][:].astype(np.int64)
+        scale[constant[(constant >= 0) & (constant < shape[1])]] = 0.0
+    divisors = None
+    if attributes.get("whiten") is True:
+        rank = whole(attributes.get("numerical_rank"))
+        divisors = np.sqrt(np.clip(values["explained_variance"], 0.0, None))
+        divisors[rank if rank is not None else len(divisors) :] = np.inf
+        divisors[divisors == 0] = np.inf
+    slab = components.array.chunks[1]
+    return {
+        "components": components,
+        "slab": slab if slab < shape[1] else None,
+        "explained_variance": values["explained_variance"],
+        "mean": values["mean"],
+        "scale": scale,
+        "centred": attributes.get("center") is not False,
+        "divisors": divisors,
+    }
+
+
+def read_samples(path: Path) -> tuple[Rows | None, NDArray[np.int64] | None]:
+    """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
+    found, _ = _open_group(path, ("rows", "index"))
+    rows, index = found.get("rows"), found.get("index")
+    if rows is None or len(rows.shape) != 2 or rows.shape[0] < 1 or np.dtype(rows.array.dtype).kind not in "biuf":
+        return None, None
+    return rows, index[:].astype(np.int64) if index is not None and index.shape == rows.shape[:1] else None
+
+
+def blocks(rows: Rows, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the rows before `stop` in pieces of about `BLOCK_BYTES`, each with the number of its first row."""
+    n, d = rows.shape[0], rows.shape[1]
+    n = n if stop is None else min(n, stop)
+    step = max(1, BLOCK_BYTES // (8 * d))
+    for start in range(0, n, step):
+        yield start, np.asarray(rows[start : min(n, start + step)])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _JSON_BYTES:
+            raise DataError(f"{path} is larger than anything a run writes")
+        content = json.loads(read_regular(path))
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: {path.parent} is not the directory of a finished run") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {type(error).__name__}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} holds {type(content).__name__}, expected a mapping")
+    return content
+
+
+def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArray], dict[str, Any]]:
+    """Return those arrays of a zarr group that exist, unread, and its attributes; nothing where there is no group."""
+    import zarr
+
+    from streampca.models.persistence.reading import open_strictly
+    from streampca.sources.zarr.strictness import strict
+
+    if not path.is_dir():
+        return {}, {}
+    try:
+        group = open_strictly(path)
+        arrays = {name: group.get(name) for name in names}
+        attributes = dict(group.attrs)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be opened: {clean(error, 160)}") from error
+    found = {
+        name: StoredArray(strict(array), f"{path}/{name}")
+        for name, array in arrays.items()
+        if isinstance(array, zarr.Array)
+    }
+    return found, attributes

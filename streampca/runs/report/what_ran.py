@@ -1,0 +1,258 @@
+"""What a run did, told: plan against measurement, certificate, versions, source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streampca.runs.report import words
+from streampca.runs.report.parts import Facts, MemoryBar, Segment, Table
+from streampca.runs.report.result import Spectrum, field
+from streampca.runs.report.run_files import RunFiles
+
+_PURPOSES = {
+    "process": "Python and its libraries",
+    "state": "accumulator states",
+    "states": "accumulator states",
+    "kept products": "products of all passes",
+    "pilot": "the sample read beforehand",
+    "blocks": "rows in flight",
+    "scratch": "scratch of products",
+    "solve": "eigenproblem",
+    "tiles": "reading the matrix from the disk",
+    "model": "the model",
+    "scores": "writing scores",
+    "report": "this page",
+}
+
+
+def byline(run: RunFiles) -> tuple[str, ...]:
+    """Return when, with what, and which run, for under the title."""
+    finished, solver = field(run.manifest, "finished"), field(run.plan, "solver")
+    said = []
+    if finished:
+        said.append(f"finished {_time(finished)}")
+    if solver:
+        said.append(f"solver {words.clean(solver, 40)}")
+    if field(run.manifest, "run_id"):
+        said.append(f"run {words.clean(field(run.manifest, 'run_id'), 12)}")
+    return tuple(said)
+
+
+def _time(stamp: Any) -> str:
+    """Return an ISO 8601 time for a reader: ``2026-01-02 03:04:05 UTC``."""
+    shown = words.clean(stamp, 40)
+    for end in ("Z", "+00:00"):
+        shown = f"{shown.removesuffix(end)} UTC" if shown.endswith(end) else shown
+    return shown.replace("T", " ", 1) if shown[:4].isdigit() else shown
+
+
+def memory_bar(run: RunFiles) -> MemoryBar | None:
+    """Return peak, projection and ceiling on one scale, or None where the run did not measure."""
+    memory = field(run.manifest, "memory")
+    peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
+    projected = words.number(field(memory, "projected_bytes"))
+    if not peak or not allowed or peak < 0 or allowed < 0:
+        return None
+    whole = max(peak, allowed, projected or 0)
+    kept = peak <= allowed
+    said = f"The peak was {words.size(peak)}"
+    if projected:
+        said += f", {words.share(peak / projected)} of the {words.size(projected)} projected before the first read"
+    said += f"; {words.size(allowed)} were allowed." if kept else f": more than the {words.size(allowed)} allowed."
+    place = round(100 * projected / whole, 2) if projected else None
+    return MemoryBar(round(100 * peak / whole, 2), place, round(100 * allowed / whole, 2), kept, said)
+
+
+def time_bar(run: RunFiles) -> tuple[Segment, ...]:
+    """Return where the time went, as pieces of one bar; nothing where the run did not measure."""
+    seconds = field(run.manifest, "seconds")
+    phases = [
+        ("read and accumulate", "fit", "accent"),
+        ("solve", "solve", "second"),
+        ("write scores", "scores", "third"),
+    ]
+    taken = [(label, max(0.0, words.number(field(seconds, key)) or 0.0), colour) for label, key, colour in phases]
+    known = sum(value for _, value, _ in taken)
+    whole = max(known, words.number(field(seconds, "total")) or 0.0)
+    if whole <= 0:
+        return ()
+    if whole - known > 0.005 * whole:
+        taken.append(("everything else", whole - known, "muted"))
+    return tuple(
+        Segment(label, words.duration(value), round(100 * value / whole, 2), colour)
+        for label, value, colour in taken
+        if value > 0
+    )
+
+
+def certificate(run: RunFiles) -> tuple[str, ...]:
+    """Return what is known about the error, in sentences."""
+    given = field(run.manifest, "certificate")
+    if not isinstance(given, dict):
+        return ()
+    said = []
+    if given.get("statement"):
+        statement = words.clean(given["statement"], 1200).strip()
+        said.append(statement[:1].upper() + statement[1:] + ("" if statement.endswith((".", "!", "?", "…")) else "."))
+    bounded = given.get("kind") in ("approximate", "statistical")
+    missed = words.number(given.get("relative_residual"))
+    if missed is not None and not (bounded and given.get("eigenvalue_intervals") is None):
+        most = "At most " if bounded else ""
+        said.append(f"{most}{words.share(max(0.0, missed))} of the variance lies outside the components kept.")
+    residual, orthonormality = words.number(given.get("eigen_residual")), words.number(given.get("orthonormality"))
+    if residual is not None:
+        said.append(
+            f"The worst eigenpair misses Cv = λv by {'at most ' if bounded else ''}{words.figure(residual, 2)} of the largest eigenvalue."
+        )
+    if orthonormality is not None:
+        said.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
+    rank, trusted = words.whole(given.get("numerical_rank")), words.number(given.get("trusted_above"))
+    if rank is not None:
+        # The rank is counted among the eigenvalues that were computed, so it can only ever say this much.
+        some = f"{rank:,} of the {run.n_components:,}" if rank < run.n_components else f"All {run.n_components:,}"
+        level = f" ({words.figure(trusted, 2)} of the first)" if trusted else ""
+        said.append(f"{some} eigenvalues stand above what rounding could make{level}.")
+    return tuple(said)
+
+
+def comparison(run: RunFiles) -> Table:
+    """Return the plan against what was measured."""
+    plan, manifest = run.plan, run.manifest
+    fit, written = field(manifest, "reads", "fit"), field(manifest, "reads", "scores")
+    peak, projected = field(manifest, "memory", "peak_bytes"), field(plan, "projected_bytes")
+    rows = [
+        ("Peak memory", words.size(projected), words.size(peak), _ratio(peak, projected)),
+        ("Reads of the data to fit", words.count(field(plan, "passes")), words.count(field(manifest, "passes")), ""),
+        ("Bytes read, decoded", words.size(field(plan, "bytes_to_read")), words.size(field(fit, "bytes")),
+         _ratio(field(fit, "bytes"), field(plan, "bytes_to_read"))),
+        ("Bytes read, as stored", words.MISSING, words.size(field(fit, "stored_bytes")), ""),
+        ("Blocks", words.count(field(plan, "n_blocks")), words.count(field(fit, "blocks")), ""),
+    ]  # fmt: skip
+    if isinstance(written, dict):
+        rows.append(("Bytes read again for scores", words.MISSING, words.size(written.get("bytes")), ""))
+    seconds, total = words.number(field(fit, "seconds")), words.number(field(fit, "bytes"))
+    if seconds and total:
+        rows.append(("Rate of reading", words.MISSING, f"{words.size(total / seconds)} a second", ""))
+    return Table(
+        "What was planned, and what was measured", ("", "planned", "measured", "measured / planned"), tuple(rows)
+    )
+
+
+def _ratio(measured: Any, planned: Any) -> str:
+    above, below = words.number(measured), words.number(planned)
+    return words.share(above / below) if above and below else ""
+
+
+def spectrum_table(spectrum: Spectrum, most: int = 20) -> Table:
+    """Return the first eigenvalues in digits."""
+    total = np.cumsum(spectrum.ratios)
+    k = len(spectrum.values)
+    rows = tuple(
+        (
+            f"{i + 1}",
+            words.figure(value, 7),
+            words.figure(float(np.sqrt(max(0.0, value))), 7),
+            spectrum.share(i),
+            words.share(total[i]),
+        )
+        for i, value in enumerate(map(float, spectrum.values[:most]))
+    )
+    caption = f"First {most} of {k:,} eigenvalues" if k > most else "Eigenvalues"
+    return Table(caption, ("component", "variance", "standard deviation", "share", "together"), rows)
+
+
+def facts(run: RunFiles) -> tuple[Facts, ...]:
+    """Return the source, the plan and the versions."""
+    return (_source(run), _plan(run), _versions(run))
+
+
+def _source(run: RunFiles) -> Facts:
+    source = field(run.manifest, "source")
+    constant = field(run.manifest, "result", "constant_features")
+    pairs = [
+        ("path", words.clean(field(source, "path"), 400)),
+        ("array", words.clean(field(source, "array"))),
+        ("shape", _dimensions(field(source, "shape"))),
+        ("data type", words.clean(field(source, "dtype"))),
+        ("chunks", _dimensions(field(source, "chunks"))),
+        ("orientation", words.clean(field(source, "orientation")).replace("_", " ")),
+        ("missing chunks filled", words.count(field(source, "missing_chunks_filled"))),
+        ("constant features", _some(constant)),
+        ("fingerprint", words.clean(field(source, "fingerprint"), 160)),
+    ]
+    return Facts("Source", tuple((name, value) for name, value in pairs if value != words.MISSING))
+
+
+def _dimensions(shape: Any) -> str:
+    sides = [words.whole(side) for side in shape] if isinstance(shape, list) and len(shape) < 10 else []
+    return (
+        " × ".join(f"{side:,}" for side in sides if side is not None) if sides and None not in sides else words.MISSING
+    )
+
+
+def _some(indices: Any, most: int = 12) -> str:
+    if not isinstance(indices, list):
+        return words.MISSING
+    if not indices:
+        return "none"
+    listed = ", ".join(words.count(index) for index in indices[:most])
+    return f"{len(indices):,}: {listed}" + (", …" if len(indices) > most else "")
+
+
+def _plan(run: RunFiles) -> Facts:
+    plan = run.plan
+    flops = words.number(field(plan, "flops"))
+    pairs = [
+        ("solver", words.clean(field(plan, "solver"))),
+        ("why", words.clean(field(plan, "reason"), 600)),
+        ("rows in a block", words.count(field(plan, "rows_per_block"))),
+        ("leaves", words.count(field(plan, "n_leaves"))),
+        ("in flight", words.count(field(plan, "leaves_in_flight"))),
+        ("threads", words.count(field(plan, "threads"))),
+        ("products in", words.clean(field(plan, "work_dtype"))),
+        ("merged", words.clean(field(plan, "merge"), 400)),
+        ("operations", f"{words.figure(flops, 3)} flops" if flops else words.MISSING),
+    ]
+    memory = field(plan, "memory")
+    for purpose, taken in list(memory.items())[:12] if isinstance(memory, dict) else ():
+        pairs.append((f"memory: {_PURPOSES.get(purpose, words.clean(purpose, 40))}", words.size(taken)))
+    notes = field(plan, "notes")
+    for note in notes[:12] if isinstance(notes, list) else ():
+        pairs.append(("note", words.clean(note, 600)))
+    return Facts("Plan", tuple((name, value) for name, value in pairs if value != words.MISSING))
+
+
+def _versions(run: RunFiles) -> Facts:
+    versions = field(run.manifest, "versions")
+    listed = list(versions.items())[:24] if isinstance(versions, dict) else []
+    pairs = [(words.clean(name, 40), words.clean(version, 120)) for name, version in listed]
+    pairs.append(("run", words.clean(field(run.manifest, "run_id"), 64)))
+    pairs.extend((name, _time(field(run.manifest, name))) for name in ("started", "finished"))
+    return Facts("Versions and run", tuple((name, value) for name, value in pairs if value != words.MISSING))
+
+
+def warnings(run: RunFiles) -> tuple[str, ...]:
+    """Return what the run warned of, and what its own numbers give reason to warn of."""
+    said = _sentences(run, "warnings")
+    bar = memory_bar(run)
+    if bar is not None and not bar.kept:
+        said.append(bar.words)
+    if run.explained_variance.max() <= 0:
+        said.append("All rows are equal: there is no variance to explain, and the components are a matter of choice.")
+    return tuple(said)
+
+
+def notes(run: RunFiles) -> tuple[str, ...]:
+    """Return facts about the run that take nothing from its result."""
+    said = _sentences(run, "notes")
+    filled = words.whole(field(run.manifest, "source", "missing_chunks_filled"))
+    if filled and not any("chunk" in sentence for sentence in (*said, *_sentences(run, "warnings"))):
+        said.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
+    return tuple(said)
+
+
+def _sentences(run: RunFiles, key: str) -> list[str]:
+    given = field(run.manifest, key)
+    return [words.clean(sentence, 600) for sentence in given[:20]] if isinstance(given, list) else []

@@ -1,0 +1,88 @@
+"""Whether a stopped run can be gone on with: what must be the same, and where its checkpoint is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.ledger import Ledger
+from streampca.execution.checkpoint.resume import _digest, _of_surroundings
+from streampca.redaction import redacted
+from streampca.runs.config.yaml import load_strict
+from streampca.storage.directories import read_record, tidy_after
+from streampca.storage.lock import Lock
+
+if TYPE_CHECKING:
+    from streampca.runs.config import RunConfig
+    from streampca.sources.base import Source
+
+
+_NOT_IN_THE_BITS = (
+    "name",
+    "source.storage_options",
+    "source.verify",
+    "source.follow_symlinks",
+    "resources",
+    "cluster",
+    "checkpoint",
+)
+_NOT_IN_THE_BITS_OF_OUTPUT = ("directory", "overwrite", "publish", "scores", "state", "storage_options")
+
+
+def checkpoint_of(output: Path) -> Path:
+    """Return the place of the checkpoint of a run with that output."""
+    output = output if output.name else output.absolute()
+    return output.with_name(f"{output.name}.checkpoint")
+
+
+def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[str, str]:
+    """Return, by name, everything that decides the bits of a run."""
+    tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
+    ignored = (*_NOT_IN_THE_BITS, *(f"output.{key}" for key in _NOT_IN_THE_BITS_OF_OUTPUT))
+    told = {key: value for key, value in tree.items() if not any(f"{key}.".startswith(f"{name}.") for name in ignored)}
+    weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
+    told = {key: redacted(value) for key, value in told.items()}
+    told |= {f"contents of {key}": _digest(value) for key, value in weights.items() if value is not None}
+    return told | _of_surroundings(source)
+
+
+def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, json.dumps(tree, default=str)
+
+
+def run_of(place: CheckpointDirectory) -> str | None:
+    """Return the identifier of the run whose checkpoint is at `place`, None if there is none."""
+    place.require_ours()
+    run_id = (read_record(place.path) or {}).get("run_id")
+    return run_id if isinstance(run_id, str) and run_id.isalnum() else None
+
+
+def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
+    """Return the identifier of the finished run at `output`, None if there is none; a checkpoint it left goes."""
+    record = read_record(output)
+    if record is None or record.get("format") != "streampca-run":
+        return None
+    run_id = str(record.get("run_id"))
+    if (read_record(place.path) or {}).get("run_id") == run_id:
+        place.require_ours()
+        place.remove()
+    return run_id
+
+
+def tidy_after_the_dead(output: Path, lock: Lock, goes_on: str | None) -> None:
+    """Set right and remove what runs that died while they held `lock` left beside `output`; of one that goes on, its part stays."""
+    for run_id in filter(str.isalnum, lock.dead):
+        tidy_after(output, run_id, keep_part=run_id == goes_on)
+
+
+def parts_kept(ledger: Ledger) -> tuple[str, ...]:
+    """Return the names of what goes on being built in the directory aside."""
+    entry = ledger.entry("scores")
+    return ("scores.zarr",) if entry is not None and entry.state is None and entry.next_leaf else ()

@@ -1,0 +1,377 @@
+"""Whether the numbers of a run are still those of its data: one more reading, in which everything is measured again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
+from streampca.execution.execute import accumulate
+from streampca.execution.task import ProgressCallback
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.persistence.kernel import is_kernel_model, load_kernel_model
+from streampca.models.persistence.pca import load_model
+from streampca.models.stored_components import StoredComponents
+from streampca.planning.memory import allowed_bytes
+from streampca.planning.plan import Plan
+from streampca.planning.scores import plan_scores
+from streampca.runs.checks import Check, Verification, close
+from streampca.runs.config import RunConfig, load_config
+from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
+from streampca.runs.recorded import figures
+from streampca.runs.run import parameters_of, read_manifest, source_of
+from streampca.sources import Source
+from streampca.sources.zarr.digests import default_place
+from streampca.sources.zarr.reader import ZarrSource
+from streampca.sources.zarr.strictness import strict
+from streampca.storage.directories import read_record
+from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import n_cores
+
+_SLACK = 4.0
+"""How much more than the rounding that a certificate states a difference may be: both sides are rounded."""
+_OVERRIDES = ("source.", "resources.")
+
+
+def verify_run(
+    directory: Path, *, overrides: Sequence[str] = (), progress: ProgressCallback | None = None
+) -> Verification:
+    """Read the data of a finished run once more and measure its numbers again.
+
+    Parameters
+    ----------
+    directory : Path
+        The run.
+    overrides : sequence of "key.sub=value"
+        Changes of ``source`` and ``resources``, where the data have moved or the machine is another.
+    progress : callable, optional
+        Called with a `Progress` as blocks finish.
+
+    Raises
+    ------
+    ModelError
+        If it is not a finished run, or its model is damaged.
+    DataError
+        If data are missing or damaged; what differs raises nothing (see `Verification.require`).
+    NotAvailableError
+        For runs whose numbers are not those of one covariance of all rows: values filled in, or forgetting.
+    """
+    began, record = time.perf_counter(), read_record(directory)
+    if record is None or record.get("format") != "streampca-run":
+        raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
+    manifest, config = read_manifest(directory), _config_of(directory, overrides)
+    model = _model_of(directory, config)
+    config = _with_fingerprint(config, source_of(config))
+    source = source_of(config)
+    checks = [_input(source, manifest, moved=any(text.startswith("source.path=") for text in overrides))]
+    _require_shape(source, model, manifest)
+    plan = _planned(source, model, config)
+    scores, scores_check = _stored_scores(directory, config, model, source)
+    weights = getattr(parameters_of(config), "sample_weight", None)
+    measuring: Any = KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
+    with one_blas_thread():
+        state, count = accumulate(source, measuring, plan, weights=weights, progress=progress, phase="verify")
+    checks.append(_chunks(source))
+    checks += figures(directory, record, manifest, model)
+    if isinstance(model, KernelModel):
+        checks += _of_kernel(model, state)
+    else:
+        checks += _of_model(model, state)
+    checks.append(scores_check or _scores(model, source, state, weights))
+    return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)
+
+
+def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
+    for text in overrides:
+        if not text.startswith(_OVERRIDES):
+            key = text.partition("=")[0]
+            raise ConfigError(
+                f"--set {key}: a run is verified as it was: only keys of source and resources may be changed"
+            )
+    return load_config(directory / "config.yaml", overrides)
+
+
+def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
+    """Return the model, checked on loading; raise `NotAvailableError` for what cannot be measured in one reading."""
+    if is_kernel_model(directory / "model.zarr"):
+        return load_kernel_model(directory / "model.zarr")
+    model = load_model(directory / "model.zarr")
+    forgetting = getattr(config.model, "forgetting", 1.0)
+    for found, what, why in (
+        (model.missing in ("mean", "pairwise"), f"preprocess.missing: {model.missing}", "values were filled in"),
+        (forgetting != 1.0, f"model.forgetting: {forgetting}", "weights of rows depend on their order"),
+        (isinstance(model.components, StoredComponents), "components on disk", "they do not fit in memory here"),
+    ):
+        if found:
+            raise NotAvailableError(f"{directory}: streampca verify does not measure runs with {what}: {why}")
+    return model
+
+
+def _with_fingerprint(config: RunConfig, source: Source) -> RunConfig:
+    """Return `config` with the fingerprint that lies beside its source, where none is named."""
+    found = isinstance(source, ZarrSource) and default_place(source.description, source.name).exists()
+    if config.source.verify is not None or not found:
+        return config
+    return config.model_copy(update={"source": config.source.model_copy(update={"verify": "manifest"})})
+
+
+def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -> Plan:
+    """Return the plan of the reading: that of a transform, with room for what is measured beside."""
+    allowed = allowed_bytes(config.resources.memory_bytes)
+    threads = n_cores() if config.resources.threads == "auto" else int(config.resources.threads)
+    d, refusal = source.shape[1], PlanError("")
+    own = 0
+    if isinstance(model, PCAModel):
+        measured = Measured(model)
+        own = measured.scratch_bytes(d, panel_rows(d), 8) + 3 * measured.state_bytes(d)
+    for n_threads in sorted({threads, 1}, reverse=True):
+        try:
+            plan = plan_scores(source, model, max(1, allowed - n_threads * own), n_threads)
+        except PlanError as error:
+            refusal = error
+            continue
+        if plan.axis == "samples":
+            return replace(plan, projected_bytes=plan.projected_bytes + n_threads * own, allowed_bytes=allowed)
+    raise PlanError(f"verifying: {refusal}" if str(refusal) else "verifying: blocks of rows do not fit in the memory")
+
+
+def _input(source: Source, manifest: dict[str, Any], *, moved: bool) -> Check:
+    """Compare what identifies the data without reading it; of data that were moved only shape and type."""
+    recorded = manifest["source"]
+    shape, before = f"{list(source.shape)} {source.dtype}", f"{recorded['shape']} {recorded['dtype']}"
+    if moved or shape != before:
+        return Check("input", before, shape, holds=shape == before, note="shape and data type")
+    same = recorded["fingerprint"] == source.fingerprint
+    if not same and not isinstance(source, ZarrSource):
+        return Check(
+            "input", before, shape, holds=None, note="size or time of the file are others: the numbers below decide"
+        )
+    return Check("input", recorded["fingerprint"], source.fingerprint, holds=same, note="metadata")
+
+
+def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: dict[str, Any]) -> None:
+    d = model.n_features if isinstance(model, KernelModel) else len(model.mean)
+    n, before = source.shape[0], manifest["source"]["shape"][0]
+    if source.shape[1] != d or n != before:
+        raise DataError(
+            f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again"
+        )
+
+
+def _chunks(source: Source) -> Check:
+    """Say whether stored chunks were compared; a difference has ended the reading."""
+    digests = source.digests if isinstance(source, ZarrSource) else None
+    if digests is None:
+        return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
+    return Check("chunks", digests.whole, digests.whole, holds=True, note=f"every chunk is as in {digests.place}")
+
+
+def _stored_scores(
+    directory: Path, config: RunConfig, model: PCAModel | KernelModel, source: Source
+) -> tuple[Any, Check | None]:
+    """Return the array of scores that the run has written, or what is to be said if there is none."""
+    path = directory / "scores.zarr"
+    if not config.output.scores:
+        return None, Check("scores", note="none were written")
+    if not (path / "scores").is_dir():
+        return None, Check("scores", holds=False, note="scores.zarr is gone")
+    array: Any = strict(zarr.open_array(path / "scores", mode="r"))
+    expected = (source.shape[0], model.n_components)
+    if tuple(array.shape) != expected:
+        return None, Check("scores", list(expected), list(array.shape), holds=False, note="shape")
+    return array, None
+
+
+def _of_model(model: PCAModel, state: MeasuredState) -> list[Check]:
+    """Return what is measured of linear PCA; what is allowed follows from the rounding of the fit and of this reading."""
+    said = model.certificate
+    approximate = said.get("kind") == "approximate"
+    precision = _precision(model) + _rounding_of_sums(model, state)
+    allowed = _SLACK * precision + float(said.get("eigen_residual") or 0.0) * (not approximate)
+    divisor = max(state.weight - model.ddof, np.finfo(float).tiny)
+    factor = np.ones(len(model.mean)) if model.weights is None else model.weights
+    state = _about_the_mean(model, state, factor)
+    variances = state.squares / divisor
+    total, values = float((variances * factor**2).sum()), np.diag(state.products) / divisor
+    first = float(model.explained_variance[0])
+    found = [
+        close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows that count"),
+        *_centre(model, state, np.sqrt(np.maximum(variances, 0.0)), precision),
+        close("total variance", model.total_variance, total, model.total_variance, allowed, "relative to itself"),
+        _variances(model, values, approximate, first, allowed),
+        _residual(said, state, approximate, allowed),
+    ]
+    if not approximate:
+        found.append(_covariances(model, state.products / divisor, allowed))
+    vectors = np.asarray(model.components)
+    turned = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
+    found.append(
+        close("orthonormality", said["orthonormality"], turned, 1.0, 1e-8, "largest deviation", difference=turned)
+    )
+    return found
+
+
+def _precision(model: PCAModel) -> float:
+    """Return the relative error of the eigenvalues that the solver counted with."""
+    return model.rounding if "trusted_above" in model.certificate else 4e-7
+
+
+def _rounding_of_sums(model: PCAModel, state: MeasuredState) -> float:
+    """Return the relative rounding of sums of squares over all rows, in the fit and here: (p + n / p + d) eps.
+
+    p rows are summed at once, the sums of n / p panels are added, and a row has d features (Higham 2002, section 4.2).
+    """
+    d = len(model.mean)
+    rows = min(panel_rows(d), max(1, state.n_samples))
+    return (rows + state.n_samples / rows + d) * float(np.finfo(np.float64).eps)
+
+
+def _about_the_mean(model: PCAModel, state: MeasuredState, factor: Any) -> MeasuredState:
+    """Return `state` about the mean that was measured: that of the model is rounded, which counts where it is far."""
+    if not model.center or not state.weight:
+        return state
+    centre = state.offset * factor
+    projected = np.asarray(model.components) @ centre
+    beyond = max(0.0, float(centre @ centre - projected @ projected)) / state.weight
+    return replace(
+        state,
+        squares=state.squares - np.square(state.offset) / state.weight,
+        products=state.products - np.outer(projected, projected) / state.weight,
+        residual=max(0.0, state.residual - beyond),
+    )
+
+
+def _covariances(model: PCAModel, products: Any, allowed: float) -> Check:
+    """Compare the covariances of scores with 0.
+
+    Components of ``solver="gram"`` are Xᵀu / σ: an error E of X Xᵀ is divided by the singular values of both, so that
+    between components i and j up to ‖E‖ σᵢ / σⱼ remains, which is the larger the smaller σⱼ.
+    """
+    values = np.maximum(model.explained_variance, allowed * model.explained_variance[0])
+    roots = np.sqrt(values)
+    of_gram = model.source.get("solver") == "gram"
+    between = np.maximum(roots[:, None], roots) / np.minimum(roots[:, None], roots) if of_gram else 1.0
+    off = np.abs(products - np.diag(np.diag(products))) / between
+    note = "largest, relative to the first eigenvalue"
+    return close("covariances of scores", 0.0, float(off.max(initial=0.0)), float(values[0]), allowed, note)
+
+
+def _centre(model: PCAModel, state: MeasuredState, deviations: Any, precision: float) -> list[Check]:
+    """Compare the mean, and the scale, feature by feature; figures are those of the worst."""
+    if not model.center:
+        return [Check("mean", note="the data were not centred")]
+    eps = float(np.finfo(np.float64).eps)
+    apart = np.maximum(np.abs(state.offset / max(state.weight, eps)) - 8 * eps * np.abs(model.mean), 0.0)
+    relative = np.divide(apart, deviations, out=np.where(apart > 0, np.inf, 0.0), where=deviations > 0)
+    worst, allowed = int(relative.argmax()), max(1e-10, 10 * precision)
+    measured = model.mean[worst] + state.offset[worst] / max(state.weight, eps)
+    found = [
+        Check(
+            "mean",
+            float(model.mean[worst]),
+            float(measured),
+            float(relative[worst]),
+            allowed,
+            bool(relative[worst] <= allowed),
+            f"of feature {worst}, the worst, in standard deviations",
+        )
+    ]
+    if model.scale is not None:
+        varies = deviations > 1e-12 * np.abs(model.mean)
+        scale = np.where(varies, deviations, 1.0)
+        worst = int((np.abs(scale - model.scale) / model.scale).argmax())
+        note = f"of feature {worst}, the worst"
+        found.append(close("scale", model.scale[worst], scale[worst], model.scale[worst], _SLACK * precision, note))
+    return found
+
+
+def _variances(model: PCAModel, values: Any, approximate: bool, first: float, allowed: float) -> Check:
+    """Compare the variance of scores with the eigenvalues, which an approximation gives from below."""
+    recorded, name = model.explained_variance, "variances of components"
+    if model.certificate.get("eigen_solver") == "conversion":
+        return Check(name, note="eigenvalues of the conversion are not variances of scores")
+    apart = np.maximum(recorded - values, 0.0) if approximate else np.abs(values - recorded)
+    worst = int(apart.argmax())
+    note = f"of component {worst + 1}, the worst, relative to the first eigenvalue" + (
+        "; an approximation may carry more than it says" if approximate else ""
+    )
+    return close(name, recorded[worst], values[worst], first, allowed, note, difference=float(apart[worst]))
+
+
+def _residual(said: dict[str, Any], state: MeasuredState, approximate: bool, allowed: float) -> Check:
+    """Compare ‖X − XVᵀV‖² / ‖X‖² with what was recorded; that of an approximation must lie in its interval."""
+    carried = float(np.trace(state.products))
+    whole = carried + state.residual
+    measured, recorded = state.residual / whole if whole > 0 else 0.0, float(said["relative_residual"])
+    if not approximate:
+        return close("relative residual", recorded, measured, 1.0, allowed, "of the sum of squares")
+    low, high = said["relative_residual_interval"]
+    outside = max(low - measured, measured - high, 0.0)
+    note = f"outside of its interval, {low:.3g} to {high:.3g}"
+    return close("relative residual", recorded, measured, 1.0, allowed, note, difference=outside)
+
+
+def _scores(
+    model: PCAModel | KernelModel, source: Source, state: MeasuredState | KernelMeasuredState, weights: Any
+) -> Check:
+    """Compare the stored scores with those measured; relative to the longest row, or the largest score of a kernel."""
+    eps = float(np.finfo(model.score_dtype(source.dtype)).eps)
+    errors = state.score_errors
+    if isinstance(model, KernelModel):
+        allowed, note = (1e-3 if eps > 1e-10 else 1e-7), "largest difference, relative to the largest score"
+    else:
+        allowed, note = 64 * np.sqrt(source.shape[1]) * eps, "largest difference, relative to the longest row"
+        if model.whiten:
+            finite = np.isfinite(model.deviations)
+            errors = np.where(
+                finite, errors * np.where(finite, model.deviations, 1.0), np.where(errors > 0, np.inf, 0.0)
+            )
+        if isinstance(state, MeasuredState):
+            errors = np.maximum(errors - _known_scores(model, state, weights), 0.0)
+    worst = float(errors.max(initial=0.0))
+    return close("scores", 0.0, worst, state.longest, float(allowed), note, difference=worst)
+
+
+def _known_scores(model: PCAModel, state: MeasuredState, weights: Any) -> Any:
+    """Return by how much scores that came with the eigenvectors of the n × n matrix may differ from projections, ``(k,)``.
+
+    For X Xᵀ u = λu + r with an error E of X Xᵀ, X (Xᵀu / σ) = σu + (r − Eu) / σ, and making the components orthonormal
+    adds half of that (`streampca.execution.components.orthonormalising`); ‖E‖ ≤ precision σ₁². Below σ² = precision σ₁² components
+    are completed, and their scores are of that size.
+    """
+    if model.source.get("solver") != "gram":
+        return 0.0
+    relative = _precision(model) + float(model.certificate.get("eigen_residual") or 0.0)
+    first = float(model.explained_variance[0])
+    root = np.sqrt(np.maximum(model.explained_variance, relative * first))
+    lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
+    scale = _SLACK * 1.5 * np.sqrt(max(state.weight - model.ddof, 0.0) / lightest)
+    return np.divide(scale * relative * first, root, out=np.zeros_like(root), where=root > 0)
+
+
+def _of_kernel(model: KernelModel, state: KernelMeasuredState) -> list[Check]:
+    """Return what is measured of kernel PCA: what scores and landmarks tell."""
+    found = [close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows")]
+    if model.landmark_indices is None:
+        found.append(Check("landmarks", note="they were given as rows"))
+    else:
+        found.append(close("landmarks", len(model.landmarks), state.n_landmarks, 1.0, 0.0, "rows that are the same"))
+    if model.method in ("nystrom", "exact"):
+        apart, allowed = (
+            np.abs(state.squares - model.eigenvalues),
+            1e-6 if model.landmarks.dtype == np.float64 else 1e-3,
+        )
+        worst = int(apart.argmax())
+        note = f"sum of squared scores of component {worst + 1}, the worst, relative to the first eigenvalue"
+        first = float(model.eigenvalues[0])
+        found.append(close("eigenvalues", model.eigenvalues[worst], state.squares[worst], first, allowed, note))
+    else:
+        found.append(Check("eigenvalues", note=f"those of {model.method} are not sums of squared scores"))
+    return [*found, Check("trace", note="it needs the kernel values of every row with itself, and the centring")]

@@ -1,0 +1,385 @@
+"""Approximate PCA in one pass or a few: products of the covariance matrix with a few vectors, never the matrix itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.adaptive import Adaptive, rescaled
+from streampca.accumulators.centring import FloatArray, sketch_dtype
+from streampca.accumulators.joint import Joint
+from streampca.accumulators.rows import Rows
+from streampca.accumulators.sketch import Sketch, SketchState
+from streampca.accumulators.sketched import Sketched, weighted
+from streampca.errors import DataError, NotAvailableError
+from streampca.execution.execute import accumulate
+from streampca.execution.task import ProgressCallback
+from streampca.linalg.nystrom import LowRank
+from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
+from streampca.models.approximate import Answer, Chain, Evidence, answer_of
+from streampca.models.pca import PCAModel
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan
+from streampca.solvers.plan_sketch import HELD_OUT, Sizes, needs_moments, sizes_of
+from streampca.solvers.result import Fit, Gathered
+from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
+from streampca.sources.base import ReadCount, Source
+from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import give_back_freed_memory
+
+_EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
+_UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
+_AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
+_ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
+
+
+@dataclass
+class _Clock:
+    """Adds up the seconds of what is not reading."""
+
+    solving: float = 0.0
+    """Seconds."""
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.solving += time.perf_counter() - self._began
+
+
+def run(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    *,
+    client: Any = None,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> Fit:
+    """Read `source` once, and again while passes are left and the certificate asks for it; return what was found."""
+    began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
+    reader = Reader(source, parameters, plan, client, progress)
+    with one_blas_thread():
+        found, known, evidence, low_rank = reader.opening(keep_rows, clock)
+        count, n_passes, state = found.count, plan.passes - sizes.passes + 1, _sketch_state(found.state)
+        with clock:
+            chain = Chain(plan.n_features, _room(sizes, adaptive=low_rank is not None))
+            if low_rank is None:
+                chain.add(_main(known.test, sizes), _main(known.products, sizes))
+            known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+            answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
+        while n_passes < plan.passes and not answer.within(parameters.tolerance):
+            with clock:
+                basis, width, factor = _next_test(chain, answer, evidence, plan)
+                del answer, low_rank
+            test, products, cost = reader.again(basis, known, state, n_passes + 1)
+            count, n_passes, low_rank = count + cost, n_passes + 1, None
+            with clock:
+                chain.add(test[:, :width], products[:, :width])
+                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
+                del basis, test, products
+                answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads)
+        with clock:
+            model = answer.model(known, state, parameters, source.describe(), n_passes)
+    keeps = plan.solver == "sketch" and not sizes.moments_first
+    return Fit(
+        model=model,
+        plan=plan,
+        state=found.state if keeps else None,
+        samples=found.samples,
+        count=count,
+        stream_seconds=time.perf_counter() - began - clock.solving,
+        solve_seconds=clock.solving,
+        accumulator=found.accumulator if keeps else None,
+        n_passes=n_passes,
+    )
+
+
+def _room(sizes: Sizes, *, adaptive: bool) -> int:
+    """Return how many columns of test matrices are kept at once; an incremental pass has none."""
+    kept = sizes.passes - int(adaptive)
+    return sizes.columns * (kept if sizes.keep_all else min(kept, 1))
+
+
+def _main(matrix: FloatArray, sizes: Sizes) -> FloatArray:
+    """Return the columns that are not held out."""
+    return matrix[:, : matrix.shape[1] - sizes.held_out]
+
+
+def _first_products(
+    found: Gathered, expected: FloatArray, parameters: Parameters, plan: Plan
+) -> tuple[Sketched, Evidence, LowRank | None]:
+    """Return moments and products of the first pass, the evidence, and the answer where an incremental pass gave one.
+
+    `expected` are the factors of the features that the held-out columns were drawn for.
+    """
+    sizes, state = sizes_of(plan), _sketch_state(found.state)
+    known = weighted(found.accumulator.finalize(state), feature_factors(parameters, plan.n_features))
+    varying = known.weights > 0
+    ratio = np.divide(expected, known.weights, out=np.ones_like(expected), where=varying)
+    stretch = float(1 / ratio[varying].min()) if varying.any() else 1.0
+    first = known.test.shape[1] - sizes.held_out
+    held = known.test[:, first:].copy(), known.products[:, first:].copy()
+    if plan.solver != "adaptive":
+        return known, Evidence(*held, max(stretch, 1.0)), None
+    adapted = _adaptive(parameters, plan, expected).finalize(found.state[0])
+    metric = _metric(expected)
+    factors = known.weights if metric is None else known.weights / metric
+    # Every update rounds relative to the largest feature in its metric, which the factors may magnify.
+    rounding = _UPDATE_ROUNDING * float(adapted.values.max(initial=0.0)) * float(factors.max(initial=0.0)) ** 2
+    if (factors != 1).any():
+        adapted = rescaled(adapted, factors)
+        _require_below(np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors), known)
+    low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
+    rounding /= max(float(adapted.values.max(initial=0.0)), float(np.finfo(np.float64).tiny))
+    discarded = adapted.discarded / known.divisor
+    return known, Evidence(*held, max(stretch, 1.0), discarded=discarded, rounding=rounding), low_rank
+
+
+def _require_below(diagonal: FloatArray, known: Sketched) -> None:
+    """Raise `DataError` if a rescaled basis gives a feature more variance than it has: rounding that a factor has magnified."""
+    excess = (diagonal / known.divisor - known.diagonal * (1 + _EXCESS)) * (known.diagonal > 0)
+    if (excess > 0).any():
+        raise DataError(
+            f"feature {int(excess.argmax())} varies by so much less than others that solver='adaptive' cannot standardise it: the "
+            "updates follow unscaled features here, and its variance is below their rounding: use solver='covariance' or 'sketch', or "
+            "rescale the feature first"
+        )
+
+
+def _metric(factors: FloatArray) -> FloatArray | None:
+    """Return the metric of an incremental pass: `factors`, kept above zero; None for 1."""
+    if (factors == 1).all():
+        return None
+    metric: FloatArray = np.maximum(factors, 1e-12 * factors.max())
+    return metric
+
+
+def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Adaptive:
+    sizes = sizes_of(plan)
+    rank = min(sizes.columns, plan.n_features)
+    return Adaptive(
+        rank,
+        sizes.rows_per_update,
+        parameters.center,
+        _metric(factors),
+        n_threads=plan.threads_per_leaf,
+        dtype=plan.work_dtype,
+        seed=parameters.seed,
+    )
+
+
+def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> tuple[FloatArray, int, float]:
+    """Return the columns that the next pass multiplies with, how many of them are for the answer, and the factor of the others.
+
+    Those are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
+    (Tropp & Webber 2023); after an incremental pass, its basis. The others are what of the products of held-out columns
+    is orthogonal to all of these, for the certificate, times a power of two that keeps their products in range.
+    """
+    sizes, threads = sizes_of(plan), plan.threads
+    held = min(_AGAIN, evidence.products.shape[1])
+    width = sizes.columns - held if sizes.columns >= _ROOM_FOR_HELD * held else sizes.columns
+    spans = []
+    if not chain.test.shape[1]:
+        basis = answer.low_rank.vectors[:, : sizes.columns]
+    elif not sizes.keep_all:
+        basis = orthonormal(_leading(chain.newest, width, threads), n_threads=threads)
+    else:
+        spans.append(chain.span(threads))
+        rest = chain.newest.copy()
+        subtract_product(rest, spans[0], gram(spans[0], rest, threads), threads)
+        basis = orthonormal(_leading(rest, width, threads), spans[0], n_threads=threads, overwrite=True)
+    outside = evidence.products[:, :held].copy()
+    factor = float(power_of_two(peaks(outside, threads).max(initial=0.0)))
+    outside *= factor
+    for span in [*spans, basis] * 2:
+        subtract_product(outside, span, gram(span, outside, threads), threads)
+    return np.hstack([basis, outside]), basis.shape[1], factor
+
+
+def _leading(vectors: FloatArray, n_wanted: int, n_threads: int) -> FloatArray:
+    """Return `n_wanted` combinations of the columns of `vectors` that hold most of them, ``(n_features, n_wanted)``."""
+    if n_wanted >= vectors.shape[1]:
+        return vectors.copy()
+    rotation = np.linalg.eigh(gram(vectors, vectors, n_threads))[1][:, ::-1][:, :n_wanted]
+    return times(vectors, rotation, n_threads)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the source, as often as it is asked to."""
+
+    source: Source
+    """Where the rows come from."""
+    parameters: Parameters
+    """What was asked for."""
+    plan: Plan
+    """What was planned."""
+    client: Any = None
+    """A cluster, or None."""
+    progress: ProgressCallback | None = None
+    """Told as blocks finish."""
+
+    def opening(self, keep_rows: int, clock: _Clock) -> tuple[Gathered, Sketched, Evidence, LowRank | None]:
+        """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
+
+        Returns what was gathered, with what all reading has cost, moments and products, the evidence, and the answer where an
+        incremental pass gave one.
+        """
+        source, parameters, plan = self.source, self.parameters, self.plan
+        begun = start(source, parameters, plan, self.progress)
+        if not sizes_of(plan).moments_first:
+            found = self.first(begun, keep_rows)
+            with clock:
+                known, evidence, low_rank = _first_products(found, begun.factors, parameters, plan)
+            return replace(found, count=begun.count + found.count), known, evidence, low_rank
+        found = self.first(replace(begun, test=begun.test[:, :0]), keep_rows)
+        state, sizes, d = _sketch_state(found.state), sizes_of(plan), plan.n_features
+        with clock:
+            known = weighted(found.accumulator.finalize(state), feature_factors(parameters, d))
+            held = held_out_columns(parameters, d, sizes.held_out)
+            drawn = np.hstack([columns_of(parameters, source, sizes.columns), held])
+            if len(state.observed):  # products come out for these shares times the columns
+                drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
+        test, products, cost = self.again(drawn, known, state, 2)
+        first = test.shape[1] - sizes.held_out
+        evidence = Evidence(test[:, first:].copy(), products[:, first:].copy(), 1.0)
+        known = replace(known, test=test, products=products)
+        return replace(found, count=begun.count + found.count + cost), known, evidence, None
+
+    def first(self, begun: Start, keep_rows: int) -> Gathered:
+        """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
+        plan = self.plan
+        sketch = self._sketch(begun.test, begun.origin, moments=True, near=begun.near)
+        parts: list[Any] = [sketch]
+        if plan.solver == "adaptive":
+            parts.insert(0, _adaptive(self.parameters, plan, begun.factors))
+        if keep_rows:
+            parts.append(Rows(self.source.shape[0], keep_rows, str(self.source.dtype)))
+        state, count = self._accumulate(parts[0] if len(parts) == 1 else Joint(tuple(parts)), plan)
+        states = [state] if len(parts) == 1 else list(state)
+        samples = states.pop() if keep_rows else None
+        if samples is not None and self.parameters.missing != "error":
+            samples = samples.complete()
+        state = states[0] if len(states) == 1 else tuple(states)
+        return Gathered(sketch, state, samples, count, _sketch_state(state).n_left_out)
+
+    def again(
+        self, basis: FloatArray, known: Sketched, first: SketchState, number: int
+    ) -> tuple[FloatArray, FloatArray, ReadCount]:
+        """Read once more, in pass `number`; return the test matrix as it was used, its products, and what reading cost.
+
+        `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
+        """
+        wide = basis * known.weights[:, None]
+        test = wide.astype(sketch_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1)))
+        origin = None if self.source.sparse else known.mean
+        near = means_are_near(known.mean, known.variance)
+        sketch = self._sketch(test, origin, moments=False, near=near)
+        state, count = self._accumulate(sketch, replace(self.plan, shuffle_seed=None), f"pass {number}")
+        if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):
+            raise DataError(
+                f"{self.source.description} changed between two passes: {first.n_samples} rows were counted in the first and "
+                f"{state.n_samples} in a later one; run again on data that does not change"
+            )
+        factors = feature_factors(self.parameters, self.plan.n_features)
+        found = weighted(sketch.finalize(_with_moments(state, first)), factors)
+        return found.test, found.products, count
+
+    def _sketch(self, test: NDArray[Any], origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
+        wanted = self.parameters
+        return Sketch(
+            test,
+            center=wanted.center,
+            scale=wanted.scale,
+            ddof=wanted.ddof,
+            missing=wanted.missing,
+            origin=origin,
+            moments=moments,
+            copy_rows=not near,
+            n_threads=self.plan.threads_per_leaf,
+        )
+
+    def _accumulate(self, accumulator: Any, plan: Plan, phase: str = "fit") -> tuple[Any, ReadCount]:
+        weights = self.parameters.sample_weight
+        give_back_freed_memory()
+        told = {"client": self.client, "progress": self.progress, "phase": phase}
+        found = accumulate(self.source, accumulator, plan, weights=weights, **told)
+        give_back_freed_memory()
+        return found
+
+
+def _sketch_state(state: Any) -> SketchState:
+    found: SketchState = state[-1] if isinstance(state, tuple) else state
+    return found
+
+
+def _with_moments(state: SketchState, first: SketchState) -> SketchState:
+    """Return `state` with the sums of an earlier pass over the same rows, moved to its own origin."""
+    away = first.origin - state.origin
+    weight: Any = first.observed if len(first.observed) else first.weight
+    sums = first.sums + weight * away
+    squares = first.squares + away * (2 * first.sums + weight * away)
+    return replace(state, sums=sums, squares=squares)
+
+
+def feature_factors(parameters: Parameters, n_features: int) -> FloatArray:
+    """Return what centred and scaled features are multiplied by for their weights, ``(n_features,)``."""
+    weight = parameters.feature_weight
+    return np.ones(n_features) if weight is None else np.sqrt(weight)
+
+
+def gather(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    *,
+    client: Any = None,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+    accumulator: Sketch | None = None,
+) -> Gathered:
+    """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
+
+    Without a pilot, so that the states of other rows can be merged with it. `NotAvailableError` for conversions that need
+    moments beforehand.
+    """
+    if needs_moments(parameters):
+        raise NotAvailableError(
+            "recovery='conversion' takes z-scores and shares of observed values in a second reading, so rows cannot be added: use fit, "
+            "or recovery='nystrom'"
+        )
+    if accumulator is None:
+        begun = start(source, parameters, plan, progress)
+    else:
+        begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test, ReadCount())
+    with one_blas_thread():
+        found = Reader(source, parameters, plan, client, progress).first(begun, keep_rows)
+    return found if accumulator is None else replace(found, accumulator=accumulator)
+
+
+def solve_model(
+    state: SketchState,
+    accumulator: Sketch,
+    parameters: Parameters,
+    work: str,
+    source: dict[str, Any],
+    n_left_out: int = 0,
+) -> PCAModel:
+    """Return the model of an accumulated state; `source` says where its rows came from."""
+    n_features, threads = len(accumulator.test), accumulator.n_threads
+    known = weighted(accumulator.finalize(state), feature_factors(parameters, n_features))
+    held = min(HELD_OUT, n_features)
+    first = known.test.shape[1] - held
+    chain = Chain(n_features, first)
+    chain.add(known.test[:, :first], known.products[:, :first])
+    varying = known.weights > 0
+    stretch = float(known.weights[varying].max()) if varying.any() else 1.0
+    evidence = Evidence(known.test[:, first:].copy(), known.products[:, first:].copy(), max(stretch, 1.0))
+    known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+    answer = answer_of(known, chain, evidence, parameters, work, threads)
+    return answer.model(known, state, parameters, source, 1)

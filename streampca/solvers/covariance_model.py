@@ -1,0 +1,59 @@
+"""The model of an accumulated covariance matrix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators import Covariance, CovarianceState, Pairwise, PairwiseState
+from streampca.errors import DataError
+from streampca.linalg.eigen import negative_mass, relative_precision, solve
+from streampca.linalg.selection import as_selection
+from streampca.models.missing import with_missing
+from streampca.models.pca import PCAModel
+from streampca.parameters import Parameters
+
+
+def solve_model(
+    state: CovarianceState | PairwiseState,
+    accumulator: Covariance | Pairwise,
+    parameters: Parameters,
+    work: str,
+    source: dict[str, Any],
+    n_left_out: int = 0,
+) -> PCAModel:
+    """Return the model of an accumulated state; `source` says where its rows came from, which left `n_left_out` of them out."""
+    if not state.weight:
+        raise DataError(f"no row is left: all {n_left_out} of positive weight hold missing values (NaN)")
+    reduced = accumulator.finalize(state)  # type: ignore[arg-type]
+    if parameters.feature_weight is not None:
+        reduced = replace(reduced, weights=reduced.weights * np.sqrt(parameters.feature_weight))
+    finite = np.isfinite(reduced.diagonal)
+    if not finite.all():
+        raise DataError(
+            f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
+        )
+    selection = as_selection(parameters.n_components, min(reduced.n_samples, reduced.n_features))
+    precision = relative_precision(work, reduced.n_features)
+    clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
+    total = float(reduced.diagonal.sum()) + (clipped or 0.0)
+    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
+    model = PCAModel.of_spectrum(
+        spectrum,
+        reduced,
+        center=parameters.center,
+        scale=parameters.scale,
+        whiten=parameters.whiten,
+        ddof=parameters.ddof,
+        work=work,
+        source=source,
+        feature_weight=parameters.feature_weight,
+        # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
+        # covariances is 1: each of them has a divisor of its own.
+        sample_weight=None
+        if state.weight == reduced.n_samples
+        else float(accumulator.divisor(state) + parameters.ddof),  # type: ignore[arg-type]
+    )
+    return with_missing(model, parameters.missing, state, n_left_out, clipped, parameters.missing_scores)

@@ -1,0 +1,312 @@
+"""Exact PCA by the d × d covariance matrix where that exceeds the memory: made in groups of tiles, one reading each, kept on disk."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators import Covariance, CovarianceState, Integers, Joint, Rows, RowsState
+from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
+from streampca.errors import DataError, PlanError
+from streampca.execution.execute import accumulate
+from streampca.execution.task import Progress, ProgressCallback
+from streampca.formatting import as_text
+from streampca.linalg.eigen import uses_krylov
+from streampca.linalg.lanczos import basis_size, block_size
+from streampca.linalg.tiles import TileGrid
+from streampca.parameters import Parameters
+from streampca.planning.kinds import accumulator_of, as_kept
+from streampca.planning.leaves import count_leaves
+from streampca.planning.memory import WORKER_PROCESS_BYTES
+from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, covariance_memory
+from streampca.solvers.covariance_model import solve_model
+from streampca.solvers.result import Fit
+from streampca.sources.base import ReadCount, Source
+from streampca.storage.scratch import Scratch
+from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import give_back_freed_memory
+
+_ROWS_OF_AN_ADDITION = 128  # adding a product to its tile takes as long as so many more rows in the product
+_MOST_TIMES = 2  # readings for all threads, relative to those for one
+
+
+def plan(source: Source, accumulator: Any, n_components: int | None, resources: Resources) -> Plan:
+    """Return the plan of a fit with the matrix on disk.
+
+    Of the block sizes the one is taken with which least is read by one thread in all readings together, so that it, and
+    with it the bits, does not depend on the threads. Then as many threads as fit share the tiles, as long as that does
+    not double the number of readings: every thread has a product, so they leave less room for a group.
+
+    Raises
+    ------
+    PlanError
+        If that does not fit either, or if it is not for these rows or so many components.
+    """
+    work = _Work(source, accumulator, _count(source, accumulator, n_components), resources)
+    rows, least = work.rows_and_groups()
+    threads = resources.threads
+    while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
+        threads //= 2
+    return _plan(work, rows, groups, threads)
+
+
+def _count(source: Source, accumulator: Any, n_components: int | None) -> int:
+    """Return how many components are wanted; raise `PlanError` if this form is not for them, or not for these rows."""
+    plain = isinstance(accumulator, Integers) or (isinstance(accumulator, Covariance) and accumulator.forgetting == 1)
+    if not plain or source.sparse:
+        raise PlanError("a matrix on disk is only for dense rows without missing values and without forgetting")
+    d = source.shape[1]
+    if n_components is None or not uses_krylov(d, n_components):
+        raise PlanError(
+            f"a matrix on disk gives at most a tenth as many components as features: found n_components="
+            f"{'a share, a threshold or None' if n_components is None else n_components}, expected a count of at most {d // 10:,}"
+        )
+    return n_components
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The arithmetic of a plan, for blocks of so many rows and so many threads that share the tiles of a group."""
+
+    source: Source
+    """What is read."""
+    accumulator: Any
+    """What the whole matrix would be accumulated with in memory."""
+    k: int
+    """Components wanted."""
+    resources: Resources
+    """What may be used."""
+
+    @property
+    def grid(self) -> TileGrid:
+        """Return how the whole matrix is stored."""
+        grid: TileGrid = self.accumulator.grid(self.source.shape[1])
+        return grid
+
+    def memory(self, rows: int, threads: int, n_tiles: int) -> dict[str, int]:
+        """Return the bytes by purpose with groups of at most `n_tiles` tiles: the total of one, and that of a leaf."""
+        d, grid = self.source.shape[1], self.grid
+        shared = replace(self.accumulator, n_threads=threads)
+        group = 8 * (min(n_tiles * grid.longest_side**2, grid.size) + 2 * d)
+        own = {"states": 2 * group, "tiles": product_bytes(grid, block_size(self.k), threads)}
+        return covariance_memory(self.source, shared, self.k, rows, 1, 2, self.resources) | own
+
+    def groups(self, rows: int, threads: int, allowed: int) -> int | None:
+        """Return the smallest number of groups with which `allowed` bytes are enough; None if one tile is too much."""
+        none = self.memory(rows, threads, 0)
+        room = allowed - _always(none) - none["states"] - none["blocks"] - none["scratch"]
+        n_tiles = room // (16 * self.grid.longest_side**2)
+        return None if n_tiles < 1 or _peak(none) > allowed else -(-self.grid.n_tiles // n_tiles)
+
+    def reading(self, rows: int) -> int:
+        """Return the decoded bytes of one reading."""
+        once = self.source.shape[0] * self.source.row_bytes
+        return bytes_to_read(self.source, rows) if rows % self.source.chunk_rows else once
+
+    def rows_and_groups(self) -> tuple[int, int]:
+        """Return rows of a block and groups with which one thread reads least in all readings together.
+
+        Few rows in a block would leave room for larger groups, so their price counts. Rows that fit beside a process of nominal size are preferred if a reading takes no more, as in memory.
+        """
+        sizes = block_rows_to_try(self.source, work_dtype(self.source.dtype))
+        allowed = self.resources.allowed_bytes
+        process = self.memory(sizes[0], 1, 0)["process"]
+
+        def fitting(room: int) -> list[tuple[int, int]]:
+            return [(rows, groups) for rows in sizes if (groups := self.groups(rows, 1, room))]
+
+        fits, roomy = fitting(allowed), fitting(allowed - max(0, WORKER_PROCESS_BYTES - process))
+        if not fits:
+            least = min(_peak(self.memory(rows, 1, 1)) for rows in sizes)
+            raise PlanError(
+                f"with the matrix on disk, made tile by tile, projected {as_text(least)} exceeds the allowed {as_text(allowed)}: "
+                f"fewer components (n_components), chunks of fewer rows, or memory of at least {as_text(1.01 * least)}"
+            )
+
+        def in_all(found: tuple[int, int]) -> float:
+            return found[1] * self.reading(found[0]) * (1 + _ROWS_OF_AN_ADDITION / found[0])
+
+        rows, groups = min(fits, key=in_all)
+        preferred = min(roomy, key=in_all)[0] if roomy else rows
+        if self.reading(preferred) <= self.reading(rows):
+            return preferred, dict(fits)[preferred]
+        return rows, groups
+
+
+def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
+    """Return the plan for blocks of `rows` rows, `groups` readings, and `threads` that share the tiles."""
+    (n, d), source, grid = work.source.shape, work.source, work.grid
+    n_blocks, per_group, disk = -(-n // rows), -(-grid.n_tiles // groups), 8 * grid.size
+    memory = work.memory(rows, threads, per_group)
+    return Plan(
+        solver="covariance",
+        reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(disk)} as tiles of its lower triangle, which are kept on disk",
+        n_samples=n,
+        n_features=d,
+        dtype=str(source.dtype),
+        work_dtype=str(work_dtype(source.dtype)),
+        n_components=work.k,
+        passes=groups,
+        rows_per_block=rows,
+        n_blocks=n_blocks,
+        n_leaves=count_leaves(n, n_blocks, source.row_bytes, disk),
+        leaves_in_flight=1,
+        window=1,
+        threads=threads,
+        threads_per_leaf=min(threads, per_group),
+        tile=grid.longest_side,
+        bytes_to_read=groups * work.reading(rows),
+        flops=float(n) * d * d + 2.0 * d * d * basis_size(d, work.k),
+        projected_bytes=_peak(memory),
+        allowed_bytes=work.resources.allowed_bytes,
+        memory=memory,
+        notes=_notes(work, rows, groups),
+        tile_groups=groups,
+        disk_bytes=disk,
+    )
+
+
+def _notes(work: _Work, rows: int, groups: int) -> tuple[str, ...]:
+    once = work.source.shape[0] * work.source.row_bytes
+    times = work.reading(rows) / once
+    found = [
+        f"the rows are read {groups} time{'s' if groups > 1 else ''}, for {groups} group{'s' if groups > 1 else ''} of tiles; "
+        f"{as_text(8 * work.grid.size)} of temporary files hold them until the fit ends; no state is kept for partial_fit and merge"
+    ]
+    if times > 1.01:
+        found.append(
+            f"a band of whole chunks ({work.source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times in each "
+            "reading; fewer rows in a chunk or more memory would avoid it"
+        )
+    return tuple(found)
+
+
+def _always(memory: dict[str, int]) -> int:
+    return memory["process"] + memory["rows kept"]
+
+
+def _peak(memory: dict[str, int]) -> int:
+    """Return the largest sum of what stands at the same time: a reading, the iteration, writing scores, drawing."""
+    reading = memory["states"] + memory["blocks"] + memory["scratch"]
+    solving = memory["solve"] + memory["tiles"] + memory["model"]
+    after = memory["model"] + max(memory["scores"], memory["report"])
+    return _always(memory) + max(reading, solving, after)
+
+
+def run(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    *,
+    client: Any = None,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> Fit:
+    """Read `source` once for each group of tiles and return its principal components.
+
+    Raises
+    ------
+    NoSpaceError
+        If the tiles do not fit on the disk; nothing is read then.
+    DataError
+        If the rows were not the same in all readings.
+    """
+    kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
+    exact = isinstance(kind, Integers)
+    began = time.perf_counter()
+    with Scratch() as scratch, one_blas_thread():
+        scratch.require(plan.disk_bytes)
+        tiles = TileFile(scratch.path / "tiles", kind.grid(source.shape[1]))
+        state, samples, count = _fill(tiles, source, kind, parameters, plan, client, keep_rows, progress)
+        streamed = time.perf_counter()
+        threads = plan.memory["tiles"] // product_bytes(tiles.grid, block_size(plan.n_components or 1), 0) - 1
+        covariance = replace(kind.covariance if exact else kind, n_threads=threads)
+        work = "float64" if exact else plan.work_dtype
+        model = solve_model(state, DiskCovariance.of(covariance, tiles), parameters, work, source.describe())
+    solved = time.perf_counter()
+    return Fit(model, plan, None, samples, count, streamed - began, solved - streamed)
+
+
+def _fill(
+    tiles: TileFile,
+    source: Source,
+    kind: Any,
+    parameters: Parameters,
+    plan: Plan,
+    client: Any,
+    keep_rows: int,
+    progress: ProgressCallback | None,
+) -> tuple[CovarianceState, RowsState | None, ReadCount]:
+    """Put the scatter into `tiles`; return the state without it, the rows that are kept, and what all readings cost."""
+    edges = group_edges(tiles.grid.n_tiles, plan.tile_groups)
+    found: list[CovarianceState] = []
+    samples, count = None, ReadCount()
+    onward = None if progress is None else _Onward(progress, plan.tile_groups)
+    for index in range(plan.tile_groups):
+        group = _group_of(kind, edges[index], edges[index + 1])
+        joint = keep_rows > 0 and index == 0
+        accumulator: Any = Joint((group, Rows(source.shape[0], keep_rows, str(source.dtype)))) if joint else group
+        weights = parameters.sample_weight
+        state, more = accumulate(source, accumulator, plan, client=client, progress=onward, weights=weights)
+        if onward is not None:
+            onward.next_reading()
+        if joint:
+            state, samples = state
+        count += more
+        _, state, _ = as_kept(group, state)
+        tiles.append(state.scatter)
+        state = replace(state, scatter=np.empty(0))
+        give_back_freed_memory()
+        found.append(state)
+        _require_same(found[0], state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
+    return found[0], samples, count
+
+
+def _group_of(kind: Any, first: int, last: int) -> Any:
+    """Return the accumulator of tiles `first` to `last` of what `kind` accumulates."""
+    if isinstance(kind, Integers):
+        return replace(kind, covariance=CovarianceGroup.of(kind.covariance, first, last))
+    return CovarianceGroup.of(kind, first, last)
+
+
+class _Onward:
+    """Tells a callback of all readings as if they were one."""
+
+    def __init__(self, callback: ProgressCallback, n_readings: int):
+        self.callback, self.n_readings = callback, n_readings
+        self._before, self._last = Progress("fit", 0, 0, 0, 0.0), Progress("fit", 0, 0, 0, 0.0)
+
+    def __call__(self, step: Progress) -> None:
+        """Tell how far all readings have come."""
+        done = self._before
+        self._last = replace(
+            step,
+            rows=done.rows + step.rows,
+            n_samples=self.n_readings * step.n_samples,
+            bytes=done.bytes + step.bytes,
+            seconds=done.seconds + step.seconds,
+        )
+        self.callback(self._last)
+
+    def next_reading(self) -> None:
+        """Count on from here."""
+        self._before = self._last
+
+
+def _require_same(first: CovarianceState, other: CovarianceState, reading: str) -> None:
+    """Raise `DataError` unless two readings found the same rows: as many, of the same weight, with the same bits of the mean."""
+    changed = np.flatnonzero((first.origin != other.origin) | (first.offset != other.offset))
+    if other.n_samples == first.n_samples and other.weight == first.weight and not len(changed):
+        return
+    found = (
+        f"the mean of feature {changed[0]} is {other.mean[changed[0]]!r}, and was {first.mean[changed[0]]!r}"
+        if len(changed)
+        else f"{other.n_samples} rows of weight {other.weight:g}, and {first.n_samples} of weight {first.weight:g} before"
+    )
+    raise DataError(
+        f"{reading}: {found}: the data changed while it was read: expected the same rows each time; start again"
+    )

@@ -1,0 +1,168 @@
+"""From a source to a model by the solver that the plan chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from streampca.errors import DataError, NotAvailableError, PlanError
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.task import ProgressCallback
+from streampca.linalg.selection import Count
+from streampca.parameters import Parameters
+from streampca.planning.kinds import require_rows
+from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
+from streampca.planning.plan import Plan, Resources, with_repeated_reads
+from streampca.planning.resources import WorkerLimits, limits_of, spread, tightest
+from streampca.solvers import line_of
+from streampca.solvers.alternatives import with_alternatives, with_time
+from streampca.solvers.result import Fit
+from streampca.sources.base import Source
+from streampca.system.process import n_cores, process_bytes
+
+__all__ = ["Fit", "Parameters", "fit", "kept_rows", "plan_fit"]
+
+_WIDE_FROM = 512  # features from which the second reading of the Gram matrix pays
+_KEPT_ROWS, _KEPT_BYTES = 2000, 16 * 2**20
+
+
+def plan_fit(
+    source: Source,
+    parameters: Parameters,
+    *,
+    scores: bool = False,
+    report: bool = False,
+    client: Any = None,
+    alternatives: bool = False,
+    probe: bool = False,
+) -> Plan:
+    """Return the plan of a fit of `source`, with the figures of the other solvers if `alternatives` is set.
+
+    Reads metadata only, unless `probe` is set: then a few blocks are read and folded to tell how long a fit takes.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit in the memory that is allowed.
+    DataError
+        If there are not more rows than `ddof`.
+    """
+    n = source.shape[0]
+    if n <= parameters.ddof:
+        found = "1 sample" if n == 1 else f"{n} samples"
+        raise DataError(
+            f"n_samples={n}: found {found}, with ddof={parameters.ddof} at least {parameters.ddof + 1} are needed: {source.description}"
+        )
+    parameters.selection(source)
+    require_rows(source, parameters)
+    limits = limits_of(client)
+    memory, threads = parameters.memory, parameters.threads
+    resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    with saying_whose_limit(resources, limits):
+        plan = _choose(source, parameters, resources)
+    edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
+    if edges is not None:
+        n_blocks = len(edges) - 1
+        plan = replace(plan, edges=edges, n_blocks=n_blocks, n_leaves=min(plan.n_leaves, n_blocks))
+    if limits:
+        kept = plan.memory["process"] + plan.memory.get("solve", 0) + plan.memory.get("model", 0)
+        plan = spread(plan, limits, kept)
+    if alternatives:
+        return with_alternatives(plan, source, parameters, resources, probed=probe)
+    return with_time(plan, source, parameters, probed=probe)
+
+
+def resources_of(
+    source: Source,
+    memory: int | str | None,
+    threads: int | None,
+    limits: list[WorkerLimits],
+    *,
+    scores: bool,
+    report: bool,
+) -> Resources:
+    """Return what a plan may use here, or in each of the workers with such `limits`."""
+    resources = Resources(
+        allowed_bytes=allowed_bytes(memory),
+        process_bytes=process_bytes(),
+        threads=threads or n_cores(),
+        scores=scores,
+        report=report,
+        kept_rows=kept_rows(source) if report else 0,
+    )
+    if not limits:
+        return resources
+    # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
+    process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
+    resources = replace(resources, process_bytes=process, threads=max(each.threads for each in limits))
+    least = tightest(limits)
+    if least is not None and least - WORKER_PROCESS_BYTES < resources.allowed_bytes - process:
+        return replace(resources, allowed_bytes=least, process_bytes=WORKER_PROCESS_BYTES)
+    return resources
+
+
+@contextmanager
+def saying_whose_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterator[None]:
+    """Let a `PlanError` say that it is a worker whose memory does not do, if it is one."""
+    try:
+        yield
+    except PlanError as error:
+        if resources.allowed_bytes != tightest(limits):
+            raise
+        raise PlanError(
+            f"{error}; the ceiling is that of the worker with the least memory: give workers more, or have fewer on a machine"
+        ) from error
+
+
+def fit(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan | None = None,
+    *,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> Fit:
+    """Carry out `plan` and return the model."""
+    client = active_client(source)
+    plan = plan or plan_fit(source, parameters, client=client)
+    line = line_of(plan.solver)
+    found = line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    return replace(found, model=replace(found.model, source=found.model.source | {"solver": plan.solver}))
+
+
+def kept_rows(source: Source) -> int:
+    """Return how many rows a report is drawn from: 2,000, fewer where they are long."""
+    return int(max(4, min(_KEPT_ROWS, source.shape[0], _KEPT_BYTES // source.row_bytes)))
+
+
+def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:
+    """Return the plan of the solver that was named; else the better exact one that fits; else the better approximate one.
+
+    With a tolerance, approximate answers are allowed, and the first of the plans that fit is the fastest.
+    """
+    if parameters.solver != "auto":
+        return with_repeated_reads(line_of(parameters.solver).plan(source, parameters, resources), source)
+    n, d = source.shape
+    order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
+    if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
+        # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
+        order += ["sketch"] if parameters.tolerance is not None else ["adaptive", "sketch"]
+    refusals = []
+    found = []
+    for solver in order:
+        try:
+            plan = with_repeated_reads(line_of(solver).plan(source, parameters, resources), source)
+        except NotAvailableError:
+            continue  # not for rows of this kind
+        except PlanError as error:
+            refusals.append(f"solver {solver}: {error}")
+            continue
+        if parameters.tolerance is None:
+            return replace(plan, notes=(*plan.notes, *refusals))
+        found.append(with_time(plan, source, parameters))
+    if not found:
+        raise PlanError("; ".join(refusals))
+    plan = min(found, key=lambda plan: plan.expected_seconds or 0.0)
+    return replace(plan, notes=(*plan.notes, *refusals))

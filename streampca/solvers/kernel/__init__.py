@@ -1,0 +1,1 @@
+"""Solvers of kernel principal component analysis: one module for each method."""

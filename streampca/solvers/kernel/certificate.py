@@ -1,0 +1,116 @@
+"""What the passes of kernel PCA from landmarks tell of its error: the residual trace, an estimate, and rounding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.landmarks import LandmarksState
+from streampca.solvers.kernel.landmarks import chances
+from streampca.solvers.kernel.rounding import Computed, Rounding, rounding_of
+from streampca.solvers.kernel.solving import share_of, shares
+
+if TYPE_CHECKING:
+    from streampca.kernels import Kernel
+    from streampca.solvers.kernel.whitening import Whitening
+
+
+def certificate_of(
+    kernel: Kernel,
+    points: NDArray[Any],
+    whitening: Whitening,
+    held: list[LandmarksState],
+    found: Computed,
+    residual: float,
+    total: float,
+    precision: float,
+) -> dict[str, Any]:
+    """Return what the passes tell of the error.
+
+    Where K is positive semi-definite, E = K − K̂ is, too, and λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + ‖E‖₂ for the centred matrices. tr E = Σ κ(x, x)
+    − Σ ‖φ(x)‖² bounds ‖E‖₂ for certain; on some hundred rows that were drawn beside the landmarks it is estimated. Both
+    ends allow for rounding.
+    """
+    said: dict[str, Any] = {
+        "definite": kernel.definite,
+        "landmark_rank": whitening.rank,
+        "landmark_condition": whitening.condition,
+        "trace": (
+            "Σ κ(x, x) is exact; what centring takes off it is the squared mean of the landmarks' features, which is at most "
+            "the exact one, so that shares of variance are at most the exact ones"
+        ),
+    }
+    if not whitening.definite:
+        return said | {
+            "kind": "none",
+            "statement": "no certificate: the kernel is not positive semi-definite, so the error of its approximation has no sign",
+            "residual_trace": None,
+            "sigma": None,
+            "eigenvalue_intervals": None,
+            **shares(found.values, total, 0.0),
+        }
+    rounding = rounding_of(kernel, points, whitening, found, precision)
+    most = residual + rounding.trace
+    sigma = min(_estimate(kernel, points, whitening, state, found.n_samples, most) for state in held)
+    bound = min(most, sigma)
+    unknown = "; it is not known whether the kernel is positive semi-definite, and if it is not this does not hold"
+    rows = sum(len(state.index) for state in held)
+    return said | {
+        "kind": "statistical",
+        "statement": (
+            f"every eigenvalue of the centred kernel matrix lies above the one found by at most {bound:.3g}, estimated from "
+            f"{rows} rows; for certain by at most the residual trace and its rounding, {most:.3g}"
+            + (unknown if kernel.definite is None else "")
+        ),
+        "residual_trace": residual,
+        "residual_trace_rounding": rounding.trace,
+        "rounding": share_of(float(found.values[0] - rounding.lower[0]), float(found.values[0])),
+        "sigma": sigma,
+        "held_out_rows": rows,
+        "eigenvalue_intervals": _intervals(rounding, bound),
+        "proven_intervals": _intervals(rounding, most),
+        **_shares(rounding, total, most),
+    }
+
+
+def _intervals(rounding: Rounding, bound: float) -> list[list[float]]:
+    """Return [lower, upper] for each eigenvalue of the centred kernel matrix."""
+    ends = zip(rounding.lower.tolist(), rounding.upper.tolist(), strict=True)
+    return [[low, high + bound] for low, high in ends]
+
+
+def _shares(rounding: Rounding, total: float, most: float) -> dict[str, Any]:
+    """Return the share of the trace that the components carry at least, and the interval of the share that they leave."""
+    return shares(rounding.lower, total, most + float((rounding.upper - rounding.lower).sum()))
+
+
+def _estimate(
+    kernel: Kernel, points: NDArray[Any], whitening: Whitening, held: LandmarksState, n: int, residual: float
+) -> float:
+    """Return an estimate of ‖E‖₂ from above by the residual kernel matrix E_hh of h drawn rows.
+
+    λ₁(D E_hh D), with D = π^(−1/2) for the chances π of being drawn, exceeds ‖E‖₂ on average where the rows see all of E.
+    Whether they do is told by Σ Eᵢᵢ/πᵢ, whose mean is tr E: what of the known `residual` trace lies more than two
+    standard errors above it is added, as if it were one eigenvalue of rows that were not seen.
+    The row with the largest key is left out, which makes the `chances` of the others exact.
+    """
+    if not len(held.keys):
+        return np.inf
+    if len(held.keys) < n:
+        kept = np.arange(len(held.keys)) != int(np.argmax(held.keys))
+        drawn = chances(held)[kept]
+    else:
+        kept, drawn = np.ones(n, bool), np.ones(n)
+    if len(drawn) < 2:
+        return np.inf
+    rows = held.rows[kept].astype(np.float64)
+    features = kernel(rows, points.astype(np.float64)) @ whitening.matrix
+    gap = kernel(rows, rows) - features @ features.T
+    scales = 1.0 / np.sqrt(drawn)
+    gap = (gap + gap.T) / 2 * scales * scales[:, None]
+    seen = gap.diagonal()
+    error = float(seen.std(ddof=1)) * np.sqrt(len(seen)) * float(np.sqrt(1.0 - drawn.min()))
+    unseen = max(0.0, residual - float(seen.sum()) - 2 * error)
+    return float(max(0.0, float(np.linalg.eigvalsh(gap)[-1])) + unseen)

@@ -1,0 +1,168 @@
+"""Exact kernel PCA: the n × n kernel matrix in memory, centred implicitly, and its leading eigenpairs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.rows import Rows, RowsState
+from streampca.errors import PlanError
+from streampca.execution.task import Meter, ProgressCallback
+from streampca.formatting import as_text
+from streampca.linalg.eigen import Spectrum, solve, uses_krylov
+from streampca.models.kernel import KernelModel, way_back_of
+from streampca.planning.plan import Resources
+from streampca.solvers.kernel.matrix import KernelMatrix, kernel_matrix, read_all
+from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.kernel.plan import KernelPlan, pairs_plan
+from streampca.solvers.kernel.result import KernelFit
+from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
+from streampca.solvers.kernel.solving import ROUNDING, intervals, inverse_roots, share_of, shares, signs_of
+from streampca.sources.base import Source
+from streampca.system.blas_threads import one_blas_thread
+
+FloatArray = NDArray[np.float64]
+
+_TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
+_SETTLE = {"float32": 1e-5, "float64": 1e-9}
+_PRECISION = {"float32": 1e-7, "float64": 1e-14}
+
+
+def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+    """Return the plan of a fit; raise `PlanError` if the kernel matrix does not fit."""
+    return pairs_plan(source, parameters, resources, solver="exact")
+
+
+def run(
+    source: Source,
+    parameters: KernelParameters,
+    plan: KernelPlan,
+    *,
+    client: Any = None,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> KernelFit:
+    """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
+    n = source.shape[0]
+    kernel = parameters.kernel.bound(source.shape[1])
+    selection = parameters.selection(n)
+    began = time.perf_counter()
+    with one_blas_thread():
+        rows, count = read_all(source, plan.rows_per_block)
+        Meter("fit", n, progress).add(n, count.bytes)
+        k = parameters.count(n)
+        iterated = k is not None and uses_krylov(n, k)
+        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
+        dtype = rows.dtype if iterated else np.dtype(np.float64)
+        _require_memory(plan, dtype)
+        matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
+        streamed = time.perf_counter()
+        total = float(matrix.diagonal.sum())
+        spectrum = solve(
+            matrix,
+            selection,
+            precision=_PRECISION[dtype.name],
+            seed=parameters.seed,
+            total=total,
+            tolerance=_TOLERANCE[dtype.name],
+            settle=_SETTLE[dtype.name],
+        )
+        reach = float(np.abs(kernel.diagonal(rows)).sum())
+        spectrum = _without_rounding(
+            spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
+        )
+        # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
+        rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
+        allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
+        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
+        del matrix
+        if parameters.inverse:
+            scores = eigenvectors * np.sqrt(spectrum.values)
+            model = replace(model, way_back=way_back_of(kernel, rows, scores, parameters.alpha))
+    solved = time.perf_counter()
+    chosen = Rows(n, keep_rows, str(source.dtype)).chosen
+    samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
+    return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, eigenvectors)
+
+
+def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[float]]:
+    """Return [lower, upper] for each eigenvalue; those set to 0 may be as large as `share` of the first, and `allowed`."""
+    return [
+        [0.0, share * float(values[0]) + 2 * allowed] if value == 0 else ends
+        for value, ends in zip(values.tolist(), intervals(values, 0.0, allowed), strict=True)
+    ]
+
+
+def _require_memory(plan: KernelPlan, dtype: np.dtype[Any]) -> None:
+    """Raise `PlanError` if the plan is for a kernel matrix in float32, float64 is needed and its size does not fit."""
+    more = dtype.itemsize * plan.n_samples**2 - plan.memory["kernel matrix"]
+    if plan.projected_bytes + more > plan.allowed_bytes:
+        raise PlanError(
+            f"kernel values vary by too little beside their size for float32, and the kernel matrix in float64 takes "
+            f"{as_text(more)} more than was planned: subtract the mean of the rows, or allow memory of at least "
+            f"{as_text(plan.projected_bytes + more)}"
+        )
+
+
+def _without_rounding(spectrum: Spectrum, dtype: str, floor: float, *, keep: bool) -> Spectrum:
+    """Return the spectrum with zeros for eigenvalues that are rounding, or, unless `keep` is set, without them but for the first.
+
+    Rounding is a share of the first eigenvalue, and at least `floor`, one unit of rounding of the trace before centring.
+    """
+    n_positive = int(np.count_nonzero(spectrum.values > max(floor, ROUNDING[dtype] * spectrum.values[0])))
+    if keep:
+        return replace(spectrum, values=np.where(np.arange(len(spectrum.values)) < n_positive, spectrum.values, 0.0))
+    kept = max(1, n_positive)
+    values = spectrum.values[:kept] if n_positive else np.zeros(1)
+    return replace(spectrum, values=values, vectors=spectrum.vectors[:kept])
+
+
+def _model(
+    source: Source, parameters: KernelParameters, spectrum: Spectrum, matrix: KernelMatrix, rows: Any, allowed: float
+) -> tuple[KernelModel, Any]:
+    """Return the model and the eigenvectors; eigenvalues are known to within `allowed`."""
+    vectors = spectrum.vectors.T * signs_of(spectrum.vectors.T)
+    roots = inverse_roots(spectrum.values, ROUNDING[matrix.values.dtype.name])
+    coefficients = vectors * roots
+    if parameters.center:
+        # Then 1ᵀB = 0 beyond rounding, and the mean kernel value of a new row drops out of its scores.
+        coefficients -= coefficients.mean(axis=0)
+    total = spectrum.total
+    precision = share_of(allowed, float(spectrum.values[0]))
+    model = KernelModel(
+        kernel=parameters.kernel.bound(source.shape[1]),
+        landmarks=rows,
+        coefficients=coefficients,
+        centre=matrix.means if parameters.center else np.zeros(len(rows)),
+        eigenvalues=spectrum.values,
+        total=total,
+        n_samples=len(rows),
+        method="exact",
+        center=parameters.center,
+        landmark_indices=np.arange(len(rows), dtype=np.int64),
+        sampling="all rows",
+        certificate={
+            "kind": "exact",
+            "statement": (
+                "exact: every pair of rows was compared; eigenvalues carry the rounding of the kernel values and of the products "
+                f"(relative to the first: {precision:.0e}), nothing else"
+            ),
+            "trace": "exact",
+            "residual_trace": 0.0,
+            "sigma": 0.0,
+            "eigenvalue_intervals": _intervals(spectrum.values, allowed, ROUNDING[matrix.values.dtype.name]),
+            "rounding": precision,
+            "eigen_residual": spectrum.residual,
+            "numerical_rank": spectrum.numerical_rank,
+            "eigen_solver": spectrum.method,
+            "definite": parameters.kernel.definite,
+            **parameters.missing(int(np.count_nonzero(roots))),
+            **shares(spectrum.values, total, allowed * len(spectrum.values)),
+        },
+        source=source.describe(),
+    )
+    return model, vectors

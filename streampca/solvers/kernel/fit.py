@@ -1,0 +1,180 @@
+"""From a source to a kernel model by the method that the plan chose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from streampca.errors import DataError, NotFiniteError, PlanError, StreamPCAError
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.task import ProgressCallback
+from streampca.models.kernel import KernelModel
+from streampca.planning.plan import Resources, with_repeated_reads
+from streampca.planning.resources import limits_of, spread
+from streampca.solvers.fit import resources_of, saying_whose_limit
+from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.kernel.plan import KernelPlan, figures_of, with_seconds
+from streampca.solvers.kernel.result import KernelFit
+from streampca.sources.base import Source
+
+_EXACT_FLOPS = 1e13
+"""Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
+_MODULES = {"exact": "exact", "nystrom": "nystrom", "nystrom_extension": "extension", "empirical_map": "empirical"}
+
+
+class Method(Protocol):
+    """What a module of this package that carries out a method offers."""
+
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+        """Return the plan; raise `PlanError` if the work does not fit."""
+        ...
+
+    def run(
+        self,
+        source: Source,
+        parameters: KernelParameters,
+        plan: KernelPlan,
+        *,
+        client: Any,
+        keep_rows: int,
+        progress: ProgressCallback | None,
+    ) -> KernelFit:
+        """Read the source and return the model."""
+        ...
+
+
+def method_of(name: str) -> Method:
+    """Return the module that carries out the method `name`."""
+    module: Method = import_module(f"streampca.solvers.kernel.{_MODULES[name]}")
+    return module
+
+
+def plan_kernel(
+    source: Source,
+    parameters: KernelParameters,
+    *,
+    scores: bool = False,
+    report: bool = False,
+    client: Any = None,
+    alternatives: bool = False,
+) -> KernelPlan:
+    """Return the plan of a fit of `source`; reads metadata only.
+
+    ``"auto"`` is exact where the kernel matrix of all rows fits in memory: see `_choose`.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit in the memory that is allowed, with what would.
+    DataError
+        If there are fewer than two rows.
+    """
+    n = source.shape[0]
+    if n < 2:
+        raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
+    limits = limits_of(client)
+    memory, threads = parameters.memory, parameters.threads
+    resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    method, why = _choose(source, parameters, resources)
+    try:
+        with saying_whose_limit(resources, limits):
+            plan = method_of(method).plan(source, parameters, resources)
+    except PlanError as error:
+        raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
+    plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
+    edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
+    if edges is not None:
+        plan = replace(plan, edges=edges, n_blocks=len(edges) - 1, n_leaves=min(plan.n_leaves, len(edges) - 1))
+    if limits and "states" in plan.memory:
+        kept = sum(plan.memory[name] for name in ("process", "landmarks", "solve", "model"))
+        plan = spread(plan, limits, kept)
+    if alternatives:
+        others = tuple(_figures(name, source, parameters, resources) for name in _MODULES if name != method)
+        plan = replace(plan, alternatives=others)
+    return with_seconds(plan)
+
+
+def fit_kernel(
+    source: Source,
+    parameters: KernelParameters,
+    plan: KernelPlan | None = None,
+    *,
+    keep_rows: int = 0,
+    progress: ProgressCallback | None = None,
+) -> KernelFit:
+    """Carry out `plan` and return the model."""
+    client = active_client(source)
+    plan = plan or plan_kernel(source, parameters, client=client)
+    method = method_of(plan.solver)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
+        fitted = method.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    _require_range(fitted.model, source)
+    return fitted
+
+
+def _require_range(model: KernelModel, source: Source) -> None:
+    """Raise `NotFiniteError` if numbers of the model are not finite, or its scores leave the range of their type."""
+    numbers = (model.eigenvalues, model.coefficients, model.centre, np.array(model.total))
+    if not all(np.isfinite(part).all() for part in numbers):
+        raise NotFiniteError("kernel values or their products overflow float64: rescale the data first")
+    limits, longest = np.finfo(model.score_dtype(source.dtype)), float(np.sqrt(model.eigenvalues[0]))
+    smallest = float(limits.tiny) * model.n_samples**0.5 / float(limits.eps)
+    if longest and not smallest <= longest <= float(limits.max):
+        raise NotFiniteError(
+            f"scores of length {longest:.3g} leave the range of {limits.dtype}, in which scores of {source.dtype} rows are "
+            "returned: rescale the data first, or convert it to float64"
+        )
+
+
+def _choose(source: Source, parameters: KernelParameters, resources: Resources) -> tuple[str, str]:
+    """Return the method of a fit and the reason for it.
+
+    ``"auto"`` is exact where the kernel matrix of all rows fits in memory and takes at most `_EXACT_FLOPS`, unless a
+    sampling of landmarks was named, and always for kernels that are known not to be positive semi-definite: a few
+    landmarks give few of their directions, and nothing bounds the error.
+    """
+    n = source.shape[0]
+    if parameters.method != "auto":
+        return parameters.method, "asked for by name"
+    if parameters.given is not None:
+        return "nystrom", "chosen because landmarks were given"
+    if n <= parameters.n_landmarks:
+        return "exact", f"chosen because there are no more rows than the {parameters.n_landmarks:,} landmarks asked for"
+    if parameters.kernel.definite is False:
+        return "exact", "chosen because the kernel is not positive semi-definite: landmarks would give no certificate"
+    if parameters.sampling != "auto":
+        return "nystrom", f"chosen because sampling={parameters.sampling!r} asks for landmarks"
+    try:
+        exact = method_of("exact").plan(source, parameters, resources)
+    except PlanError:
+        return "nystrom", f"chosen because the {n:,} x {n:,} kernel matrix does not fit in memory"
+    if exact.flops > _EXACT_FLOPS:
+        return "nystrom", f"chosen because exact kernel PCA of {n:,} rows would take {exact.flops:.1g} flops"
+    return "exact", "chosen because the kernel matrix fits in memory"
+
+
+def _what_fits(method: str, source: Source, parameters: KernelParameters, resources: Resources) -> str:
+    """Return the other way that would fit, with fewer landmarks where need be; nothing where none would."""
+    most = parameters.n_wanted(source.shape[0])
+    for m in dict.fromkeys((most, *(count for count in (2000, 1000, 500, 200, 100, 50) if count < most))):
+        if method == "nystrom" and (m == most or parameters.given is not None):
+            continue
+        if not isinstance(parameters.n_components, int) or m >= parameters.n_components:
+            wanted = replace(parameters, method="nystrom", n_landmarks=m)
+            try:
+                other = method_of("nystrom").plan(source, wanted, resources)
+            except StreamPCAError:
+                continue
+            gib = other.projected_bytes / 2**30
+            return f"; method='nystrom' with n_landmarks={m} would fit, with {gib:.2f} GiB projected"
+    return ""
+
+
+def _figures(name: str, source: Source, parameters: KernelParameters, resources: Resources) -> dict[str, Any]:
+    try:
+        return {"solver": name, **figures_of(method_of(name).plan(source, parameters, resources))}
+    except StreamPCAError as error:
+        return {"solver": name, "fits": False, "why": str(error)}

@@ -1,0 +1,203 @@
+"""Which rows every other row is compared with: drawn in a reading of the source, read by their numbers, or given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.kernel_features import in_panel
+from streampca.accumulators.landmarks import (
+    ColumnNormLandmarks,
+    Draw,
+    LandmarksState,
+    UniformLandmarks,
+    WeightedLandmarks,
+)
+from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
+from streampca.block import Block
+from streampca.errors import DataError, ParameterError
+from streampca.execution.execute import accumulate
+from streampca.execution.task import ProgressCallback
+from streampca.solvers.kernel.plan import HELD_OUT
+from streampca.sources.base import ReadCount, Source
+
+if TYPE_CHECKING:
+    from streampca.solvers.kernel.parameters import KernelParameters
+    from streampca.solvers.kernel.plan import KernelPlan
+
+_RESERVOIR, _ALL_UP_TO = 200, 4096
+"""Rows against which the norms of columns are estimated; up to so many rows all of them, which makes the norms exact."""
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """The rows that stand for all rows."""
+
+    rows: NDArray[Any]
+    """The rows, ``(m, n_features)``."""
+    index: NDArray[np.int64] | None
+    """Their row numbers, ``(m,)``; None where they were given as rows."""
+    multiplicity: NDArray[np.float64]
+    """How many rows each stands for, ``(m,)``: itself, and its share of the rows that were not drawn; they sum to n."""
+    sampling: str
+    """How they were chosen."""
+
+
+@dataclass(frozen=True)
+class LandmarkCost:
+    """What choosing landmarks takes."""
+
+    sampling: str
+    """How they are chosen."""
+    passes: int
+    """Readings of the whole source."""
+    bytes: Callable[[int], tuple[int, int]]
+    """From rows of a block to bytes of a state and of the scratch of a leaf."""
+
+
+def sampling_of(parameters: KernelParameters) -> str:
+    """Return how landmarks are chosen.
+
+    ``"auto"`` is uniform where κ(x, x) is constant, so that no row stands out by it, and for kernels that are known not
+    to be positive semi-definite, for which there is no Cholesky factor; rpcholesky else.
+    """
+    if parameters.given is not None:
+        return "given rows" if parameters.given.ndim == 1 else "given landmarks"
+    if parameters.sampling != "auto":
+        return parameters.sampling
+    kernel = parameters.kernel
+    return "uniform" if kernel.constant_diagonal or kernel.definite is False else "rpcholesky"
+
+
+def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
+    """Return what choosing the landmarks takes; raise `ParameterError` for given ones that do not fit the source."""
+    sampling, d = sampling_of(parameters), source.shape[1]
+    if parameters.given is not None:
+        _require_given(source, parameters.given)
+        return LandmarkCost(sampling, 0, lambda rows: (0, 0))
+    draw = _drawing(sampling, source, parameters)
+
+    def taken(rows: int) -> tuple[int, int]:
+        return draw.state_bytes(d), draw.scratch_bytes(d, rows, max(4, source.dtype.itemsize))
+
+    return LandmarkCost(sampling, 2 if sampling == "column_norm" else 1, taken)
+
+
+def choose_landmarks(
+    source: Source, parameters: KernelParameters, plan: KernelPlan, client: Any, progress: ProgressCallback | None
+) -> tuple[Landmarks, ReadCount]:
+    """Return the landmarks and what reading for them cost.
+
+    Raises
+    ------
+    DataError
+        If rows are missing, damaged or not finite.
+    """
+    sampling = sampling_of(parameters)
+    if parameters.given is not None:
+        return _given(source, parameters.given, sampling)
+    count, reservoir = ReadCount(), None
+    if sampling == "column_norm":
+        first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
+        state, count = accumulate(source, first, plan, client=client, progress=progress, phase="landmarks")
+        reservoir = first.finalize(state).rows
+    draw = _drawing(sampling, source, parameters, reservoir)
+    state, read = accumulate(source, draw, plan, client=client, progress=progress, phase="landmarks")
+    found = draw.finalize(state)
+    if not len(found.rows):
+        raise DataError(
+            "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
+            "another kernel"
+        )
+    stands_for = _multiplicity(sampling, state, len(found.rows), plan.n_landmarks, source.shape[0])
+    return Landmarks(found.rows, found.index, stands_for, sampling), count + read
+
+
+def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[UniformLandmarks | WeightedLandmarks, ...]:
+    """Return the draws of the rows on which kernel matrix and approximation are compared; independent of the landmarks.
+
+    Uniform, and where κ(x, x) varies by κ(x, x)² as well: a few rows that carry most of the kernel matrix are missed by
+    the first, and many that carry little by the second.
+    """
+    n_rows, dtype = min(HELD_OUT, source.shape[0]), str(source.dtype)
+    uniform = UniformLandmarks(n_rows, parameters.seed, dtype, "held-out rows")
+    if parameters.kernel.constant_diagonal:
+        return (uniform,)
+    kernel = parameters.kernel.bound(source.shape[1])
+    return uniform, WeightedLandmarks(n_rows, kernel, parameters.seed, dtype, "held-out rows by weight")
+
+
+def _drawing(
+    sampling: str, source: Source, parameters: KernelParameters, reservoir: NDArray[Any] | None = None
+) -> Draw | RPCholeskyLandmarks:
+    """Return the accumulator that draws the landmarks; without a reservoir one that takes as much memory."""
+    n, d = source.shape
+    m, seed, dtype = min(parameters.n_landmarks, n), parameters.seed, str(source.dtype)
+    kernel = parameters.kernel.bound(d)
+    if sampling == "uniform":
+        return UniformLandmarks(m, seed, dtype)
+    if sampling == "diagonal":
+        return WeightedLandmarks(m, kernel, seed, dtype)
+    if sampling == "column_norm":
+        rows = np.zeros((_reservoir(n), d)) if reservoir is None else reservoir
+        return ColumnNormLandmarks(m, kernel, rows, n, seed, dtype)
+    return RPCholeskyLandmarks(m, kernel, seed, dtype)
+
+
+def _reservoir(n: int) -> int:
+    return n if n <= _ALL_UP_TO else _RESERVOIR
+
+
+def chances(state: LandmarksState) -> NDArray[np.float64]:
+    """Return the chance of each drawn row of being drawn, given the largest of the kept keys, ``(n_kept,)``.
+
+    The draw keeps the smallest keys, which are exponential with the weight of the row for their rate; given the largest
+    of them, t, the chance of another is 1 − exp(−w t) (Cohen & Kaplan 2007).
+    """
+    return np.asarray(-np.expm1(-np.exp(np.log(state.weights) + state.keys.max())))
+
+
+def _multiplicity(sampling: str, state: Any, m: int, wanted: int, n: int) -> NDArray[np.float64]:
+    """Return how many rows each landmark stands for, ``(m,)``: itself, and its share of the n − m rows that were not drawn.
+
+    The inverse chances 1/π (Horvitz & Thompson 1952) sum to n on average only. Normalised (Hájek 1971) they sum to n, and
+    are n/m where all chances are equal. What is normalised is 1/π − 1, the part of rows that were not drawn, so that
+    heavy rows, which are drawn for certain, keep the weight 1. Where fewer rows than asked for could be drawn, the others
+    have κ(x, x) = 0 and do not count.
+    """
+    if sampling not in ("diagonal", "column_norm"):
+        return np.full(m, n / m)
+    others: NDArray[np.float64] = 1.0 / chances(state)[np.argsort(state.index)] - 1.0
+    if m < wanted or not others.any():
+        return np.ones(m)
+    stands: NDArray[np.float64] = 1.0 + others * ((n - m) / others.sum())
+    return stands
+
+
+def _require_given(source: Source, given: NDArray[Any]) -> None:
+    n, d = source.shape
+    if given.ndim == 1 and int(given.max()) >= n:
+        raise ParameterError(f"sampling names row {int(given.max())}: expected rows below {n}")
+    if given.ndim == 2 and given.shape[1] != d:
+        raise ParameterError(f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have")
+
+
+def _given(source: Source, given: NDArray[Any], sampling: str) -> tuple[Landmarks, ReadCount]:
+    """Return landmarks that were named; of the source, only the chunks that hold them are read."""
+    m, n = len(given), source.shape[0]
+    if given.ndim == 2:
+        return Landmarks(given, None, np.full(m, n / m), sampling), ReadCount()
+    index = np.sort(given.astype(np.int64))
+    rows, count, step = np.empty((m, source.shape[1]), source.dtype), ReadCount(), max(1, source.chunk_rows)
+    with source.reading():
+        for band in np.unique(index // step):
+            here = np.flatnonzero(index // step == band)
+            first, last = int(index[here[0]]), int(index[here[-1]]) + 1
+            values, cost = source.read(first, last)
+            rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
+            count += cost
+    return Landmarks(rows, index, np.full(m, n / m), sampling), count

@@ -1,0 +1,136 @@
+"""The kernel matrix of rows that are all in memory: made by pairs of blocks, multiplied with its centring left implicit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.kernel_features import in_panel
+from streampca.block import Block
+from streampca.errors import NotFiniteError
+from streampca.linalg.tiles import spread
+from streampca.solvers.kernel.plan import PAIR_SIDE
+from streampca.sources.base import ReadCount, Source
+from streampca.system.workspace import borrow
+
+if TYPE_CHECKING:
+    from streampca.kernels import Kernel
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class KernelMatrix:
+    """A symmetric matrix K, or HKH with H = 1 − 11ᵀ/n where it is centred; ``(n, n)``, float32 or float64."""
+
+    values: NDArray[Any]
+    """K, ``(n, n)``."""
+    means: FloatArray
+    """Mean of each row of K, ``(n,)``."""
+    center: bool
+    """Whether HKH is meant."""
+    n_threads: int
+    """Threads for products."""
+
+    @property
+    def side(self) -> int:
+        """Return n."""
+        return len(self.values)
+
+    @property
+    def rank_limit(self) -> int:
+        """Return the largest possible number of components."""
+        return len(self.values)
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return the diagonal, ``(n,)``."""
+        own = self.values.diagonal().astype(np.float64)
+        return own - 2 * self.means + self.means.mean() if self.center else own
+
+    def multiply(self, vectors: FloatArray) -> FloatArray:
+        """Return the matrix times `vectors`, ``(n, p)``: products of blocks in the type of K, their sums in float64."""
+        n = len(self.values)
+        if self.center:
+            vectors = vectors - vectors.mean(axis=0)
+        own = vectors.astype(self.values.dtype, copy=False)
+        product = np.zeros_like(vectors)
+
+        def band(first: int) -> None:
+            rows = slice(first, first + PAIR_SIDE)
+            for start in range(0, n, PAIR_SIDE):
+                columns = slice(start, start + PAIR_SIDE)
+                product[rows] += self.values[rows, columns] @ own[columns]
+
+        spread(band, range(0, n, PAIR_SIDE), self.n_threads)
+        if self.center:
+            product -= product.mean(axis=0)
+        return product
+
+    def dense(self) -> FloatArray:
+        """Return the matrix as a new array, ``(n, n)``."""
+        matrix = self.values.astype(np.float64)
+        if self.center:
+            matrix -= self.means
+            matrix -= (self.means - self.means.mean())[:, None]
+        return matrix
+
+
+def kernel_matrix(
+    kernel: Kernel, rows: NDArray[Any], dtype: np.dtype[Any], *, center: bool, n_threads: int
+) -> KernelMatrix:
+    """Return the kernel matrix of `rows`, ``(n, n_features)``, in `dtype`: half of n² kernel values, on all threads.
+
+    Raises
+    ------
+    NotFiniteError
+        If a kernel value overflows.
+    """
+    n = len(rows)
+    rows = rows.astype(dtype, copy=False)
+    values = np.empty((n, n), dtype)
+    bands = [slice(start, min(n, start + PAIR_SIDE)) for start in range(0, n, PAIR_SIDE)]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def column(j: int) -> None:
+        prepared = kernel.prepare(rows[bands[j]])
+        for i in range(j, len(bands)):
+            shape = (bands[i].stop - bands[i].start, bands[j].stop - bands[j].start)
+            block = prepared(rows[bands[i]], out=borrow("kernel values", shape, dtype))
+            if not np.isfinite(block.sum(dtype=np.float64)):
+                raise NotFiniteError(
+                    f"kernel values of rows {bands[i].start} to {bands[i].stop - 1} overflow {dtype}: rescale the data first"
+                )
+            if i == j:
+                block = (block + block.T) / 2
+            values[bands[i], bands[j]] = block
+            values[bands[j], bands[i]] = block.T
+
+    spread(column, range(len(bands)), n_threads)
+    means = np.empty(n)
+    for band in bands:
+        means[band] = values[band].mean(axis=1, dtype=np.float64)
+    return KernelMatrix(values, means, center, n_threads)
+
+
+def read_all(source: Source, rows_per_block: int) -> tuple[NDArray[Any], ReadCount]:
+    """Return all rows in the type of products, ``(n_samples, n_features)``, and what reading them cost.
+
+    Raises
+    ------
+    DataError
+        If data is missing, damaged or not finite.
+    """
+    n, dtype, count = source.shape[0], work_dtype(source.dtype), ReadCount()
+    rows = np.empty(source.shape, dtype)
+    with source.reading():
+        for start in range(0, n, rows_per_block):
+            stop = min(n, start + rows_per_block)
+            values, cost = source.read(start, stop)
+            rows[start:stop] = in_panel(Block(values, start), dtype)
+            count += cost
+    return rows, count

@@ -1,0 +1,209 @@
+"""What a fit keeps to go on with: states that are continued, merged, taken out of each other, and solved when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators import Covariance, Integers, Sketch
+from streampca.errors import MergeError, ParameterError
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.task import ProgressCallback
+from streampca.linalg.eigen import relative_precision
+from streampca.models.pca import PCAModel
+from streampca.models.state import AGREE, CONTINUED, Kept
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan
+from streampca.solvers import continued_line_of
+from streampca.solvers.fit import plan_fit
+from streampca.solvers.result import Fit
+from streampca.sources.base import ReadCount, Source
+from streampca.system.blas_threads import one_blas_thread
+
+
+def kept_of(fitted: Fit, parameters: Parameters) -> Kept | None:
+    """Return what `fitted` keeps; None if its solver keeps no state."""
+    if fitted.accumulator is None:
+        return None
+    source = fitted.model.source
+    return Kept(
+        solver=fitted.plan.solver,
+        accumulator=fitted.accumulator,
+        state=fitted.state,
+        parameters=replace(parameters, sample_weight=None),
+        work_dtype=fitted.plan.work_dtype,
+        source=source,
+        exact=_is_exact(np.dtype(source["dtype"]), parameters, fitted.accumulator),
+        n_left_out=fitted.model.certificate.get("rows_left_out", 0),
+    )
+
+
+def _is_exact(dtype: np.dtype[Any], parameters: Parameters, accumulator: Any) -> bool:
+    plain = parameters.sample_weight is None and parameters.forgetting == 1 and isinstance(accumulator, Covariance)
+    return plain and Integers.takes(dtype)
+
+
+def gather(
+    source: Source, parameters: Parameters, kept: Kept | None = None, *, progress: ProgressCallback | None = None
+) -> tuple[Kept, Plan, ReadCount]:
+    """Read `source`, of at least one row, once and return its state, unsolved.
+
+    Raises
+    ------
+    ParameterError
+        If the solver keeps no state that could be continued.
+    MergeError
+        If the rows cannot be added to those of `kept`; nothing is read then.
+    """
+    solver = "covariance" if parameters.solver == "auto" else parameters.solver
+    if solver not in CONTINUED:
+        raise ParameterError(
+            f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUED)}"
+        )
+    # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
+    n_components = capped(parameters.n_components, min(source.shape))
+    client = active_client(source)
+    if solver == "sketch":  # one reading, with a test matrix that other rows can be met with as well
+        parameters = replace(parameters, pilot=0, tolerance=None)
+    plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
+    like: dict[str, Any] = {}
+    if kept is not None:
+        require_parameters(kept, parameters, solver, plan.work_dtype, "joined")
+        like = {"accumulator": kept.accumulator} if solver == "sketch" else {}
+    with one_blas_thread():
+        found = continued_line_of(solver).gather(source, parameters, plan, client=client, progress=progress, **like)
+    more = Kept(
+        solver=solver,
+        accumulator=found.accumulator,
+        state=found.state,
+        parameters=replace(parameters, sample_weight=None),
+        work_dtype=plan.work_dtype,
+        source=source.describe(),
+        exact=_is_exact(source.dtype, parameters, found.accumulator),
+        n_left_out=found.n_left_out,
+    )
+    return more, plan, found.count
+
+
+def require_parameters(kept: Kept, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
+    """Raise `MergeError`, naming what differs, unless `kept` was made with these parameters."""
+    pairs = [(name, getattr(kept.parameters, name), getattr(parameters, name)) for name in AGREE]
+    pairs += [("solver", kept.solver, solver), ("the precision of products", kept.work_dtype, work_dtype)]
+    for name, one, other in pairs:
+        if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+            same = one is not None and other is not None and np.array_equal(one, other)
+        else:
+            same = one == other
+        if not same:
+            raise MergeError(
+                f"{name} is {one!r} in the first and {other!r} in the second: such states cannot be {doing}; "
+                "fit them with the same parameters"
+            )
+
+
+def require_same(first: Kept, second: Kept, doing: str) -> None:
+    """Raise `MergeError`, naming what differs, unless the two were made in the same way."""
+    require_parameters(first, second.parameters, second.solver, second.work_dtype, doing)
+    for name in ("n_features", "accumulator"):
+        one, other = getattr(first, name), getattr(second, name)
+        if one != other and isinstance(one, Sketch) and isinstance(other, Sketch) and one.key != other.key:
+            raise MergeError(
+                f"the test matrix of the first sketch is {one.key} and that of the second {other.key}: such states cannot be "
+                f"{doing}; fit both with pilot=0 and the same sketch, sketch_size, n_hashes and random_state"
+            )
+        if one != other:
+            raise MergeError(
+                f"{name} is {one!r} in the first and {other!r} in the second: such states cannot be {doing}"
+            )
+
+
+def continued(kept: Kept, more: Kept) -> Kept:
+    """Return `kept` with the rows of `more` added, in the memory of `kept`."""
+    require_same(kept, more, "joined")
+    with one_blas_thread():
+        state = kept.accumulator.absorb(kept.state, more.state)
+    return replace(
+        kept,
+        state=state,
+        source=_grown(kept, more),
+        exact=kept.exact and more.exact,
+        n_left_out=kept.n_left_out + more.n_left_out,
+    )
+
+
+def merged(parts: Sequence[Kept]) -> Kept:
+    """Return the state of all rows behind `parts`, none of which is changed."""
+    first = parts[0]
+    for part in parts[1:]:
+        require_same(first, part, "merged")
+    with one_blas_thread():
+        state = first.accumulator.merge([part.state for part in parts])
+    n_samples = sum(part.state.n_samples for part in parts)
+    source = first.source | {"shape": [n_samples, first.n_features], "fingerprint": None}
+    source["path"] = ", ".join(dict.fromkeys(str(part.source.get("path")) for part in parts))
+    return replace(
+        first,
+        state=state,
+        source=source,
+        magnified=max(part.magnified for part in parts),
+        exact=all(part.exact for part in parts),
+        n_left_out=sum(part.n_left_out for part in parts),
+    )
+
+
+def taken_out(kept: Kept, less: Kept) -> Kept:
+    """Return `kept` without the rows of `less`, which are among its own, in the memory of `kept`."""
+    require_same(kept, less, "subtracted")
+    if not hasattr(kept.accumulator, "subtract"):
+        raise MergeError(f"states of solver {kept.solver!r} cannot be subtracted: fit the rows that remain")
+    precision = relative_precision(_work(kept), kept.n_features)
+    with one_blas_thread():
+        state, magnified = kept.accumulator.subtract(kept.state, less.state, precision=kept.magnified * precision)
+    magnified = kept.magnified * magnified if state.n_samples else 1.0
+    return replace(
+        kept,
+        state=state,
+        source=_grown(kept, less, -1),
+        magnified=magnified,
+        exact=False,
+        n_left_out=max(0, kept.n_left_out - less.n_left_out),
+    )
+
+
+def solve(kept: Kept) -> PCAModel:
+    """Return the model of all rows behind `kept`; while they are few, it has as many components as they can give."""
+    limit = min(kept.state.n_samples, kept.n_features)
+    parameters = replace(kept.parameters, n_components=capped(kept.parameters.n_components, limit))
+    with one_blas_thread():
+        model = continued_line_of(kept.solver).solve_model(
+            kept.state, kept.accumulator, parameters, _work(kept), kept.source, kept.n_left_out
+        )
+    if kept.magnified == 1.0:
+        return model
+    trusted = kept.magnified * model.certificate["trusted_above"]
+    values = model.explained_variance
+    rank = int(np.count_nonzero(values > trusted * values[0]))
+    note = f"; rows were taken out again, which magnified this rounding {kept.magnified:.1f} times"
+    certificate = model.certificate | {"trusted_above": trusted, "numerical_rank": rank}
+    certificate["statement"] += note
+    return replace(model, numerical_rank=rank, certificate=certificate)
+
+
+def _work(kept: Kept) -> str:
+    """Return the type whose rounding the state carries."""
+    return "float64" if kept.exact else kept.work_dtype
+
+
+def capped(n_components: Any, limit: int) -> Any:
+    """Return `n_components`, a count no larger than `limit`."""
+    is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool)
+    return min(int(n_components), limit) if is_count else n_components
+
+
+def _grown(kept: Kept, other: Kept, sign: int = 1) -> dict[str, Any]:
+    """Return the description of the first source with the number of rows there are now."""
+    n_samples = kept.state.n_samples + sign * other.state.n_samples
+    return kept.source | {"shape": [n_samples, kept.n_features], "fingerprint": None}

@@ -1,0 +1,196 @@
+"""Where an approximate solver starts: the test matrix of the first pass, informed by a pilot where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.centring import FloatArray, sketch_dtype
+from streampca.accumulators.shifting import sampled_origin, shifted_moments
+from streampca.execution.checkpoint.ledger import once
+from streampca.execution.task import Meter, ProgressCallback
+from streampca.linalg.tall_skinny import orthonormal
+from streampca.linalg.tiles import spread
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan
+from streampca.random import generator
+from streampca.solvers.pilot import read_pilot
+from streampca.solvers.plan_sketch import sizes_of
+from streampca.sources.base import ReadCount, Source
+from streampca.storage.state_file import storable
+from streampca.system.workspace import release
+from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
+
+_FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
+_NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
+_SLAB_FEATURES = 8192
+_HEDGE_SHARE, _LEAST_HEDGE = 4, 10  # a quarter of the columns stays Gaussian, for what the pilot has not seen
+
+
+@storable
+@dataclass(frozen=True)
+class Start:
+    """What the first pass works with."""
+
+    origin: FloatArray | None
+    """What rows are shifted by, ``(n_features,)``; None = each leaf finds a number of its own."""
+    factors: FloatArray
+    """What the pilot expects features to be multiplied by, ``(n_features,)``."""
+    test: NDArray[Any]
+    """Test matrix for the rows as they are, in the type of products, ``(n_features, columns)``."""
+    count: ReadCount
+    """What reading the pilot cost."""
+    near: bool = False
+    """Whether means are within a few standard deviations of zero, so that rows need not be shifted."""
+
+
+def start(source: Source, parameters: Parameters, plan: Plan, progress: ProgressCallback | None = None) -> Start:
+    """Read the pilot that `plan` announced, telling `progress`, and return the start of the first pass.
+
+    The columns of Ω are the leading directions of the pilot's rows and Gaussian columns made orthonormal; or those of a
+    transform, where no pilot is read. They are meant for features times their `factors`, so the rows as they are meet
+    factors · Ω (see `Sketched`). The last columns are held out for the certificate.
+    """
+    sizes, d = sizes_of(plan), source.shape[1]
+    weights = np.ones(d) if parameters.feature_weight is None else np.sqrt(parameters.feature_weight)
+    origin, count, basis, near = None, ReadCount(), None, False
+    if sizes.pilot_rows:
+        told = Meter("pilot", sizes.pilot_rows, progress).add
+        chosen, rows, count = once(
+            "pilot", lambda: read_pilot(sizes.pilot, source, parameters.seed, parameters.missing, told)
+        )
+        middle = sampled_origin(rows, rows.dtype)
+        origin = None if source.sparse else middle  # sparse rows would be filled by it
+        row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
+        weights, near = _prepare(rows, middle, weights, parameters, row_weights, plan.threads)
+        if plan.solver == "sketch" and _informed(parameters):
+            basis = _directions(rows, sizes.columns - _hedge(sizes.columns), plan.threads)
+        del rows
+        release()  # this thread decodes nothing more
+    held = held_out_columns(parameters, d, sizes.held_out)
+    if plan.solver == "adaptive":
+        basis = np.empty((d, 0))
+    elif basis is None:
+        basis = columns_of(parameters, source, sizes.columns)
+    else:
+        hedge = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
+        basis = orthonormal(np.hstack([basis, hedge]), n_threads=plan.threads, overwrite=True)
+    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=sketch_dtype(source.dtype, d, weights))
+    np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
+    np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
+    return Start(origin, weights, test, count, near)
+
+
+def held_out_columns(parameters: Parameters, n_features: int, n_columns: int) -> FloatArray:
+    """Return the standard normal columns that only the certificate uses, ``(n_features, n_columns)``."""
+    return np.asarray(generator(parameters.seed, "held-out columns").standard_normal((n_features, n_columns)))
+
+
+def _informed(parameters: Parameters) -> bool:
+    return parameters.recovery == "nystrom" and parameters.sketch in ("auto", "gaussian")
+
+
+def _hedge(columns: int) -> int:
+    return min(columns, max(_LEAST_HEDGE, columns // _HEDGE_SHARE))
+
+
+def columns_of(parameters: Parameters, source: Source, size: int) -> FloatArray:
+    """Return the test matrix of the transform that `parameters` name, ``(n_features, size or fewer)``, E Ω Ωᵀ = 1."""
+    d, seed = source.shape[1], parameters.seed
+    if parameters.sketch == "count_sketch":
+        names = source.feature_names
+        names = names if names is not None and len(set(names)) == d else None
+        return CountSketch(d, size, min(parameters.n_hashes, size), seed, names).matrix()
+    if parameters.sketch == "sparse_sign":
+        return SparseSign(d, size, min(8, size), seed).matrix()
+    if parameters.sketch == "grouping":
+        return _grouping(source, size).matrix()
+    return GaussianProjection(d, size, seed).matrix()
+
+
+def _grouping(source: Source, size: int) -> Grouping:
+    """Return groups of neighbouring features: blocks of pixels where rows are pictures, of the finest size that fits."""
+    shape = source.feature_shape
+    if shape is not None and len(shape) in (2, 3):
+        channels = shape[2] if len(shape) == 3 else 1
+        for factor in range(1, max(shape[:2]) + 1):
+            if -(-shape[0] // factor) * -(-shape[1] // factor) * channels <= size:
+                return Grouping.of_pictures(shape, factor)
+    return Grouping(source.shape[1], min(size, source.shape[1]))
+
+
+def _prepare(
+    rows: NDArray[Any],
+    middle: FloatArray,
+    weights: FloatArray,
+    parameters: Parameters,
+    row_weights: FloatArray | None,
+    n_threads: int,
+) -> tuple[FloatArray, bool]:
+    """Centre, scale and weight the pilot's rows in place; return the factors of the features, and whether means are near.
+
+    Rows with holes count where only whole rows do, with 0 in the holes: this only informs.
+    """
+    if row_weights is not None:
+        rows *= (row_weights > 0)[:, None]
+    rows -= middle.astype(rows.dtype)
+    if parameters.missing != "error":
+        np.nan_to_num(rows, copy=False, nan=0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums, squares = shifted_moments(rows, np.zeros(rows.shape[1], dtype=rows.dtype), None, n_threads)
+    mean = sums / len(rows)
+    deviation = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0.0))
+    if parameters.center:
+        rows -= mean.astype(rows.dtype)
+    else:
+        rows += middle.astype(rows.dtype)
+    near = means_are_near(middle + mean, deviation**2)
+    factors = weights
+    if parameters.scale:
+        varying = deviation[np.isfinite(deviation) & (deviation > 0)]
+        floor = _FLOOR * float(np.median(varying)) if len(varying) else 1.0
+        factors = weights / np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
+    if (factors != 1).any():
+        rows *= factors.astype(rows.dtype)
+    return factors, near
+
+
+def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:
+    """Tell whether every mean lies so near to zero, in standard deviations, that products lose no digits by it."""
+    varying = variance > 0
+    return bool((np.abs(mean[varying]) <= _NEAR * np.sqrt(variance[varying])).all() and not mean[~varying].any())
+
+
+def _directions(rows: NDArray[Any], n_wanted: int, n_threads: int) -> FloatArray:
+    """Return the leading right singular vectors of `rows`, ``(n_features, n_wanted or fewer)``, by the products of rows.
+
+    To a few digits, which is all that a start needs; they are made orthonormal afterwards.
+    """
+    n_features = rows.shape[1]
+    edges = range(0, n_features, _SLAB_FEATURES)
+    parts: list[FloatArray] = [np.empty(0)] * len(edges)
+    out = np.empty((n_features, min(n_wanted, len(rows))))
+
+    def multiply(start: int) -> None:
+        slab = rows[:, start : start + _SLAB_FEATURES]
+        with np.errstate(over="ignore", invalid="ignore"):  # then no pilot informs the start
+            parts[start // _SLAB_FEATURES] = (slab @ slab.T).astype(np.float64)
+
+    spread(multiply, edges, n_threads)
+    products = np.sum(parts, axis=0)
+    if not np.isfinite(products).all():
+        return out[:, :0]
+    values, vectors = np.linalg.eigh(products)
+    values, vectors = values[::-1][:n_wanted], vectors[:, ::-1][:, :n_wanted]
+    kept = values > 1e-7 * max(values.max(initial=0.0), np.finfo(float).tiny)
+    axes = np.ascontiguousarray(vectors[:, kept] / np.sqrt(values[kept])).astype(rows.dtype)
+
+    def convert(start: int) -> None:
+        slab = slice(start, start + _SLAB_FEATURES)
+        out[slab, : axes.shape[1]] = rows[:, slab].T @ axes
+
+    spread(convert, edges, n_threads)
+    return out[:, : axes.shape[1]]

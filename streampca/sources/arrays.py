@@ -1,0 +1,120 @@
+"""Rows that are in memory already, and rows of a memory-mapped file."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streampca.errors import DataError
+from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.versions import InputVersion, InputWatch, files
+from streampca.storage.regular_files import open_regular, require_regular
+
+
+class ArraySource(Source):
+    """A numpy array; blocks are views of it."""
+
+    buffered = False
+
+    def __init__(self, array: NDArray[Any], description: str = "array"):
+        require_table(array.shape, array.dtype, description)
+        self.array, self.description = array, description
+        self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of shape, dtype and a spread of rows: enough to tell arrays of one session apart."""
+        step = max(1, len(self.array) // 64)
+        sample = np.ascontiguousarray(self.array[::step][:64])
+        digest = xxhash.xxh3_128(f"{self.shape}{self.dtype}".encode())
+        digest.update(sample.data if sample.size else b"")
+        return digest.hexdigest()
+
+    def by_features(self) -> ArraySource:
+        """Return a source whose rows are the features of this one."""
+        return ArraySource(self.array.T, self.description)
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return a view of the rows."""
+        values = self.array[start:stop]
+        return values, ReadCount(0, values.nbytes, values.nbytes)
+
+
+def _why(path: Path, error: Exception) -> str:
+    """Say what is wrong with an ``.npy`` file; numpy would advise to unpickle what it does not know."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    try:
+        with open_regular(path) as file:
+            magic = file.read(6)
+    except OSError:
+        magic = b""
+    if magic != b"\x93NUMPY":
+        return "it does not begin like one; expected a file that numpy.save wrote"
+    if "mmap length" in str(error):
+        return "it is cut short: fewer bytes than its header says; write it again"
+    return " ".join(str(error).split())
+
+
+class MappedSource(Source):
+    """A memory-mapped array; blocks are copies, and the pages behind them are given back, so that memory stays bounded."""
+
+    def __init__(self, array: np.memmap[Any, Any], description: str, path: Path | None = None):
+        require_table(array.shape, array.dtype, description)
+        self.array, self.description, self.path = array, description, path
+        self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
+        self.portable = path is not None
+        self.watch = InputWatch()
+
+    @classmethod
+    def open(cls, path: Path, description: str | None = None) -> MappedSource:
+        """Open an ``.npy`` file; raise `DataError` if it is not one or holds objects."""
+        try:
+            require_regular(path)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
+        if not isinstance(array, np.memmap):
+            raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
+        return cls(array, description or str(path), path.absolute())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.path is None:
+            raise TypeError("a memory map without a file name cannot be sent to another process")
+        return MappedSource.open, (self.path, self.description)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of shape, dtype, and size and time of the file where it is known."""
+        stat = self.path.stat() if self.path else None
+        identity = (
+            f"{self.shape}{self.dtype}{self.description}{(stat.st_size, stat.st_mtime_ns) if stat else id(self.array)}"
+        )
+        return xxhash.xxh3_128(identity.encode()).hexdigest()
+
+    def version(self) -> InputVersion | None:
+        """Return size and modification time of the file."""
+        place = self.path or getattr(self.array, "filename", None)
+        return None if place is None else InputVersion.of(files(place, [""]))
+
+    def by_features(self) -> MappedSource:
+        """Return a source whose rows are the features of this one; it stays in this process."""
+        turned = MappedSource(self.array.T, self.description)
+        turned.watch = self.watch
+        return turned
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return a copy of the rows, in `out` if given."""
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        out[...] = self.array[start:stop]
+        mapping = getattr(self.array, "_mmap", None)
+        # A private (copy on write) map would lose its changes; all others only drop pages that the file still holds.
+        if isinstance(mapping, mmap.mmap) and self.array.mode in ("r", "r+"):
+            mapping.madvise(mmap.MADV_DONTNEED)
+        return out, ReadCount(0, out.nbytes, out.nbytes)

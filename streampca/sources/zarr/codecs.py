@@ -1,0 +1,337 @@
+"""Decoding that takes no more memory than an array declares: what compressed bytes say of their size is read first."""
+
+from __future__ import annotations
+
+import asyncio
+import bz2
+import lzma
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import zarr
+from numcodecs.abc import Codec as NumcodecsCodec
+from numcodecs.registry import get_codec
+from numpy.typing import NDArray
+from zarr.abc.codec import BytesBytesCodec, Codec
+from zarr.codecs import ShardingCodec
+from zarr.storage import StorePath
+
+from streampca.errors import MissingInnerChunkError
+from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored
+from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer
+
+_MAX_MEMBERS = 1024
+"""Streams in a row that one chunk may be; each costs a copy of what follows it."""
+_ZSTD_MAGIC, _ZSTD_SKIPPED, _ZSTD_BLOCK = 0xFD2FB528, 0x184D2A50, 2**17
+_BLOSC_MEMCPY, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 0x2, 0x8, 5
+
+_TELLING = frozenset({"zstd", "blosc", "lz4"})
+"""Codecs whose bytes begin with the size of what they decode to, or with enough to bound it."""
+# gzip, bzip2 and xz do not say their size in front, or may be several streams in a row: these decoders stop at a limit.
+_ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    "gzip": lambda codec: partial(zlib.decompressobj, 31),
+    "zlib": lambda codec: partial(zlib.decompressobj, 15),
+    "bz2": lambda codec: bz2.BZ2Decompressor,
+    "lzma": lambda codec: partial(
+        lzma.LZMADecompressor,
+        format=codec.format,
+        filters=codec.filters,
+        **({} if codec.format == lzma.FORMAT_RAW else {"memlimit": 2**28}),
+    ),
+}
+
+
+def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: NDArray[Any]) -> None:
+    """Fill `chunk` with what `codec` of numcodecs makes of `stored`; `ValueError` if that has another size."""
+    told, is_exact = _told(codec.codec_id, stored)
+    if told is not None and is_exact and told != chunk.nbytes:
+        raise ValueError(f"{told} bytes after decoding, expected {chunk.nbytes}")
+    if told is not None and is_exact:
+        decoded = codec.decode(stored, out=chunk)
+        size = memoryview(decoded).nbytes
+    else:
+        decoded = decode_within(codec, stored, chunk.nbytes)
+        size = memoryview(decoded).nbytes
+        if size == chunk.nbytes:
+            chunk.reshape(-1).view(np.uint8)[:] = np.frombuffer(decoded, dtype=np.uint8)
+    if size != chunk.nbytes:
+        raise ValueError(f"{size} bytes after decoding, expected {chunk.nbytes}")
+
+
+def decode_within(codec: Any, stored: Any, most: int) -> Any:
+    """Return what `codec` of numcodecs makes of `stored`; `ValueError`, before it is decoded, if that exceeds `most` bytes.
+
+    Zstandard frames that do not tell their size may decode to as much as their blocks could hold, before they are refused.
+    """
+    if codec.codec_id not in _TELLING | _ENGINES.keys():
+        return codec.decode(stored)
+    if codec.codec_id in _ENGINES:
+        return _expanded(_ENGINES[codec.codec_id](codec), stored, most, again=codec.codec_id != "zlib")
+    view = np.frombuffer(stored, dtype=np.uint8)
+    told, is_exact = _told(codec.codec_id, view)
+    limit = most if is_exact else 4 * most + 2**24  # blocks need not be full
+    if told is not None and told > limit:
+        raise ValueError(f"{told} bytes after decoding, expected at most {most}")
+    decoded = codec.decode(view)
+    if not is_exact and memoryview(decoded).nbytes > most:
+        raise ValueError(f"{memoryview(decoded).nbytes} bytes after decoding, expected at most {most}")
+    return decoded
+
+
+def _told(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bool]:
+    """Return how many bytes `stored` says that it decodes to, None where it cannot say, and whether it is not a bound."""
+    if name == "zstd":
+        return zstd_size(stored)
+    if name == "blosc":
+        return blosc_size(stored), True
+    if name == "lz4":
+        if len(stored) < 4:
+            raise ValueError(f"{len(stored)} bytes stored, expected a size of 4 bytes in front")
+        return _number(stored, 0, 4), True
+    return None, True
+
+
+def _expanded(make: Callable[[], Any], stored: Any, most: int, *, again: bool) -> bytes:
+    """Return what streams in a row hold (`again`: one may follow another); `ValueError` beyond `most` bytes."""
+    parts: list[bytes] = []
+    size, rest = 0, bytes(stored)
+    for _ in range(_MAX_MEMBERS):
+        engine = make()
+        part = engine.decompress(rest, most - size + 1)
+        size += len(part)
+        if size > most:
+            raise ValueError(f"more than {most} bytes after decoding")
+        if not engine.eof:
+            raise ValueError("the compressed stream is cut short")
+        parts.append(part)
+        rest = engine.unused_data.lstrip(b"\0") if again else engine.unused_data
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        if not again:
+            raise ValueError(f"{len(rest)} bytes follow behind the end of the compressed stream")
+    raise ValueError(f"more than {_MAX_MEMBERS} compressed streams in a row")
+
+
+def _number(stored: NDArray[np.uint8], start: int, n_bytes: int) -> int:
+    found = stored[start : start + n_bytes]
+    if len(found) < n_bytes:
+        raise ValueError("the header is cut short")
+    return int.from_bytes(found.tobytes(), "little")
+
+
+def blosc_size(stored: NDArray[np.uint8]) -> int:
+    """Return how many bytes a Blosc frame decodes to; `ValueError` if its header contradicts itself or what is stored.
+
+    (Blosc 1 format: version, compressor's version, flags, size of a value, and the sizes of the content, of its blocks and
+    of the frame, followed by the places of the blocks.) Blosc itself believes the last and reads on behind what there is.
+    """
+    if len(stored) < 16:
+        raise ValueError(f"{len(stored)} bytes stored, expected a header of 16")
+    version, _, flags, value_size = (int(n) for n in stored[:4])
+    n_bytes, block, n_stored = (_number(stored, start, 4) for start in (4, 8, 12))
+    if n_stored != len(stored):
+        raise ValueError(f"{len(stored)} bytes stored, {n_stored} expected by its header")
+    known = 1 <= version <= 2 and not flags & _BLOSC_RESERVED and flags >> 5 < _BLOSC_COMPRESSORS
+    if not known or value_size == 0:
+        raise ValueError("its Blosc header is not one")
+    if n_bytes == 0:
+        return 0
+    if flags & _BLOSC_MEMCPY:
+        if n_stored != n_bytes + 16:
+            raise ValueError(f"{n_stored} bytes stored as they are, {n_bytes + 16} expected by its header")
+        return n_bytes
+    first = 16 + 4 * -(-n_bytes // max(1, block))
+    if not 0 < block <= n_bytes or first > n_stored:
+        raise ValueError(f"blocks of {block} bytes do not fit in its header")
+    places = np.frombuffer(stored[16:first].tobytes(), dtype="<u4")
+    if bool(((places < first) | (places >= n_stored)).any()):
+        raise ValueError("a block lies outside of the frame")
+    return n_bytes
+
+
+def zstd_size(stored: NDArray[np.uint8]) -> tuple[int, bool]:
+    """Return how many bytes Zstandard frames (RFC 8878) decode to, and whether they say so or could at most be as many."""
+    at, total, is_exact = 0, 0, True
+    while at < len(stored):
+        magic = _number(stored, at, 4)
+        if magic & 0xFFFFFFF0 == _ZSTD_SKIPPED:
+            at += 8 + _number(stored, at + 4, 4)
+            continue
+        if magic != _ZSTD_MAGIC:
+            raise ValueError("no Zstandard frame begins where one should")
+        size, bound, at = _zstd_frame(stored, at + 4)
+        total += bound if size is None else size
+        is_exact = is_exact and size is not None
+    if at != len(stored) or at == 0:
+        raise ValueError("the Zstandard frame is cut short")
+    return total, is_exact
+
+
+def _zstd_frame(stored: NDArray[np.uint8], at: int) -> tuple[int | None, int, int]:
+    """Return the size that the frame whose header is at `at` tells, the most that its blocks hold, and where it ends."""
+    descriptor = _number(stored, at, 1)
+    single, has_checksum = bool(descriptor & 0x20), bool(descriptor & 0x4)
+    at += 1
+    largest = _ZSTD_BLOCK
+    if not single:
+        window = _number(stored, at, 1)
+        base = 2 ** (10 + (window >> 3))
+        largest = min(largest, base + (base >> 3) * (window & 7))
+        at += 1
+    at += (0, 1, 2, 4)[descriptor & 3]
+    width = (int(single), 2, 4, 8)[descriptor >> 6]
+    size = _number(stored, at, width) + (256 if width == 2 else 0) if width else None
+    at += width
+    bound, is_last = 0, False
+    while not is_last:
+        header = _number(stored, at, 3)
+        is_last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
+        if kind == 3:
+            raise ValueError("a Zstandard block is of no known kind")
+        bound += largest if kind == 2 else length
+        at += 3 + (1 if kind == 1 else length)
+    return size, bound, at + 4 * has_checksum
+
+
+@dataclass(frozen=True)
+class _Bounded(BytesBytesCodec):
+    """A compressor of zarr whose chunks decode to no more than their array declares."""
+
+    inner: BytesBytesCodec
+    """The codec that metadata name."""
+    codec: Any = field(compare=False)
+    """What decodes, of numcodecs."""
+    is_fixed_size = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.inner.to_dict()
+
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Any:
+        return replace(self, inner=self.inner.evolve_from_array_spec(array_spec))
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        return self.inner.compute_encoded_size(input_byte_length, chunk_spec)
+
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        size = math.prod(chunk_spec.shape) * chunk_spec.dtype.to_native_dtype().itemsize
+        decoded = await asyncio.to_thread(decode_within, self.codec, chunk_data.as_numpy_array(), most_stored(size))
+        return chunk_spec.prototype.buffer.from_bytes(decoded)
+
+
+class _BoundedV2(NumcodecsCodec):  # type: ignore[misc]
+    """The same for a compressor or a filter of version 2, which are codecs of numcodecs."""
+
+    codec_id = "bounded"
+
+    def __init__(self, inner: Any, most: int):
+        self.inner, self.most, self.codec_id = inner, most, inner.codec_id
+
+    def encode(self, buf: Any) -> Any:
+        return self.inner.encode(buf)
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        return decode_within(self.inner, buf, self.most)
+
+    def get_config(self) -> Any:
+        return self.inner.get_config()
+
+    @classmethod
+    def from_config(cls, config: Any) -> Any:
+        return get_codec(config)
+
+
+class _WholeShards(BatchedCodecPipeline):
+    """Reads the chunks of a shard; one that the shard does not hold is an error, not the fill value."""
+
+    async def read_batch(self, batch_info: Any, out: NDBuffer, drop_axes: tuple[int, ...] = ()) -> Any:
+        batch = list(batch_info)
+        for getter, spec, *_ in batch:
+            if await getter.get(spec.prototype) is None:
+                place = ", ".join(str(n) for n in getattr(getter, "chunk_coords", ()))
+                raise MissingInnerChunkError(f"the shard does not hold its inner chunk ({place})")
+        return await super().read_batch(batch, out, drop_axes)
+
+
+@dataclass(frozen=True)
+class _StoredBytes:
+    """A shard in memory, where zarr expects one in a store."""
+
+    stored: Buffer
+
+    async def get(self, prototype: Any = None, byte_range: Any = None) -> Buffer:
+        if byte_range is not None:
+            raise NotImplementedError("expected to be asked for a whole shard")
+        return self.stored
+
+
+class _StrictSharding(ShardingCodec):
+    """Shards whose chunks all have to be there."""
+
+    _sync_capable = False  # zarr >= 3.3 may decode in the calling thread, past `codec_pipeline`
+
+    async def _decode_single(self, shard_bytes: Buffer, shard_spec: ArraySpec) -> Any:
+        """Decode a shard within another one. By itself, zarr takes an index without any chunk for fill values."""
+        everything = tuple(slice(0, size) for size in shard_spec.shape)
+        return await self._decode_partial_single(_StoredBytes(shard_bytes), everything, shard_spec)
+
+    @property
+    def codec_pipeline(self) -> Any:
+        return _WholeShards.from_codecs(self.codecs)
+
+
+def bounded(array: zarr.Array[Any], fill: bool = False) -> zarr.Array[Any]:
+    """Return `array` so that chunks decode to no more than it declares, and, but for `fill`, shards are whole."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 2:
+        size = math.prod(metadata.chunks) * np.dtype(array.dtype).itemsize
+        most = most_stored(size if not metadata.filters else MOST_GROWTH * size)
+        changed: dict[str, Any] = {
+            "compressor": metadata.compressor and _BoundedV2(metadata.compressor, most),
+            "filters": metadata.filters and [_BoundedV2(codec, most) for codec in metadata.filters],
+        }
+    else:
+        changed = {"codecs": [_bounded(codec, fill) for codec in metadata.codecs]}
+    return zarr.Array(zarr.AsyncArray(replace(metadata, **changed), StorePath(array.store, array.path)))
+
+
+def _bounded(codec: Codec, fill: bool) -> Codec:
+    if isinstance(codec, ShardingCodec):
+        kind = ShardingCodec if fill else _StrictSharding
+        return kind(
+            chunk_shape=codec.chunk_shape,
+            codecs=[_bounded(inner, fill) for inner in codec.codecs],
+            index_codecs=codec.index_codecs,
+            index_location=codec.index_location,
+        )
+    if not isinstance(codec, BytesBytesCodec):
+        return codec
+    told: Any = codec.to_dict()
+    name = str(told["name"]).removeprefix("numcodecs.")
+    if name in ("zstd", "blosc", "gzip"):
+        return _Bounded(codec, get_codec({"id": name}))  # to decode, they need no parameters
+    if name in ("lz4", *_ENGINES):
+        return _Bounded(codec, get_codec({"id": name, **told.get("configuration", {})}))
+    return codec
+
+
+def chain_of(metadata: Any) -> str:
+    """Return the names of the codecs that the chunks of an array went through, for messages."""
+    if metadata.zarr_format == 2:
+        codecs = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else [])]
+        return "+".join(str(codec.codec_id) for codec in codecs) or "none"
+    return _chain_of(metadata.codecs)
+
+
+def _chain_of(codecs: Any) -> str:
+    names = []
+    for codec in codecs:
+        if isinstance(codec, ShardingCodec):
+            names.append(f"sharding of {_chain_of(codec.codecs)}")
+        elif (name := str(codec.to_dict()["name"])) != "bytes":
+            names.append(name)
+    return "+".join(names) or "none"

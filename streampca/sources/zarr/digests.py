@@ -1,0 +1,144 @@
+"""What the chunks of an array were when it was fingerprinted: a digest of each, to be compared with what is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streampca.errors import AlteredChunkError, DataError
+from streampca.storage.regular_files import read_regular
+
+FORMAT, FORMAT_VERSION = "streampca-fingerprint", 1
+DIGEST = "xxh3-128"
+DIGEST_BYTES = 16
+_NO_CHUNK = bytes(DIGEST_BYTES)
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class ChunkDigests:
+    """The xxh3-128 of every stored chunk of an array, compressed as it is."""
+
+    place: Path
+    """The file they were read from."""
+    metadata: str
+    """Digest of the array's metadata (see `metadata_digest`)."""
+    table: NDArray[np.uint8]
+    """Digests by the place of a chunk in the grid, ``(n_bands, n_columns, 16)``; zeros where there was no chunk."""
+    whole: str
+    """Digest of all of these."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self.place.absolute(), self.whole)
+
+    def require_array(self, metadata: str, grid: tuple[int, ...], label: str) -> None:
+        """Raise `DataError` unless the metadata of the array, and the number of its chunks along each axis, are the same."""
+        if (metadata, grid) != (self.metadata, self.table.shape[:2]):
+            raise DataError(
+                f"{label}: its metadata is not what was fingerprinted (found {DIGEST} {metadata}, {self.place} has {self.metadata}): "
+                "name the fingerprint of this array, or make a new one with streampca fingerprint if the change was on purpose"
+            )
+
+    def require(self, key: str, stored: Any) -> None:
+        """Raise `AlteredChunkError` unless `stored`, the bytes of chunk `key`, None where there are none, are what they were."""
+        found = _NO_CHUNK if stored is None else xxhash.xxh3_128(stored).digest()
+        row, column = (int(number) for number in _NUMBER.findall(key)[-2:])
+        expected = self.table[row, column].tobytes()
+        if found != expected:
+            raise AlteredChunkError(
+                f"chunk {key} is not what was fingerprinted: found {_in_words(found)}, expected {_in_words(expected)} "
+                f"({self.place}): restore it, or make a new fingerprint if the change was on purpose"
+            )
+
+
+def _in_words(digest: bytes) -> str:
+    return "no such chunk" if digest == _NO_CHUNK else f"{DIGEST} {digest.hex()}"
+
+
+def whole_digest(metadata: str, table: NDArray[np.uint8]) -> str:
+    """Return one digest for an array: that of the digests of its metadata and all its chunks, in the order of the grid."""
+    return xxhash.xxh3_128(bytes.fromhex(metadata) + np.ascontiguousarray(table).tobytes()).hexdigest()
+
+
+def metadata_digest(stored: bytes) -> str:
+    """Return the xxh3-128 of an array's metadata as stored, but for its attributes and for spaces and the order of keys.
+
+    Raises
+    ------
+    DataError
+        If it is not a JSON object.
+    """
+    try:
+        data = json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise DataError("the metadata of the array is not JSON") from error
+    if not isinstance(data, dict):
+        raise DataError("the metadata of the array is not a JSON object")
+    told = {key: value for key, value in data.items() if key not in ("attributes", "consolidated_metadata")}
+    return xxhash.xxh3_128(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def default_place(source: str, array: str | None) -> Path:
+    """Return where the fingerprint of an array is kept: beside a local store, for a URL in the working directory."""
+    name = source.removeprefix("file://").rstrip("/")
+    if "://" in name:
+        name = PurePosixPath(urlsplit(name).path).name or "store"
+    inner = f".{array.replace('/', '.')}" if array else ""
+    return Path(f"{name}{inner}.fingerprint.json")
+
+
+def load_digests(place: Path) -> ChunkDigests:
+    """Read a fingerprint.
+
+    Raises
+    ------
+    DataError
+        If there is none, or it is damaged.
+    """
+    place = place.absolute()
+    try:
+        data = json.loads(read_regular(place))
+        if data["format"] != FORMAT or data["version"] != FORMAT_VERSION or data["digest"] != DIGEST:
+            raise DataError(f"{place} is a fingerprint of another version: make a new one with streampca fingerprint")
+        rows = [bytes.fromhex(row) for row in data["chunks"]]
+        table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), -1, DIGEST_BYTES)
+        metadata, whole = str(data["metadata"]), str(data["whole"])
+        same = len({len(row) for row in rows}) == 1 and whole == whole_digest(metadata, table)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{place}: no such fingerprint: make it with streampca fingerprint SOURCE, while the data are known to be whole"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{place} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{place} is not a fingerprint: expected what streampca fingerprint writes") from error
+    if not same:
+        raise DataError(f"{place} is damaged: its digests are not those it was written with; make it again")
+    return ChunkDigests(place, metadata, table, whole)
+
+
+def verified_by(verify: str | None, path: str, array: str | None) -> ChunkDigests | None:
+    """Return the digests that `verify` names: a path, ``manifest`` for the default place, None for none."""
+    if verify is None:
+        return None
+    return load_digests(default_place(path, array) if verify == "manifest" else Path(verify).expanduser())
+
+
+@lru_cache(maxsize=4)
+def _loaded(place: Path, whole: str) -> ChunkDigests:
+    """Return the digests at `place` in another process, which reads them once."""
+    found = load_digests(place)
+    if found.whole != whole:
+        raise DataError(f"{place} has changed since the run began: start again")
+    return found

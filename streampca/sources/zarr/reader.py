@@ -1,0 +1,554 @@
+"""Rows of a zarr array, version 2 or 3, read strictly: a chunk that is missing or damaged is an error."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import xxhash
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, StorePath
+
+from streampca.errors import (
+    AlteredChunkError,
+    ChangedInputError,
+    DamagedChunkError,
+    DataError,
+    MissingChunkError,
+    MissingInnerChunkError,
+    OutsideStoreError,
+    StoreError,
+    StreamPCAError,
+)
+from streampca.redaction import shown
+from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.conventions import describes_others, describing_names, dimensions_of, packing, require_unpacked
+from streampca.sources.remote import RemoteStore, open_store, patient, place_of
+from streampca.sources.versions import InputVersion, InputWatch, Item, files, objects
+from streampca.sources.zarr.codecs import bounded, chain_of
+from streampca.sources.zarr.digests import ChunkDigests, metadata_digest, verified_by
+from streampca.sources.zarr.direct import DirectReader
+from streampca.sources.zarr.metadata import (
+    METADATA_NAMES,
+    feature_names,
+    feature_shape,
+    most_stored_object,
+    require_readable,
+)
+from streampca.sources.zarr.strictness import StrictStore, as_stored, quietly, strict_group
+from streampca.storage.zarr_interface import default_buffer_prototype, sync
+
+_DECODE = (
+    "write the decoded values to a store of their own (xarray.open_zarr decodes them) and read that, or, if the stored "
+    'numbers are meant, set source.decode: raw (from Python: open_source(…, decode="raw"))'
+)
+_REMOTE_READINGS = 3
+_MOST_NAMED = 5
+_MOST_COUNTED = 100_000
+
+
+def open_path(path: str, array: str | None, options: dict[str, Any], storage_options: dict[str, Any] | None) -> Source:
+    """Open the zarr array at `path`, or the one named `array` in the group there; reads metadata only.
+
+    Raises
+    ------
+    DataError
+        If there is none, or it is not a table of real numbers.
+    """
+    store, label = _store_at(path, storage_options)
+    return open_stored(store, array, options, label)
+
+
+def open_stored(store: Store, array: str | None, options: dict[str, Any], label: str) -> Source:
+    """Open the array or group in `store`, which messages call `label`; raises what `open_path` raises."""
+    node = _node_of(store, label, links=bool(options.get("follow_symlinks", False)))
+    if isinstance(node, zarr.Array):
+        if array is not None:
+            raise DataError(f"{label} is an array, not a group: expected no array name, found array: {array}")
+        return open_array(node, description=label, **options)
+    return open_group(node, array, options, label)
+
+
+def arrays_in(path: str, storage_options: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
+    """Return names, shapes, data types and chunks of the arrays in the zarr group at `path`, None if it is an array.
+
+    Raises
+    ------
+    DataError
+        If there is no zarr array or group.
+    """
+    store, label = _store_at(path, storage_options)
+    node = _node_of(store, label, links=False)
+    if isinstance(node, zarr.Array):
+        return None
+    return [
+        {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "chunks": list(array.chunks)}
+        for name, array in sorted(_members(node, label).items())
+        if isinstance(array, zarr.Array)
+    ]
+
+
+def _store_at(path: str, storage_options: dict[str, Any] | None) -> tuple[Store, str]:
+    """Return the store at `path`, and what it is called in messages."""
+    if "://" in path:
+        return open_store(path, storage_options), shown(path)
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
+    if Path(path).is_file():
+        raise DataError(
+            f"{path} is a file that cannot be read as data: expected a zarr array or group, or an .npy file"
+        )
+    return LocalStore(path, read_only=True), path
+
+
+def _node_of(store: Store, label: str, *, links: bool) -> Any:
+    """Return the zarr array or group in `store`, read strictly."""
+    try:
+        with quietly():
+            node = zarr.open(StrictStore(patient(store), follow_symlinks=links), mode="r")
+    except DataError as error:
+        raise type(error)(str(error) if label in str(error) else f"{label} cannot be opened: {error}") from error
+    except StreamPCAError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{label} is not a zarr store: found no zarr.json, .zarray or .zgroup in it; expected a zarr array or group, or an .npy file"
+        ) from error
+    except Exception as error:
+        raise DataError(
+            f"{label} cannot be opened as zarr: {_one_line(error)}; expected a zarr array or group of format 2 or 3"
+        ) from error
+    return node
+
+
+def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], description: str | None = None) -> Source:
+    """Open the array called `array` in `group`, or the only one that can be the table.
+
+    Raises
+    ------
+    DataError
+        If there is no such array, or, where none is named, several arrays have two or more axes, or the only one describes
+        others (bounds, masks, coordinates); lists names, shapes and axes.
+    """
+    description = description or place_of(group)
+    group = strict_group(group)
+    if array is not None:  # listing a large group takes many requests, or cannot be done
+        named = _named(group, array)
+        if named is not None:
+            return open_array(named, description=description, name=array, **options)
+    elif str(group.attrs.get("format", "")) == "streampca-model":
+        raise DataError(f"{description} is a model of streampca: expected data; an array of the model can be named")
+    arrays = _members(group, description)
+    listing = _listing(arrays)
+    if array is None:
+        array = _only_table(arrays)
+    if array is None:
+        raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
+    node = arrays.get(array)
+    if not isinstance(node, zarr.Array):
+        raise DataError(f"{description} has no array {array[:80]!r}: expected one of: {listing}")
+    return open_array(node, description=description, name=array, **options)
+
+
+def _members(group: zarr.Group, description: str) -> dict[str, Any]:
+    """Return the arrays and groups in `group` by their names."""
+    try:
+        with quietly():
+            return dict(group.members(max_depth=4))
+    except Exception as error:
+        raise DataError(
+            f"the members of {description} cannot be listed: {_one_line(error)}; name the array to read, or the URL of the array itself"
+        ) from error
+
+
+def _only_table(members: dict[str, Any]) -> str | None:
+    """Return the name of the only array with two or more axes, if it has two and describes no other; None otherwise.
+
+    So neither the mask beside a cube is taken, nor the bounds of a time axis, nor an embedding beside sparse rows.
+    """
+    arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
+    tables = [name for name, node in arrays.items() if node.ndim >= 2]
+    tables += [name for name, node in members.items() if _encoding_of(node).endswith("_matrix")]
+    if len(tables) != 1 or tables[0] not in arrays or arrays[tables[0]].ndim != 2 or describes_others(tables[0]):
+        return None
+    described: set[str] = set().union(*(describing_names(node.metadata.attributes) for node in members.values()))
+    return None if tables[0].rsplit("/", 1)[-1] in described else tables[0]
+
+
+def _encoding_of(node: Any) -> str:
+    """Return how AnnData says that a group is to be read, such as ``csr_matrix``; an empty text for all others."""
+    return str(node.metadata.attributes.get("encoding-type", "")) if isinstance(node, zarr.Group) else ""
+
+
+def _listing(members: dict[str, Any]) -> str:
+    """Return names, shapes and axes of arrays, those with most axes first."""
+    shown = []
+    arrays = [(name, node) for name, node in members.items() if isinstance(node, zarr.Array)]
+    for name, node in sorted(arrays, key=lambda pair: (-pair[1].ndim, pair[0]))[:12]:
+        dimensions = dimensions_of(node.metadata)
+        shown.append(f"{name} {node.shape}" + (f" [{', '.join(dimensions)}]" if dimensions else ""))
+    return ", ".join(shown) + (f" and {len(arrays) - 12} more" if len(arrays) > 12 else "") or "none"
+
+
+def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
+    if name != "/".join(filter(None, name.split("/"))):  # which zarr would set right
+        return None
+    try:
+        with quietly():
+            found = group[name]
+    except StreamPCAError:
+        raise
+    except (KeyError, ValueError, OSError):  # also names that no file can have
+        return None
+    except Exception as error:  # clients of stores have no class of errors in common
+        raise StoreError(f"{place_of(group)}: {name} cannot be opened: {_one_line(error)}") from error
+    return found if isinstance(found, zarr.Array) else None
+
+
+def open_array(
+    array: zarr.Array[Any],
+    *,
+    description: str | None = None,
+    name: str | None = None,
+    orientation: str = "samples_first",
+    missing_chunks: str = "error",
+    verify: str | None = None,
+    follow_symlinks: bool = False,
+    decode: str = "auto",
+) -> ZarrSource:
+    """Return the source of an open zarr array.
+
+    Raises
+    ------
+    DataError
+        If it is not a table of real numbers, not what `verify` names, or packed and `decode` is not ``"raw"``.
+    """
+    if verify == "manifest" and description is None:
+        raise DataError(
+            "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
+        )
+    digests = verified_by(verify, description or "", name)
+    label = description or place_of(array)
+    array = as_stored(array, label, follow_symlinks)
+    if decode != "raw":
+        require_unpacked(array.metadata, f"{label}/{name}" if name else label, _DECODE)
+    source = ZarrSource(
+        array,
+        label,
+        name,
+        orientation == "features_first",
+        missing_chunks == "fill",
+        digests,
+        follow_symlinks,
+    )
+    if digests is not None:
+        digests.require_array(source.metadata_digest(), source.chunk_counts, source.label)
+    return source
+
+
+class ZarrSource(Source):
+    """A two-dimensional zarr array with any chunk grid, sharded or not."""
+
+    portable = True
+
+    def __init__(
+        self,
+        array: zarr.Array[Any],
+        description: str,
+        name: str | None,
+        transposed: bool,
+        fill: bool,
+        digests: ChunkDigests | None = None,
+        follow_symlinks: bool = False,
+    ):
+        self.description, self.name, self.transposed, self.fill = description, name, transposed, fill
+        self.digests, self.follow_symlinks = digests, follow_symlinks
+        label = self.label
+        require_table(array.shape, np.dtype(array.dtype), label)
+        store = patient(_at_its_place(array.store._store if isinstance(array.store, StrictStore) else array.store))
+        self.dtype, metadata = np.dtype(array.dtype), cast(Any, array.metadata)
+        require_readable(metadata, self.dtype.itemsize, label)
+        most = most_stored_object(metadata, self.dtype.itemsize)
+        self.store = StrictStore(store, fill, most, digests, follow_symlinks)
+        self.array: zarr.Array[Any] = zarr.Array(zarr.AsyncArray(metadata, StorePath(self.store, array.path)))
+        self._bounded = bounded(self.array, fill)
+        self.grid = tuple(int(n) for n in (array.shards or array.chunks))  # the stored objects
+        rows, columns = array.shape[::-1] if transposed else array.shape
+        self.shape = (int(rows), int(columns))
+        self.chunk_rows, self.chunk_columns = self.grid[::-1] if transposed else self.grid
+        self.chunk_bytes = int(np.prod(self.grid, dtype=object)) * self.dtype.itemsize
+        attributes = dict(array.attrs)
+        self.feature_shape = feature_shape(attributes, self.shape[1])
+        self.feature_names = feature_names(attributes, self.shape[1])
+        self.remote = isinstance(store, RemoteStore)
+        self.portable = (
+            store.portable if isinstance(store, RemoteStore) else "memory" not in type(store).__name__.lower()
+        )
+        self.column_major = transposed
+        self.watch = InputWatch()
+        self._documents = self._stored_documents()
+        self.direct = (
+            DirectReader.of(self.array, store, transposed, digests, follow_symlinks)
+            if type(store) is LocalStore and not fill
+            else None
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "array": self.array,
+            "description": self.description,
+            "name": self.name,
+            "transposed": self.transposed,
+            "fill": self.fill,
+            "digests": self.digests,
+            "follow_symlinks": self.follow_symlinks,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def by_features(self) -> ZarrSource:
+        """Return a source whose rows are the features of this one."""
+        turned = ZarrSource(**(self.__getstate__() | {"transposed": not self.transposed}))
+        turned.watch, turned._documents = self.watch, self._documents
+        return turned
+
+    @property
+    def label(self) -> str:
+        """Return path and name of the array, for messages."""
+        return f"{self.description}/{self.name}" if self.name else self.description
+
+    @property
+    def chunk_counts(self) -> tuple[int, int]:
+        """Return the number of stored objects along each axis of the array."""
+        rows, columns = (-(-int(n) // size) for n, size in zip(self.array.shape, self.grid, strict=True))
+        return rows, columns
+
+    def metadata_digest(self) -> str:
+        """Return a digest of the stored metadata, which is read for it."""
+        name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
+        stored = sync(self.store.get(f"{self.key_prefix}{name}", default_buffer_prototype()))
+        if stored is None:
+            raise DataError(f"{self.label}: its {name} is gone")
+        return metadata_digest(stored.to_bytes())
+
+    @property
+    def key_prefix(self) -> str:
+        """Return what stands before the key of a chunk in the store."""
+        return f"{self.array.path}/" if self.array.path else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the xxh3 hash of the array's own metadata and its place."""
+        metadata = json.dumps(self.array.metadata.to_dict(), sort_keys=True, default=str)
+        return xxhash.xxh3_128(f"{metadata}|{self.description}|{self.name}|{self.transposed}".encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says of the source."""
+        return super().describe() | {
+            "array": self.name,
+            "chunks": list(self.grid),
+            "orientation": "features_first" if self.transposed else "samples_first",
+            "reader": "direct" if self.direct else "zarr",
+            "packing": packing(self.array.metadata) or None,
+            "verified_by": None
+            if self.digests is None
+            else {"path": str(self.digests.place), "digest": self.digests.whole},
+        }
+
+    def chunk_keys(self) -> list[str]:
+        """Return the keys of all stored objects, relative to the array."""
+        return list(self._all_keys())
+
+    def _all_keys(self) -> Iterator[str]:
+        counts = self.chunk_counts
+        return (self.array.metadata.encode_chunk_key((i, j)) for i in range(counts[0]) for j in range(counts[1]))
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored objects that hold rows `start` to `stop`."""
+        bands = range(start // self.chunk_rows, -(-stop // self.chunk_rows))
+        columns = range(-(-self.shape[1] // self.chunk_columns))
+        encode = self.array.metadata.encode_chunk_key
+        return [encode((j, i) if self.transposed else (i, j)) for i in bands for j in columns]
+
+    def _presence(self) -> Callable[[str], bool] | None:
+        """Return what tells whether a chunk is stored, None where the store cannot say."""
+        if isinstance(self.store._store, LocalStore):  # whose listing passes over directories that are links
+            root = f"{self.store._store.root}/{self.key_prefix}"
+            return lambda key: os.path.isfile(root + key)
+        if not self.store.supports_listing:
+            return None
+        try:
+            present = set(sync(_list(self.store, self.key_prefix)))
+        except StreamPCAError:
+            raise
+        except Exception:  # noqa: BLE001 a store of somebody else that says it can list its keys, and cannot
+            return None
+        return lambda key: self.key_prefix + key in present
+
+    def check(self) -> None:
+        """Raise `MissingChunkError` if chunks do not exist, or count them where they are to be filled."""
+        exists = self._presence()
+        if exists is None:  # such as plain HTTP: a missing chunk is found when it is read
+            if self.fill:
+                raise DataError(
+                    f"{shown(self.description)}: missing_chunks: fill is for stores that can list their keys, so that what was filled "
+                    "is counted: set missing_chunks: error, or copy the store"
+                )
+            return
+        n_missing, first = 0, cast(list[str], [])
+        for key in self._all_keys():
+            if exists(key):
+                continue
+            n_missing += 1
+            if n_missing <= _MOST_NAMED:
+                first.append(key)
+            if n_missing == _MOST_COUNTED and not self.fill:
+                break  # metadata may declare many times more chunks than anybody has stored
+        if n_missing and not self.fill:
+            count = f"{n_missing}" if n_missing < _MOST_COUNTED else f"at least {n_missing}"
+            raise MissingChunkError(
+                f"{self.description}: {count} of {math.prod(self.chunk_counts)} chunks do not exist, first: {', '.join(first)}; "
+                "write them, or set missing_chunks: fill to read them as the fill value"
+            )
+        self.missing_chunks_filled = n_missing
+
+    def _stored_documents(self) -> list[Item]:
+        """Return sizes and times of the metadata of a local store."""
+        store = self.store._store
+        root = Path(store.root) / self.array.path if isinstance(store, LocalStore) else None
+        return [] if root is None else list(files(root, METADATA_NAMES))
+
+    def version(self) -> InputVersion | None:
+        """Return sizes and times of the files of metadata and chunks, or sizes and tags of objects where they can be listed."""
+        store = self.store._store
+        if isinstance(store, LocalStore):
+            if self._stored_documents() != self._documents:
+                raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
+            names = chain(METADATA_NAMES, self._all_keys())
+            return InputVersion.of(files(Path(store.root) / self.array.path, names))
+        if isinstance(store, RemoteStore):
+            listing = sync(store.details(self.key_prefix))
+            return None if listing is None else InputVersion.of(objects(listing))
+        if type(store).__name__ == "ObjectStore":
+            return _listed_by_obstore(cast(Any, store).store, self.key_prefix)
+        place = getattr(store, "path", None)  # of a file such as that of ZipStore
+        return InputVersion.of(files(place, [""])) if isinstance(place, Path) else None
+
+    def hurry(self) -> None:
+        """End readings that wait for a store behind a URL, with a `StoreError`."""
+        if isinstance(self.store._store, RemoteStore):
+            self.store._store.hurry()
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""
+        if self.direct is not None and self.direct.scatters:
+            return (stop - start) * self.row_bytes
+        rows = (
+            min(-(-stop // self.chunk_rows) * self.chunk_rows, self.shape[0])
+            - start // self.chunk_rows * self.chunk_rows
+        )
+        return rows * self.row_bytes
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that decoding takes beside the block."""
+        if self.direct is not None:
+            return self.direct.overhead_bytes
+        # zarr decodes up to ten chunks at once, each beside its stored bytes, into an array of its own.
+        return (
+            n_rows * self.row_bytes + 10 * 2 * self.chunk_bytes
+            if 10 * self.chunk_bytes < 2 * n_rows * self.row_bytes
+            else 4 * max(n_rows * self.row_bytes, self.chunk_bytes)
+        )
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return the rows, read by `DirectReader` where the store allows it, else through zarr."""
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        if self.direct is not None:
+            return out, self.direct.read(start, stop, out)
+        before = self.store.stored_bytes
+        out[...] = self._values(start, stop)
+        bands = -(-stop // self.chunk_rows) - start // self.chunk_rows
+        columns = -(-self.shape[1] // self.chunk_columns)
+        return out, ReadCount(bands * columns, self.reads_of(start, stop), self.store.stored_bytes - before)
+
+    def _values(self, start: int, stop: int) -> Any:
+        """Return rows by zarr. What came through a network damaged is asked for again before it is called so."""
+        for left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
+            try:
+                return self._bounded[:, start:stop].T if self.transposed else self._bounded[start:stop]  # type: ignore[union-attr]
+            except (StoreError, OutsideStoreError):
+                raise
+            except Exception as error:
+                if isinstance(error, MissingChunkError) and not isinstance(error, MissingInnerChunkError):
+                    raise
+                if left:
+                    continue
+                if isinstance(error, AlteredChunkError):
+                    raise AlteredChunkError(f"{self.label}: {error}") from None
+                raise self._damage(start, stop, error) from error
+        raise AssertionError("the last reading returns or raises")
+
+    def _damage(self, start: int, stop: int, error: Exception) -> DataError:
+        """Return the error that names the first of the chunks of these rows that cannot be read."""
+        where = f"rows {start} to {stop - 1}"
+        for key, band, columns in self._chunks_of(start, stop):
+            try:
+                self._bounded[band, columns]
+            except Exception as found:  # noqa: BLE001 every codec has its own
+                where, error = f"chunk {key}", found
+                break
+        if isinstance(error, MissingInnerChunkError):
+            return MissingInnerChunkError(
+                f"{self.label}: {where}: {_one_line(error)}; write it, or set missing_chunks: fill to read it as the fill value"
+            )
+        return DamagedChunkError(
+            f"{self.label}: {where} (codec {chain_of(self.array.metadata)}) is damaged or cut short: {_one_line(error)}; "
+            "restore it or write the array again"
+        )
+
+    def _chunks_of(self, start: int, stop: int) -> Iterator[tuple[str, slice, slice]]:
+        """Yield the keys of the stored objects that hold rows `start` to `stop`, and where they lie in the array."""
+        n_rows, n_columns = self.grid
+        spans = [range(self.array.shape[0]), range(self.array.shape[1])]
+        spans[1 if self.transposed else 0] = range(start, stop)
+        for i in range(spans[0].start // n_rows, -(-spans[0].stop // n_rows)):
+            for j in range(spans[1].start // n_columns, -(-spans[1].stop // n_columns)):
+                rows, columns = (slice(k * size, (k + 1) * size) for k, size in ((i, n_rows), (j, n_columns)))
+                yield self.array.metadata.encode_chunk_key((i, j)), rows, columns
+
+
+def _at_its_place(store: Store) -> Store:
+    """Return a local store by its absolute path: workers may have another working directory, and this process may change its own."""
+    if type(store) is not LocalStore or Path(store.root).is_absolute():
+        return store
+    return LocalStore(Path(store.root).absolute(), read_only=store.read_only)
+
+
+def _listed_by_obstore(store: Any, prefix: str) -> InputVersion | None:
+    """Return sizes and tags of the objects below `prefix`, None where the store cannot list them."""
+    import obstore
+
+    try:
+        found = {item["path"]: dict(item) for batch in obstore.list(store, prefix=prefix or None) for item in batch}
+    except Exception:  # noqa: BLE001 every kind of store has its own errors
+        return None
+    return InputVersion.of(objects(found))
+
+
+async def _list(store: Store, prefix: str) -> list[str]:
+    return [key async for key in store.list_prefix(prefix)]
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "…"

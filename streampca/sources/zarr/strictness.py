@@ -1,0 +1,223 @@
+"""A store that is read strictly: chunks that are missing, too large or elsewhere are errors, and so is metadata out of bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.storage import LocalStore, StorePath, WrapperStore
+
+from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
+from streampca.sources.remote import patient
+from streampca.sources.zarr.codecs import bounded
+from streampca.sources.zarr.digests import ChunkDigests
+from streampca.sources.zarr.links import require_inside
+from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
+from streampca.storage.regular_files import NotRegularFileError, require_regular
+from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
+
+_HELD_SHARDS = 2
+
+
+class StrictStore(WrapperStore[Store]):
+    """A store in which a chunk that does not exist is an error, not the fill value; counts what it hands out.
+
+    Parameters
+    ----------
+    store : Store
+        What is read.
+    fill : bool
+        Whether chunks may be missing.
+    most : int, optional
+        Bytes that a stored chunk may have, where they are known.
+    digests : ChunkDigests, optional
+        What the chunks must be.
+    follow_symlinks : bool
+        Whether files of a local store may lie outside of it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fill: bool = False,
+        most: int | None = None,
+        digests: ChunkDigests | None = None,
+        follow_symlinks: bool = False,
+    ):
+        super().__init__(store)
+        self.fill, self.most, self.digests, self.follow_symlinks = fill, most, digests, follow_symlinks
+        self.stored_bytes = 0
+        self._held: OrderedDict[str, Buffer | None] = OrderedDict()
+        self._locks: dict[int, asyncio.Lock] = {}  # by process: a fork cannot wait for readers of its parent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._store, self.fill, self.most, self.digests, self.follow_symlinks)
+
+    def _with_store(self, store: Store) -> StrictStore:
+        return type(self)(store, self.fill, self.most, self.digests, self.follow_symlinks)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return the bytes behind `key`.
+
+        Raises
+        ------
+        MissingChunkError
+            If it is a chunk and there are none.
+        DamagedChunkError
+            If it is a chunk that is empty or larger than any can be.
+        OutsideStoreError
+            If it is a link that leaves the store.
+        DataError
+            If it is metadata out of bounds (see `require_document`).
+        """
+        self._look(key, byte_range)
+        if is_document(key):
+            value = await self._store.get(key, prototype, byte_range)
+            if value is not None and byte_range is None:
+                require_document(value.to_bytes(), key)
+            return value
+        if self.digests is not None and byte_range is not None:  # what has a digest is the whole
+            whole = await self._whole(key, prototype)
+            return None if whole is None else _part(whole, byte_range)
+        value = await self._store.get(key, prototype, byte_range)
+        if self.digests is not None and (value is not None or self.fill):
+            self.digests.require(key, None if value is None else value.as_numpy_array())
+        if value is None and not self.fill:
+            raise MissingChunkError(
+                f"chunk {key} does not exist: expected every chunk to be stored; missing_chunks: fill reads it as the fill value"
+            )
+        if value is not None:
+            self.stored_bytes += len(value)
+            self._require_size(len(value))
+        return value
+
+    def _look(self, key: str, byte_range: ByteRequest | None) -> None:
+        """Look at the size that is asked for, and at the file of a local store, before it is read."""
+        if isinstance(byte_range, RangeByteRequest):
+            self._require_size(byte_range.end - byte_range.start)
+        if not isinstance(self._store, LocalStore):
+            return
+        root = Path(self._store.root)
+        if not self.follow_symlinks:
+            require_inside(root, key)
+        try:
+            status = require_regular(root / key)
+        except NotRegularFileError as error:
+            kind = DataError if is_document(key) else DamagedChunkError
+            raise kind(f"{root}: {key} cannot be read: {error.strerror}") from error
+        except OSError:
+            return
+        n_bytes = status.st_size if byte_range is None else 1
+        if not is_document(key):
+            self._require_size(n_bytes)
+        elif n_bytes > MAX_NAMED_DOCUMENT_BYTES:  # less where it names no features, which is looked at when it is read
+            raise DataError(f"{key} takes {n_bytes:,} bytes: expected at most {MAX_NAMED_DOCUMENT_BYTES:,} of metadata")
+
+    def _require_size(self, n_bytes: int) -> None:
+        if n_bytes < 1:  # zarr takes an empty shard for one whose chunks are all left out
+            raise DamagedChunkError("the file is empty")
+        if self.most is not None and n_bytes > self.most:
+            raise DamagedChunkError(f"{n_bytes:,} bytes stored, expected at most {self.most:,}")
+
+    async def _whole(self, key: str, prototype: BufferPrototype) -> Buffer | None:
+        """Return a shard of which parts are wanted; the last ones are kept, because more parts will be."""
+        async with self._locks.setdefault(os.getpid(), asyncio.Lock()):
+            if key not in self._held:
+                value = await self.get(key, prototype)
+                while len(self._held) >= _HELD_SHARDS:
+                    self._held.popitem(last=False)
+                self._held[key] = value
+            return self._held[key]
+
+
+def _part(whole: Buffer, byte_range: ByteRequest) -> Buffer:
+    if isinstance(byte_range, RangeByteRequest):
+        return whole[byte_range.start : byte_range.end]
+    if isinstance(byte_range, OffsetByteRequest):
+        return whole[byte_range.offset :]
+    return whole[max(0, len(whole) - byte_range.suffix) :]
+
+
+def strict(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return `array` so that chunks that do not exist, or decode to more than it declares, are errors."""
+    metadata: Any = array.metadata
+    store = array.store if isinstance(array.store, StrictStore) else StrictStore(array.store)
+    return bounded(zarr.Array(zarr.AsyncArray(metadata, StorePath(store, array.path))))
+
+
+def strict_group(group: zarr.Group) -> zarr.Group:
+    """Return `group` so that metadata out of bounds are errors, also those of its members."""
+    if isinstance(group.store, StrictStore):
+        return group
+    return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(patient(group.store)), group.path)))
+
+
+def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:
+    """Return all of an array whose sizes were looked at, strictly (see `strict`).
+
+    Of a local store, chunks are looked for first: zarr makes a task for each that is declared, before it finds that one is missing.
+    """
+    found: Any = strict(array)
+    inner = found.store._store
+    if isinstance(inner, LocalStore):
+        grid = found.shards or found.chunks
+        root = f"{inner.root}/{found.path}/" if found.path else f"{inner.root}/"
+        for place in product(*(range(-(-n // size)) for n, size in zip(found.shape, grid, strict=True))):
+            key = found.metadata.encode_chunk_key(place)
+            if not os.path.isfile(root + key):
+                raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
+    return np.asarray(found[...])
+
+
+def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False) -> zarr.Array[Any]:
+    """Return `array` with the metadata that stand beside its chunks.
+
+    Raises
+    ------
+    DataError
+        If it was opened by others that say something else: consolidated metadata that are out of date, or wrong.
+    """
+    store = array.store._store if isinstance(array.store, StrictStore) else array.store
+    place = StorePath(StrictStore(patient(store), follow_symlinks=follow_symlinks), array.path)
+    try:
+        with quietly():
+            own: Any = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
+    except StoreError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{label}: the metadata of array {array.path or '/'} cannot be read: {reason}") from error
+    with quietly():
+        told, stored = _without_attributes(array.metadata), _without_attributes(own)
+    if told != stored:
+        names = ", ".join(sorted(name for name in told if told[name] != stored.get(name)))
+        raise DataError(
+            f"{label}: consolidated metadata says shape {array.shape}, the array itself {tuple(own.shape)} ({names} differ): "
+            "consolidate the metadata again, or remove it"
+        )
+    return zarr.Array(zarr.AsyncArray(own, StorePath(array.store, array.path)))
+
+
+def _without_attributes(metadata: Any) -> dict[str, str]:
+    told = metadata.to_dict()
+    return {name: json.dumps(told[name], sort_keys=True, default=str) for name in told if name != "attributes"}
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep what zarr warns of from standard error: it repeats names of the store as they are, control characters and all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

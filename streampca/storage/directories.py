@@ -1,0 +1,273 @@
+"""Output that is whole or not there: built aside, committed by a record and a rename, and nothing of others touched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from streampca.errors import NoSpaceError, OutputError, StreamPCAError
+from streampca.formatting import as_text
+from streampca.storage.figures import figures_of
+from streampca.storage.files import flush, flush_one, output_error, write_whole
+from streampca.storage.regular_files import read_regular
+
+_NOUNS = {"scores": "store of scores"}
+RECORD = "streampca.json"
+"""Name of the commit record. A directory without it is not a result, and is never replaced."""
+
+_CHUNK = r"c(/\d+)*"
+_MODEL_ARRAYS = (
+    "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
+    "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
+    "|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors"
+)
+_STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
+
+
+def _own(*arrays: str) -> str:
+    """Return the pattern of everything that we write into a zarr group of these arrays: nothing else is ever removed."""
+    return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
+
+
+_OWN_MODEL = rf"{_own(_MODEL_ARRAYS)}|state(/({_own(_STATE_ARRAYS)}))?"
+_OWN_FILES = {
+    "model": re.compile(_OWN_MODEL),
+    "scores": re.compile(_own("scores")),
+    "run": re.compile(
+        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_OWN_MODEL}))?"
+        rf"|samples\.zarr(/({_own('rows', 'index')}))?|scores\.zarr(/({_own('scores')}))?"
+    ),
+}
+
+
+def is_own_file(kind: str, relative: str) -> bool:
+    """Tell whether a result of that kind may hold a file of that name."""
+    return _OWN_FILES[kind].fullmatch(relative) is not None
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Return the commit record of the output at `path`, None if there is none."""
+    try:
+        record = json.loads(read_regular(path / RECORD))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and str(record.get("format", "")).startswith("streampca-") else None
+
+
+def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, Any] | None = None) -> None:
+    """Write the record that says that the output of that kind in the directory `path` is complete, with `more` in it."""
+    record = {"format": f"streampca-{kind}", "run_id": run_id, **(more or {})}
+    write_whole(path / RECORD, [json.dumps(record).encode() + b"\n"])
+
+
+def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
+    """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
+    if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
+        raise OutputError(
+            f"{path} names a URL: expected a local directory; output.publish, or streampca publish, copies it to the store when it is "
+            "complete"
+        )
+    if path.is_symlink():
+        raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
+    if not path.exists():
+        parent = next(p for p in path.absolute().parents if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise OutputError(f"{path} cannot be made: {parent} is not a directory that can be written to")
+        return
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    record = read_record(path) if path.is_dir() else None
+    if record is None or record.get("format") != f"streampca-{kind}":
+        raise OutputError(
+            f"{path} exists and is not a {_NOUNS.get(kind, kind)} of streampca: it is left untouched; name another place, or move it away"
+        )
+    if not overwrite:
+        how = "set output.overwrite: true" if kind == "run" else "ask for overwrite"
+        raise OutputError(
+            f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
+        )
+    for found in path.rglob("*"):
+        relative = found.relative_to(path).as_posix()
+        if found.is_symlink() or not is_own_file(kind, relative) or not _has_its_type(found):
+            raise OutputError(
+                f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
+            )
+
+
+def _has_its_type(found: Path) -> bool:
+    """Tell whether a path of one of our names is the kind of thing we write under that name."""
+    if found.suffix in (".json", ".yaml", ".html"):
+        return found.is_file()
+    return found.is_dir() or (found.is_file() and found.name.isdecimal())
+
+
+def require_apart(output: Path, source: str) -> None:
+    """Raise `OutputError` if `output` lies in the input, or the input in it."""
+    source = source.removeprefix("file://")
+    if "://" in source or not Path(source).exists():
+        return
+    a, b = output.resolve(), Path(source).resolve()
+    if a == b or a in b.parents or b in a.parents:
+        raise OutputError(f"output {output} and input {source} lie in each other: expected separate places")
+
+
+def require_room(path: Path, n_bytes: int) -> None:
+    """Raise `NoSpaceError` if the file system of `path` has less than `n_bytes` and 5 % free."""
+    parent = next(p for p in path.absolute().parents if p.exists())
+    free = shutil.disk_usage(parent).free
+    if free < 1.05 * n_bytes:
+        raise NoSpaceError(
+            f"{path}: {as_text(n_bytes)} will be written, {as_text(free)} are free: make room, or name another place"
+        )
+
+
+class Aside:
+    """A directory that is built beside its place and renamed into it when it is complete.
+
+    ``with Aside(path, "model") as part:`` fills `part`; the commit record is written last, everything is flushed to the
+    disk before the rename. If the block fails, `part` is removed and what stood at `path` is as it was.
+
+    A run that can be gone on with names its `run_id` and says by `keeps` what of `part` is worth keeping if the block fails
+    or has failed before: names of its children; nothing, by default.
+
+    The commit record of a run holds digests of the figures in its documents: those of `part`, or those that `figures`
+    gives, of the run that it is a copy of.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        *,
+        overwrite: bool = False,
+        run_id: str | None = None,
+        keeps: Callable[[], Collection[str]] = tuple,
+        figures: dict[str, Any] | None = None,
+    ):
+        self.figures = figures
+        path = path.absolute()  # the working directory may change while the directory is built
+        self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
+        self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
+        self.part = path.with_name(f"{path.name}.part-{self.run_id}")
+        self._new_parents: list[Path] = []
+
+    def __enter__(self) -> Path:
+        require_replaceable(self.path, self.kind, overwrite=self.overwrite)
+        parents = self.part.absolute().parents
+        self._new_parents = [parent for parent in parents if not parent.exists()]
+        try:
+            if self._again:
+                self._clear(self.keeps())
+            self.part.mkdir(parents=True, exist_ok=self._again)
+        except OSError as error:
+            raise output_error(error, self.part) from error
+        return self.part
+
+    def _clear(self, kept: Collection[str]) -> None:
+        """Remove what is in `part`, whose name is known to this run alone, but for the children named in `kept`."""
+        if self.part.is_symlink():
+            raise OutputError(f"{self.part} is a symbolic link: expected a directory of this run; remove the link")
+        for child in self.part.iterdir() if self.part.is_dir() else ():
+            if child.name not in kept:
+                shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        committed = False
+        try:
+            if error is None:
+                self._commit()
+                committed = True
+        except StreamPCAError:
+            raise
+        except OSError as failure:
+            raise output_error(failure, self.path) from failure
+        finally:
+            if not committed:
+                _let_writes_end()
+            # This name is known to this run alone: whatever still stands there is its own.
+            if committed or not self.keeps():
+                shutil.rmtree(self.part, ignore_errors=True)
+            if not committed:
+                self._remove_new_parents()
+        # Errors of a connection carry no number, and those of a source are named already: the rest come from writing.
+        if isinstance(error, OSError) and error.errno and not isinstance(error, StreamPCAError | ConnectionError):
+            raise output_error(error, self.path) from error
+
+    def _commit(self) -> None:
+        more: dict[str, Any] = {}
+        if self.kind == "run":
+            more["figures"] = figures_of(self.part) if self.figures is None else self.figures
+        write_commit_record(self.part, self.kind, self.run_id, more)
+        flush(self.part)
+        require_replaceable(self.path, self.kind, overwrite=self.overwrite)
+        old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")
+        try:
+            if self.path.exists():
+                self.path.rename(old)
+            self.part.rename(self.path)
+            flush_one(self.path.parent)
+        except BaseException:  # a signal too must not leave the earlier result under another name
+            self._take_back(old)
+            raise
+        if old.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _take_back(self, old: Path) -> None:
+        """Undo the renames of `_commit`, as many as were done."""
+        try:
+            if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
+                self.path.rename(self.part)
+            if old.exists() and not self.path.exists():
+                old.rename(self.path)
+        except OSError as error:
+            raise type(output_error(error, self.path))(
+                f"{self.path} cannot be renamed ({error.strerror}): the earlier {self.kind}, if any, is whole and stands at {old}"
+            ) from error
+
+    def _remove_new_parents(self) -> None:
+        """Remove the directories made for `part`, deepest first, unless something else has come into them."""
+        for parent in self._new_parents:
+            try:
+                parent.rmdir()
+            except OSError:
+                return
+
+
+def _let_writes_end() -> None:
+    """Wait a little for writes that a signal left running in zarr's thread: one that ends later would make `part` again."""
+    if "zarr" not in sys.modules:
+        return
+    from streampca.storage.zarr_interface import sync
+
+    async def others() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
+
+    sync(others())
+
+
+def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
+    """Undo and remove what the run `run_id`, which died, left beside `path`: an earlier output gets its name back."""
+    part, old = (path.with_name(f"{path.name}.{kind}-{run_id}") for kind in ("part", "old"))
+    try:
+        if old.is_dir() and not old.is_symlink():
+            if not path.exists():
+                old.rename(path)
+            elif (read_record(path) or {}).get("run_id") == run_id:
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise output_error(error, path, f"the earlier output is whole and stands at {old}") from error
+    if part.is_dir() and not part.is_symlink() and not keep_part:
+        shutil.rmtree(part, ignore_errors=True)

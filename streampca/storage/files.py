@@ -1,0 +1,110 @@
+"""The files that the driver writes itself, each whole or not there, in an order that survives a crash.
+
+A file is written under a temporary name, flushed, renamed, and its directory flushed: what a later file names is on the
+disk before it. Every function raises `NoSpaceError` or `OutputError`, never a bare `OSError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import xxhash
+
+from streampca.errors import NoSpaceError, OutputError, StreamPCAError
+from streampca.formatting import as_text
+from streampca.storage.regular_files import open_regular
+
+TEMPORARY = re.compile(r"\.streampca-[0-9a-f]{12}\.tmp")
+"""Names of files that are being written; one that stays was left by a process that died."""
+_PIECE = 8 * 2**20
+
+
+@contextmanager
+def writing(path: Path, meaning: str = "nothing at this path was changed") -> Iterator[None]:
+    """Turn the errors of the system into ours, with `path` and what they mean."""
+    try:
+        yield
+    except StreamPCAError:
+        raise
+    except OSError as error:
+        raise output_error(error, path, meaning) from error
+
+
+def output_error(error: OSError, path: Path, meaning: str = "nothing at this path was changed") -> OSError:
+    """Return the named error for a failure to write at `path`."""
+    found = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoSpaceError(
+            f"{path}: no room to write ({found}{_free(error, path)}); {meaning}: make room and start again"
+        )
+    return OutputError(f"{path} cannot be written: {found}; {meaning}")
+
+
+def _free(error: OSError, path: Path) -> str:
+    """Return how much room there is, where the lack of it is that of a file system."""
+    if error.errno != errno.ENOSPC:
+        return ""
+    with suppress(OSError, StopIteration):
+        return f", {as_text(shutil.disk_usage(next(p for p in path.absolute().parents if p.exists())).free)} free"
+    return ""
+
+
+def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """Write `pieces` to `path`, whole or not at all; return the number of bytes and their xxh3-128."""
+    temporary, digest, size = temporary_beside(path), xxhash.xxh3_128(), 0
+    try:
+        with writing(path):
+            with open(temporary, "wb", buffering=0) as file:
+                for piece in pieces:
+                    left = memoryview(piece).cast("B")
+                    size += len(left)
+                    while len(left):
+                        written = file.write(left[:_PIECE])
+                        digest.update(left[:written])
+                        left = left[written:]
+                os.fsync(file.fileno())
+            temporary.rename(path)
+            flush_one(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    return size, digest.hexdigest()
+
+
+def temporary_beside(path: Path) -> Path:
+    """Return a new name in the directory of `path` that is matched by `TEMPORARY`."""
+    return path.with_name(f".streampca-{secrets.token_hex(6)}.tmp")
+
+
+def digest_of(path: Path) -> tuple[int, str]:
+    """Return size and xxh3-128 of a file, read in pieces."""
+    digest, size = xxhash.xxh3_128(), 0
+    with open_regular(path, buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+def flush(directory: Path) -> None:
+    """Force every file below `directory`, and the directories themselves, to the disk."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            flush_one(Path(root) / name)
+        flush_one(Path(root))
+
+
+def flush_one(path: Path) -> None:
+    """Force one file, or the names in one directory, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,259 @@
+"""One run at a time for one output: a lock file that names its holder, and is taken over once if the holder is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from streampca.errors import OutputError
+from streampca.storage.files import TEMPORARY, temporary_beside, write_whole, writing
+from streampca.storage.regular_files import read_regular, require_regular
+
+FORMAT = "streampca-lock"
+BEAT = 15.0
+"""Seconds between signs of life; a holder on another machine is taken for dead after twice as long without one."""
+_TRIES = 40
+
+
+def lock_of(path: Path) -> Path:
+    """Return the place of the lock of `path`."""
+    path = path if path.name else path.absolute()
+    return path.with_name(f"{path.name}.lock")
+
+
+class Lock:
+    """The right to write at `path`, held as the file ``<path>.lock`` for as long as a ``with`` block lasts.
+
+    The file is made beside its place and linked to it, so it is there with its content or not at all. A holder on this
+    machine is known by process number and start time; one on another by the time of the file, which it touches every
+    `BEAT` seconds and which is compared with that of a new file, not with the clock of this machine.
+
+    Raises
+    ------
+    OutputError
+        If another run holds it, with its host, process and run; or if something else stands there.
+    """
+
+    def __init__(self, path: Path, run_id: str):
+        self.path, self.run_id = lock_of(path.absolute()), run_id
+        self.dead: list[str] = []
+        """Identifiers of runs that held the lock and died."""
+        self._own = _holder(run_id)
+        self._new_parents: list[Path] = []
+        self._beating: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        parents = self.path.absolute().parents
+        self._new_parents = [parent for parent in parents if not parent.exists()]
+        try:
+            with writing(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._acquire()
+        except BaseException:
+            self._remove_new_parents()
+            raise
+        self._ended.clear()
+        self._beating = threading.Thread(target=self._beat, name="streampca-lock", daemon=True)
+        self._beating.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._is_own():
+            with suppress(OSError):
+                self.path.unlink()
+        self._remove_new_parents()
+
+    def name(self, run_id: str) -> None:
+        """Hold the lock for the run `run_id` from now on: one that is gone on with."""
+        self.require_held()
+        own = _holder(run_id)
+        write_whole(self.path, [own])
+        self.run_id, self._own = run_id, own
+
+    def require_held(self) -> None:
+        """Raise `OutputError` if the lock was lost: nothing may be written then."""
+        if not self._is_own():
+            raise OutputError(
+                f"{self.path} is not held by this run any more: another run took it over, or it was removed; nothing was changed"
+            )
+
+    def _acquire(self) -> None:
+        own = temporary_beside(self.path)
+        try:
+            write_whole(own, [self._own])
+            for _ in range(_TRIES):
+                if _link(own, self.path) or self._take_over(own):
+                    self._tidy()
+                    return
+                time.sleep(0.05)
+            raise OutputError(f"{self.path} changes hands all the time: expected one run at a time; start again later")
+        finally:
+            with suppress(OSError):
+                own.unlink()
+
+    def _take_over(self, own: Path) -> bool:
+        """Replace the lock of a holder that is gone; False if it has changed meanwhile. `OutputError` if it is alive."""
+        try:
+            require_regular(self.path)
+            handle = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be opened: {error.strerror}; move it away") from error
+        try:
+            content = os.read(handle, 4096)
+            holder = _read(content, self.path)
+            if _alive(holder, self.path, own):
+                raise OutputError(
+                    f"{self.path} is held by run {holder['run_id']} on {holder['host']}, process {holder['pid']}, since "
+                    f"{holder['since']}: wait until it ends, or name another place"
+                )
+            try:  # one of those that wait takes over: the system lets go of this when its process ends
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+            try:
+                if os.stat(self.path).st_ino != os.fstat(handle).st_ino:
+                    return False
+            except FileNotFoundError:
+                return False
+            with writing(self.path):
+                own.rename(self.path)
+            self.dead.append(str(holder["run_id"]))
+            return True
+        finally:
+            os.close(handle)
+
+    def _tidy(self) -> None:
+        """Remove what runs of this machine that died while they made their locks left in this directory."""
+        found: list[Path] = []
+        with suppress(OSError):  # a directory that may be written to may yet not be listed
+            found = [child for child in self.path.parent.iterdir() if TEMPORARY.fullmatch(child.name)]
+        for child in found:
+            with suppress(OSError):  # also where it is no lock, or gone meanwhile
+                if _is_dead(_read(read_regular(child), child)):
+                    child.unlink()
+
+    def _is_own(self) -> bool:
+        try:
+            return read_regular(self.path) == self._own
+        except OSError:
+            return False
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT):
+            if not self._is_own():
+                return
+            with suppress(OSError):
+                os.utime(self.path)
+
+    def _remove_new_parents(self) -> None:
+        for parent in self._new_parents:
+            try:
+                parent.rmdir()
+            except OSError:
+                return
+
+
+def _link(own: Path, path: Path) -> bool:
+    """Give `own` the name `path` unless that is taken; on file systems without links by exclusive creation."""
+    try:
+        os.link(own, path)
+        return True
+    except FileExistsError:
+        return False
+    except OSError:  # no links here
+        pass
+    with writing(path):
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            return False
+        try:
+            os.write(handle, own.read_bytes())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    return True
+
+
+def _holder(run_id: str) -> bytes:
+    holder = {
+        "format": FORMAT,
+        "host": socket.gethostname(),
+        "place": _place(),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+        "run_id": run_id,
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return json.dumps(holder, sort_keys=True).encode() + b"\n"
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process was started, None if there is none: a number is given again after a while."""
+    try:
+        state, *others = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        try:
+            return f"{psutil.Process(pid).create_time():.0f}"
+        except psutil.NoSuchProcess:
+            return None
+    return None if state in (b"Z", b"X") else others[18].decode()
+
+
+def _place() -> str:
+    """Return what tells one set of process numbers from another: the boot, and the name space of a container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _read(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        holder = json.loads(content)
+        if holder["format"] == FORMAT and isinstance(holder["pid"], int):
+            return dict(holder)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise OutputError(f"{path} is not a lock of streampca, or is damaged: if no run is at work here, remove it")
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Tell whether a holder was a process of this machine and is gone, for sure."""
+    here = holder.get("host") == socket.gethostname() and holder.get("place") == _place() != ""
+    return here and _started(holder["pid"]) != holder.get("started")
+
+
+def _alive(holder: dict[str, Any], path: Path, own: Path) -> bool:
+    if holder.get("host") == socket.gethostname():
+        if holder.get("place") != _place():
+            return _beats(path, own)  # another container, or before the machine was started
+        return _started(holder["pid"]) == holder.get("started")
+    return _beats(path, own)
+
+
+def _beats(path: Path, own: Path) -> bool:
+    """Tell whether the lock was touched lately, by the clock of the file system."""
+    try:
+        os.utime(own)
+        return own.stat().st_mtime - path.stat().st_mtime <= 2 * BEAT
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,71 @@
+"""A directory on disk for what does not fit in memory while a fit runs or its model lives; it goes with its last user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from streampca.errors import OutputError
+from streampca.storage.directories import require_room
+
+
+class Scratch:
+    """A new directory below Dask's ``temporary-directory``, or the system's.
+
+    Removed at the end of a ``with`` block, or when this object is collected, or when the process ends.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be made.
+    """
+
+    def __init__(self) -> None:
+        from dask import config
+
+        place = config.get("temporary-directory", None)
+        try:
+            self._path = os.path.abspath(tempfile.mkdtemp(prefix="streampca-", dir=place))
+        except OSError as error:
+            raise OutputError(
+                f"no temporary directory can be made in {place or tempfile.gettempdir()}: {error.strerror or error}: expected a "
+                "directory that can be written to; set Dask's temporary-directory, or TMPDIR, to one"
+            ) from error
+        self.remove = weakref.finalize(self, _remove, self._path, os.getpid())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    @property
+    def path(self) -> Path:
+        """Return where it is."""
+        return Path(self._path)
+
+    def require(self, n_bytes: int) -> None:
+        """Raise `NoSpaceError` unless there is room for `n_bytes`."""
+        require_room(self.path, n_bytes)
+
+
+def _remove(path: str, made_by: int) -> None:
+    """Remove the directory unless this is a fork of the process that made it, which may still use it."""
+    if os.getpid() == made_by:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def shares_disk(path: Path) -> bool:
+    """Tell whether a temporary directory would lie on the file system of `path`, or of the nearest parent that is there."""
+    from dask import config
+
+    place = Path(config.get("temporary-directory", None) or tempfile.gettempdir())
+    parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    return place.exists() and place.stat().st_dev == parent.stat().st_dev

@@ -1,0 +1,81 @@
+"""What this process and its machine have: memory and cores."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MEBIBYTE = 2**20
+
+
+def available_bytes() -> int:
+    """Return how much memory this process could still take: of the machine, of its control group or its Dask worker if that is less."""
+    available = int(psutil.virtual_memory().available)
+    limit = getattr(getattr(worker_of_this_task(), "memory_manager", None), "memory_limit", None)
+    if limit:
+        available = min(available, max(0, limit - int(psutil.Process().memory_info().rss)))
+    for limit_file, usage_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, usage = int(Path(limit_file).read_text()), int(Path(usage_file).read_text())
+        except (OSError, ValueError):
+            continue
+        available = min(available, max(0, limit - usage))
+    return available
+
+
+def process_bytes() -> int:
+    """Return the resident memory of this process, with everything imported that a fit imports."""
+    import dask.array  # noqa: F401
+    import scipy.linalg  # noqa: F401
+    import threadpoolctl  # noqa: F401
+    import zarr  # noqa: F401
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_bytes() -> int:
+    """Return the largest resident memory this process has had, or what it has now where the system does not say."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return int(psutil.Process().memory_info().rss)
+
+
+def give_back_freed_memory() -> None:
+    """Return memory that was freed but kept by the C library to the system, where the library is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
+def n_cores() -> int:
+    """Return the number of cores this process may run on; in a Dask task, at most as many as its worker has threads."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    worker = worker_of_this_task()
+    return cores if worker is None else max(1, min(cores, int(worker.state.nthreads)))
+
+
+def worker_of_this_task() -> Any:
+    """Return the `distributed.Worker` one of whose threads this code holds; None outside of Dask tasks and in those that gave it up."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+    from distributed.threadpoolexecutor import thread_state
+
+    if not getattr(thread_state, "proceed", False):
+        return None
+    try:
+        return get_worker()
+    except ValueError:
+        return None

@@ -1,0 +1,31 @@
+"""Versions of everything that decides the bits of a result."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that has a say in the bits of a result."""
+    from importlib.metadata import version
+
+    from threadpoolctl import threadpool_info
+
+    blas = sorted(
+        {
+            f"{lib['internal_api']} {lib.get('version')} ({lib.get('architecture', '?')})"
+            for lib in threadpool_info()
+            if lib["user_api"] == "blas"
+        }
+    )
+    packages = ("streampca", "numpy", "scipy", "zarr", "numcodecs", "dask", "scikit-learn")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "blas": ", ".join(blas),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }

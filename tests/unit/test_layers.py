@@ -1,0 +1,76 @@
+"""The order of imports: every package imports only from layers below its own, and no modules import each other in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = (
+    "__main__",
+    "cli",
+    "runs",
+    "estimators",
+    "solvers",
+    "execution",
+    "planning",
+    "models",
+    "parameters",
+    "accumulators sources",
+    "linalg kernels transforms",
+    "storage",
+    "system metrics formatting",
+    "block random errors",
+    "redaction version",
+)
+"""From the top to the bottom; packages of one line do not import each other."""
+RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "streampca").rglob("*.py")
+}
+
+
+def imported(module: str) -> Iterator[str]:
+    """Yield the modules of the package that `module` imports anywhere: in functions and for type checking, too."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            while name and name not in MODULES:
+                name = name.rpartition(".")[0]
+            if name and name != module:
+                yield name
+
+
+def package_of(module: str) -> str:
+    """Return the first name below ``streampca``, or ``""`` for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def test_every_import_leads_to_a_lower_layer() -> None:
+    against = [
+        f"{module} imports {other}"
+        for module in sorted(MODULES)
+        if (package := package_of(module))
+        for other in imported(module)
+        if package != package_of(other) and RANKS[package] >= RANKS[package_of(other)]
+    ]
+    assert against == []
+
+
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(module) for module in MODULES} - {""} == set(RANKS)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {module: set(imported(module)) for module in MODULES if module != "streampca"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" → ".join(error.args[1])) from None
