@@ -21,7 +21,7 @@ from streampca import PCA, KernelPCA
 from streampca.linalg.tiles import spread
 from streampca.sources import open_source
 from streampca.storage.scratch import Scratch
-from streampca.storage.signals import StopSignalError, deliver, heed, uninterrupted
+from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 
 FORK_SECONDS = 30.0
@@ -130,7 +130,7 @@ def signals_of_the_main_thread() -> None:
     errors: list[BaseException] = []
 
     def work() -> None:
-        heed()
+        raise_pending_signal()
         try:
             deliver(StopSignalError(15))
         except StopSignalError:

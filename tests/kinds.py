@@ -15,7 +15,13 @@ import tolerances
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from streampca.accumulators import CompleteRows, Covariance, Integers, Pairwise, SparseCovariance
+from streampca.accumulators import (
+    CompleteRows,
+    Covariance,
+    ExactIntegerCovariance,
+    PairwiseCovariance,
+    SparseCovariance,
+)
 from streampca.block import Block, as_block
 
 Change = Callable[[Block], Block]
@@ -117,7 +123,9 @@ def kinds_of_rows(law: Any, same: Any, right: Any, assert_within: Any) -> list[A
         right(accumulator.covariance, accumulator.to_covariance(state), values)
 
     def pairs(name: str, **parameters: Any) -> Any:
-        return law(f"pairwise {name}", lambda _: Adapted(Pairwise(**parameters), holed), same_pairs, right_pairs)
+        return law(
+            f"pairwise {name}", lambda _: Adapted(PairwiseCovariance(**parameters), holed), same_pairs, right_pairs
+        )
 
     return [
         law("covariance of weighted rows", lambda _: Adapted(Covariance(), weighted), same, right_weighted),
@@ -132,10 +140,10 @@ def kinds_of_rows(law: Any, same: Any, right: Any, assert_within: Any) -> list[A
         pairs("imputed in tiles", impute=True, tile_size=3),
         law("sparse rows as dense panels", lambda _: Adapted(SparseCovariance(dense_from=0), sparse), same, right),
         law("sparse products", lambda _: Adapted(SparseCovariance(tile_size=3, dense_from=2), sparse), same, right),
-        law("integers", lambda _: Adapted(Integers(128), eight_bit), same_integers, right_integers),
+        law("integers", lambda _: Adapted(ExactIntegerCovariance(128), eight_bit), same_integers, right_integers),
         law(
             "integers in tiles",
-            lambda _: Adapted(Integers(0, Covariance(tile_size=2)), eight_bit),
+            lambda _: Adapted(ExactIntegerCovariance(0, Covariance(tile_size=2)), eight_bit),
             same_integers,
             right_integers,
         ),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators import TileGrid
-from streampca.linalg.eigen import Reduced
+from streampca.linalg.eigen import SymmetricOperator
 
 FloatArray = NDArray[np.float64]
 
@@ -64,13 +64,13 @@ def reduced(
     center: bool = True,
     scale: bool = False,
     n_threads: int = 1,
-) -> Reduced:
+) -> SymmetricOperator:
     """Return `matrix`, taken as a covariance, as what `solve` works on."""
     grid = TileGrid(len(matrix), tile_size)
     flat = np.zeros(grid.size)
     for i, j in grid.pairs:
         grid.tile(flat, i, j)[...] = matrix[grid.features(i), grid.features(j)] * (n_samples - 1)
-    return Reduced.of_scatter(
+    return SymmetricOperator.of_scatter(
         grid=grid,
         scatter=flat,
         mean=np.zeros(len(matrix)) if mean is None else mean,

@@ -73,14 +73,14 @@ class Memory:
 
 def read_once(source: FreeSource, client: Any) -> tuple[Any, float]:
     """Plan a fit, and read as it does; an accumulator that keeps a few rows costs nothing either."""
-    from streampca.accumulators.rows import Rows
+    from streampca.accumulators.rows import RowSample
     from streampca.execution.execute import accumulate
     from streampca.solvers.fit import Parameters, plan_fit
 
     began = time.perf_counter()
     plan = plan_fit(source, Parameters(2, solver="covariance"), client=client)
     planned = time.perf_counter() - began
-    rows = Rows(source.shape[0], 1000, "float32")
+    rows = RowSample(source.shape[0], 1000, "float32")
     state, count = accumulate(source, rows, plan, client=client)
     assert count.chunks == plan.n_blocks
     assert len(state.values) == 1000

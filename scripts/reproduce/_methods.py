@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators import Adaptive
+from streampca.accumulators import IncrementalSVD
 from streampca.random import generator
 from streampca.transforms import CountSketch, GaussianProjection, SparseSign, Transform
 
@@ -88,7 +88,7 @@ def incremental(
     The blocks come in a random order. `streampca.PCA` puts 32 MiB or more into an update, which may be all of a small
     table; long rows get few rows into each, as they do here.
     """
-    adaptive = Adaptive(rank, rows_per_update, center=center, seed=seed)
+    adaptive = IncrementalSVD(rank, rows_per_update, center=center, seed=seed)
     state = adaptive.init(rows.shape[1])
     for block in generator(seed, "order of blocks").permutation(n_blocks):
         state = adaptive.update(state, rows[len(rows) * block // n_blocks : len(rows) * (block + 1) // n_blocks])

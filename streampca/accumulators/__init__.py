@@ -1,9 +1,12 @@
 """Single-pass accumulators: a frozen configuration outside, a plain mergeable state inside."""
 
-from streampca.accumulators.adaptive import Adapted, Adaptive, AdaptiveState, rescaled
+import warnings
+from typing import Any
+
+from streampca.accumulators.adaptive import AdaptiveState, IncrementalBasis, IncrementalSVD, rescaled
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.covariance import Covariance, CovarianceState
-from streampca.accumulators.integer import Integers, IntegerState
+from streampca.accumulators.integer import ExactIntegerCovariance, IntegerState
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelFeaturesState, KernelSums
 from streampca.accumulators.landmarks import (
@@ -15,27 +18,27 @@ from streampca.accumulators.landmarks import (
 )
 from streampca.accumulators.missing import CompleteRows, CompleteRowsState
 from streampca.accumulators.moments import Moments, MomentsState
-from streampca.accumulators.pairwise import Pairwise, PairwiseState
-from streampca.accumulators.rows import Rows, RowsState
+from streampca.accumulators.pairwise import PairwiseCovariance, PairwiseState
+from streampca.accumulators.rows import RowSample, RowsState
 from streampca.accumulators.rpcholesky import RPCholeskyLandmarks, RPCholeskyState
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.sparse import SparseCovariance
-from streampca.accumulators.triangle import Triangle, TriangleState
+from streampca.accumulators.triangle import QRFactor, TriangleState
 from streampca.linalg.tiles import TileGrid
 
 __all__ = [
     "Accumulator",
-    "Adapted",
-    "Adaptive",
     "AdaptiveState",
     "ColumnNormLandmarks",
     "CompleteRows",
     "CompleteRowsState",
     "Covariance",
     "CovarianceState",
+    "ExactIntegerCovariance",
+    "IncrementalBasis",
+    "IncrementalSVD",
     "IntegerState",
-    "Integers",
     "Joint",
     "KernelFeatures",
     "KernelFeaturesState",
@@ -44,20 +47,37 @@ __all__ = [
     "LandmarksState",
     "Moments",
     "MomentsState",
-    "Pairwise",
+    "PairwiseCovariance",
     "PairwiseState",
+    "QRFactor",
     "RPCholeskyLandmarks",
     "RPCholeskyState",
-    "Rows",
+    "RowSample",
     "RowsState",
     "Sketch",
     "SketchState",
     "Sketched",
     "SparseCovariance",
     "TileGrid",
-    "Triangle",
     "TriangleState",
     "UniformLandmarks",
     "WeightedLandmarks",
     "rescaled",
 ]
+
+_RENAMED = {
+    "Adapted": "IncrementalBasis",
+    "Adaptive": "IncrementalSVD",
+    "Integers": "ExactIntegerCovariance",
+    "Pairwise": "PairwiseCovariance",
+    "Rows": "RowSample",
+    "Triangle": "QRFactor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED[name]
+    warnings.warn(f"{__name__}.{name} is called {new} since version 0.2", DeprecationWarning, stacklevel=2)
+    return globals()[new]

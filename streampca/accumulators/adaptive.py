@@ -68,7 +68,7 @@ class AdaptiveState:
 
 
 @dataclass(frozen=True)
-class Adapted:
+class IncrementalBasis:
     """The best low-rank approximation that was kept of the scatter matrix; in the metric, where one was given."""
 
     n_samples: int
@@ -86,7 +86,7 @@ class Adapted:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class IncrementalSVD:
     """Incremental singular value decomposition of the centred rows, truncated to `rank` after every batch.
 
     With a basis S of n₁ rows and a batch X of n₂ rows, centred by its own mean, whose mean is δ away,
@@ -290,12 +290,12 @@ class Adaptive:
             discarded=state.discarded + other.discarded + dropped,
         )
 
-    def finalize(self, state: AdaptiveState) -> Adapted:
+    def finalize(self, state: AdaptiveState) -> IncrementalBasis:
         """Return the eigenpairs that were kept, of the rows that wait as well; `state` is not changed."""
         out = borrow("adaptive batch", (state.n_pending, len(state.origin)), state.pending.dtype)
         total = self._fold(replace(state, basis=state.basis.copy()), out)
         values, vectors = _eigenpairs(total.basis.T)
-        return Adapted(total.n_samples, total.weight, total.mean, values, vectors, total.discarded)
+        return IncrementalBasis(total.n_samples, total.weight, total.mean, values, vectors, total.discarded)
 
     def state_bytes(self, n_features: int, itemsize: int = 8) -> int:
         """Return the size of a state in bytes; `itemsize` is that of the type in which rows wait (see `work_dtype`)."""
@@ -332,7 +332,7 @@ class Adaptive:
         return own + batch + self.scratch_bytes(n_features, self.rows_per_update, itemsize)
 
 
-def rescaled(adapted: Adapted, factors: FloatArray) -> Adapted:
+def rescaled(adapted: IncrementalBasis, factors: FloatArray) -> IncrementalBasis:
     """Return `adapted` as it is for features multiplied by `factors`, ``(n_features,)``, none negative; `mean` is kept.
 
     With factors 1 / (metric · standard deviation), the approximation made in the metric becomes one of the correlation

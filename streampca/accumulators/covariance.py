@@ -21,7 +21,7 @@ from streampca.accumulators.centring import (
 )
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
-from streampca.linalg.eigen import Reduced
+from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -289,10 +289,10 @@ class Covariance:
             )
         np.subtract(state.scatter, other.scatter, out=state.scatter)
         grid.add_outer(state.scatter, -between[:, None], step[None], self.n_threads)
-        magnified = float(np.divide(before, remains, out=np.ones_like(before), where=remains > 0).max(initial=1.0))
+        error_growth = float(np.divide(before, remains, out=np.ones_like(before), where=remains > 0).max(initial=1.0))
         squares = max(0.0, state.weight_squares - other.weight_squares)
         offset = state.offset - step * (other.weight / weight)
-        return CovarianceState(n_samples, weight, squares, state.origin, offset, state.scatter), magnified
+        return CovarianceState(n_samples, weight, squares, state.origin, offset, state.scatter), error_growth
 
     def divisor(self, state: CovarianceState) -> float:
         """Return what the scatter is divided by: W − ddof, or W − ddof W₂ / W for weights that say how reliable rows are."""
@@ -315,9 +315,9 @@ class Covariance:
             np.multiply(state.scatter, factor, out=state.scatter)
         return replace(state, weight=state.weight * factor, weight_squares=state.weight_squares * factor**2)
 
-    def finalize(self, state: CovarianceState) -> Reduced:
+    def finalize(self, state: CovarianceState) -> SymmetricOperator:
         """Return the symmetric matrix whose eigenpairs are the principal components; shares memory with `state`."""
-        return Reduced.of_scatter(
+        return SymmetricOperator.of_scatter(
             grid=self.grid(len(state.origin)),
             scatter=state.scatter,
             mean=state.mean,

@@ -16,7 +16,7 @@ import numpy as np
 
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.errors import NoSpaceError, OutputError, PlanError
-from streampca.linalg.eigen import Reduced
+from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import FloatArray, TileGrid
 from streampca.system.workspace import borrow, release
 
@@ -198,8 +198,8 @@ def _in_order(
 
 
 @dataclass(frozen=True)
-class DiskReduced(Reduced):
-    """A `Reduced` whose scatter is in a file: products read it once each, and it is never formed; `scatter` is empty."""
+class DiskOperator(SymmetricOperator):
+    """A `SymmetricOperator` whose scatter is in a file: products read it once each, and it is never formed; `scatter` is empty."""
 
     tiles: TileFile
     """The scatter matrix."""
@@ -228,9 +228,9 @@ class DiskCovariance(Covariance):
         """Return `covariance` with its scatter in `tiles`."""
         return cls(**{name: getattr(covariance, name) for name in _CONFIGURATION}, tiles=tiles)
 
-    def finalize(self, state: CovarianceState) -> DiskReduced:
+    def finalize(self, state: CovarianceState) -> DiskOperator:
         """Return the symmetric matrix, for counts and mean of `state`, whose own scatter is not looked at."""
-        reduced = Reduced.of_scatter(
+        reduced = SymmetricOperator.of_scatter(
             grid=self.tiles.grid,
             scatter=np.empty(0),
             diagonal=self.tiles.diagonal(),
@@ -242,4 +242,4 @@ class DiskCovariance(Covariance):
             ddof=self.ddof,
             n_threads=self.n_threads,
         )
-        return DiskReduced(**vars(reduced), tiles=self.tiles)
+        return DiskOperator(**vars(reduced), tiles=self.tiles)

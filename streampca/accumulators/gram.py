@@ -46,7 +46,7 @@ class GramState:
 
 
 @dataclass(frozen=True)
-class GramReduced:
+class GramOperator:
     """The matrix H G H / (W − ddof) of inner products between centred samples; G as tiles, H = 1 − u uᵀ.
 
     Samples are multiplied by the square roots √w of their weights, W is the sum of these weights, and u = √w / √W.
@@ -327,7 +327,7 @@ class Gram:
             state.n_missing + other.n_missing,
         )
 
-    def finalize(self, state: GramState) -> GramReduced:
+    def finalize(self, state: GramState) -> GramOperator:
         """Return the matrix whose eigenvectors are the scores; shares memory with `state`.
 
         Raises
@@ -353,7 +353,7 @@ class Gram:
         grid, n = self.grid(state.n_samples), state.n_samples
         roots = np.ones(n) if self.roots is None else self.roots
         unit = roots / np.linalg.norm(roots) if self.center else None
-        return GramReduced(
+        return GramOperator(
             grid, state.products, unit, self.divisor(n), means, variances, self.n_threads, state.n_missing
         )
 

@@ -14,7 +14,7 @@ from streampca.accumulators.centring import FloatArray, centre
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError, ParameterError
-from streampca.linalg.eigen import Reduced
+from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -37,7 +37,7 @@ class IntegerState:
 
 
 @dataclass(frozen=True)
-class Integers:
+class ExactIntegerCovariance:
     """Covariance of rows of bool, int8 or uint8, without weights.
 
     A panel is centred by a whole number near its mean, so float32 products of it are whole numbers. No partial sum of
@@ -54,7 +54,7 @@ class Integers:
     """Threads that share the tiles of one update; changes the time, never the bits."""
 
     @classmethod
-    def of(cls, dtype: DTypeLike, covariance: Covariance) -> Integers:
+    def of(cls, dtype: DTypeLike, covariance: Covariance) -> ExactIntegerCovariance:
         """Return the accumulator for rows of `dtype`."""
         return cls(128 if np.dtype(dtype).kind == "u" else 0, covariance)
 
@@ -152,7 +152,7 @@ class Integers:
         """Return what the scatter is divided by."""
         return float(state.n_samples - self.covariance.ddof)
 
-    def finalize(self, state: IntegerState) -> Reduced:
+    def finalize(self, state: IntegerState) -> SymmetricOperator:
         """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed."""
         return replace(self.covariance, n_threads=self.n_threads).finalize(self.to_covariance(state))
 

@@ -19,7 +19,7 @@ from streampca.system.workspace import borrow
 _SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that stay in the cache between their product and their sum
 
 
-class Prepared(Protocol):
+class PreparedKernel(Protocol):
     """A kernel with one side filled in."""
 
     def __call__(self, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -27,7 +27,7 @@ class Prepared(Protocol):
         ...
 
 
-class Diagonal(Protocol):
+class KernelDiagonal(Protocol):
     """A kernel, as far as its values κ(x, x) go."""
 
     def diagonal(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -72,9 +72,9 @@ class KernelFeatures:
     here, each panel is multiplied by it (2 m r flops a row), and the error is 6e-8 √(w₁/w_r) in φ, which averages out.
     """
 
-    prepared: Prepared
+    prepared: PreparedKernel
     """The kernel with the landmarks filled in."""
-    kernel: Diagonal
+    kernel: KernelDiagonal
     """The kernel itself, for κ(x, x)."""
     origin: NDArray[Any]
     """c, near the mean of k(x), in the type in which kernel values are computed, ``(m,)``; enters the bits of the result."""

@@ -13,7 +13,7 @@ from streampca.accumulators.centring import Centred, FloatArray
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
-from streampca.linalg.eigen import Reduced
+from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid
 from streampca.linalg.underflow import mark_underflow
 from streampca.storage.state_file import storable
@@ -155,7 +155,7 @@ class CompleteRows:
         """Return what the scatter is divided by."""
         return self.covariance.divisor(state.rows)
 
-    def finalize(self, state: CompleteRowsState) -> Reduced:
+    def finalize(self, state: CompleteRowsState) -> SymmetricOperator:
         """Return the symmetric matrix whose eigenpairs are the principal components; shares memory with `state`."""
         return self._inner.finalize(state.rows)
 

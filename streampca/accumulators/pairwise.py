@@ -28,7 +28,7 @@ from streampca.accumulators.covariance import (
 from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
-from streampca.linalg.eigen import Reduced
+from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow
 from streampca.storage.state_file import storable
@@ -76,7 +76,7 @@ class PairwiseState:
 
 
 @dataclass(frozen=True)
-class Pairwise:
+class PairwiseCovariance:
     """Covariance (or correlation, or second-moment) matrix of features of which values are missing.
 
     Kept are, for each pair of features and over the rows in which both were observed, the weight N, the sums s and the
@@ -290,7 +290,7 @@ class Pairwise:
         """Return what the scatter of features without missing values is divided by."""
         return state.weight - self.ddof
 
-    def finalize(self, state: PairwiseState) -> Reduced:
+    def finalize(self, state: PairwiseState) -> SymmetricOperator:
         """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed.
 
         Raises
@@ -308,7 +308,7 @@ class Pairwise:
 
         spread(move, grid.pairs, self.n_threads)
         if self.impute:
-            return Reduced.of_scatter(
+            return SymmetricOperator.of_scatter(
                 grid=grid,
                 scatter=about_mean.scatter,
                 mean=state.mean,
@@ -321,10 +321,10 @@ class Pairwise:
             )
         return self._by_pairs(state, about_mean, state.complete_sum + state.complete * shift)
 
-    def _by_pairs(self, state: PairwiseState, about_mean: PairwiseState, complete_sum: FloatArray) -> Reduced:
+    def _by_pairs(self, state: PairwiseState, about_mean: PairwiseState, complete_sum: FloatArray) -> SymmetricOperator:
         """Return the matrix of pairwise covariances, made in the memory of `about_mean`."""
         grid, ddof = self.grid(len(state.origin)), self.ddof
-        # Where second moments about zero are wanted, the covariance is kept about `offset`, see `Reduced`.
+        # Where second moments about zero are wanted, the covariance is kept about `offset`, see `SymmetricOperator`.
         offset = None
         if not self.center:
             divisor = np.maximum(state.observed - ddof, np.finfo(np.float64).tiny)
@@ -355,7 +355,7 @@ class Pairwise:
         deviation = np.sqrt(variance)
         inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
         weights = inverse if self.scale else np.ones_like(deviation)
-        return Reduced(
+        return SymmetricOperator(
             grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads
         )
 

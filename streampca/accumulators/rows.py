@@ -30,7 +30,7 @@ class RowsState:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSample:
     """Keep `n_kept` rows spread evenly over a source of `n_samples` rows."""
 
     n_samples: int

@@ -80,7 +80,7 @@ class Factored:
 
 
 @dataclass(frozen=True)
-class Triangle:
+class QRFactor:
     """Triangular factor R of a tall matrix of centred rows, by orthogonal transformations alone.
 
     A panel of centred rows X, and the step δ between the means, are annihilated against R by Householder reflections:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from streampca.errors import MergeError, ParameterError
 from streampca.linalg.selection import as_selection
 from streampca.models.pca import PCAModel
-from streampca.models.state import Kept
+from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.kinds import as_weights
 from streampca.solvers.state import continued, gather, solve, taken_out
@@ -41,7 +41,7 @@ class Continuing:
     costs no eigenproblem each; an error of the eigenproblem is raised there.
     """
 
-    _kept: Kept | None
+    _kept: FittedState | None
 
     def partial_fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Add the rows of `X` to those the model was fitted on; the first call is a fit.
@@ -118,16 +118,16 @@ class Continuing:
     def _weighted(self, sample_weight: ArrayLike | None) -> Parameters:
         return replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
 
-    def _hold(self, kept: Kept) -> None:
+    def _hold(self, kept: FittedState) -> None:
         """Keep a state whose model has not been solved yet."""
         for name in _SOLVED:
             self.__dict__.pop(name, None)
         self._kept, self.solver_ = kept, kept.solver
         self.n_features_in_, self.n_samples_seen_ = kept.n_features, kept.state.n_samples
 
-    def _kept_or_none(self) -> Kept | None:
+    def _kept_or_none(self) -> FittedState | None:
         """Return the state, None before the first rows; raise `MergeError` if there is a model without a state."""
-        kept: Kept | None = self.__dict__.get("_kept")
+        kept: FittedState | None = self.__dict__.get("_kept")
         if kept is None and "_model" in self.__dict__:
             raise MergeError(_NO_STATE)
         return kept

@@ -23,7 +23,7 @@ from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import METHODS, SAMPLINGS, KernelParameters, given_landmarks
 from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import Source, open_source
-from streampca.storage.directories import Aside, require_apart
+from streampca.storage.directories import AtomicDirectory, require_apart
 
 if TYPE_CHECKING:
     from streampca.execution.task import ProgressCallback
@@ -61,7 +61,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     center : bool
         Centre in kernel space.
     fit_inverse_transform : bool
-        Learn the way back to feature space: kernel ridge regression from the scores of the landmarks.
+        Learn the map from scores back to features: kernel ridge regression from the scores of the landmarks.
     alpha : float
         Its ridge.
     memory : int, str or None
@@ -236,7 +236,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         source = self._open_fitted(X)
         require_apart(Path(path), source.description)
         plan = plan_scores(source, self._model, self.memory)
-        with Aside(Path(path), "scores", overwrite=overwrite) as aside:
+        with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
             write_scores(source, self._model, plan, aside, progress=self.progress)
         return Path(path)
 

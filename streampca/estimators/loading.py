@@ -22,7 +22,7 @@ from streampca.models.persistence.kernel import is_kernel_model, load_saved_kern
 from streampca.models.persistence.pca import FORMAT, load_saved
 from streampca.models.persistence.reading import format_of
 from streampca.models.persistence.state import load_state
-from streampca.models.state import AGREE, Kept
+from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.kernel.plan import KernelPlan
@@ -77,7 +77,7 @@ def model_place(path: str | Path) -> Path:
     )
 
 
-def _estimator(model: PCAModel, record: FitRecord | None, kept: Kept | None, path: Path) -> PCA:
+def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | None, path: Path) -> PCA:
     """Return the estimator of a model; without `record`, of what the model and its state know."""
     estimator = PCA(
         len(model.components),
@@ -115,7 +115,7 @@ def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) 
         n_landmarks=len(model.landmarks),
         sampling=model.sampling if model.sampling in SAMPLINGS else "auto",
         center=model.center,
-        fit_inverse_transform=model.way_back is not None,
+        fit_inverse_transform=model.preimage is not None,
     )
     if record is not None:
         _set_parameters(estimator, record, {}, path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from streampca.errors import MergeError, ParameterError
 from streampca.estimators.continuing import _NO_STATE, Continuing, _some, names_of
-from streampca.models.state import Kept
+from streampca.models.state import FittedState
 from streampca.solvers.state import merged
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def merge(models: Sequence[PCA]) -> PCA:
     if not models or not all(isinstance(model, Continuing) for model in models):
         found = ", ".join(type(model).__name__ for model in models) or "nothing"
         raise ParameterError(f"merge takes a sequence of fitted PCA estimators: found {found}")
-    parts: list[Kept] = []
+    parts: list[FittedState] = []
     for i, model in enumerate(models):
         if any(model is other for other in models[:i]):
             raise MergeError(f"model {i} is given twice: merge takes models of disjoint rows")

@@ -27,9 +27,9 @@ from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.fit import Fit, Parameters, fit, plan_fit
-from streampca.solvers.state import kept_of
+from streampca.solvers.state import fitted_state_of
 from streampca.sources import Source, open_source
-from streampca.storage.directories import Aside, require_apart
+from streampca.storage.directories import AtomicDirectory, require_apart
 
 if TYPE_CHECKING:
     from streampca.execution.task import ProgressCallback
@@ -280,7 +280,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         source = self._open_fitted(X)
         require_apart(Path(path), source.description)
         plan = plan_scores(source, self._model, self.memory)
-        with Aside(Path(path), "scores", overwrite=overwrite) as aside:
+        with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
             write_scores(source, self._model, plan, aside, progress=self.progress)
         return Path(path)
 
@@ -423,7 +423,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _take(self, result: Fit, parameters: Parameters) -> None:
         self._set_model(result.model)
-        self._kept = kept_of(result, parameters)
+        self._kept = fitted_state_of(result, parameters)
         self.plan_, self.solver_ = result.plan, result.plan.solver
         self.n_passes_ = result.plan.passes if result.n_passes is None else result.n_passes
         self.bytes_read_ = result.count.bytes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, panel_features
-from streampca.execution.checkpoint.ledger import Reading, next_reading, note_stop
+from streampca.execution.checkpoint.ledger import PassRecord, next_reading, note_stop
 from streampca.execution.execute import execute
 from streampca.execution.fold import LeafResult, StoppedError, read_ahead
 from streampca.execution.task import Meter, OnBlock, ProgressCallback
@@ -23,7 +23,7 @@ from streampca.planning.plan import Plan
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch
-from streampca.storage.signals import heed, uninterrupted
+from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.storage.state_file import storable
 from streampca.system.process import give_back_freed_memory
 from streampca.system.workspace import borrow, release
@@ -36,7 +36,7 @@ _ORTHONORMAL = 1e-13
 
 
 @dataclass(frozen=True)
-class Part:
+class ComponentsPart:
     """Components for the features of a leaf, and what was learnt on the way."""
 
     values: NDArray[Any] | None
@@ -150,7 +150,7 @@ class ComponentsTask:
                 on_block(block, count)
             if stop is not None and stop.is_set():
                 raise StoppedError
-        return LeafResult(Part(components, samples, summary), total)
+        return LeafResult(ComponentsPart(components, samples, summary), total)
 
     def _dtype(self) -> np.dtype[Any]:
         """Return the type of products: float64 where factors leave the range of float32."""
@@ -200,7 +200,7 @@ def drawn(seed: int, rows: range, start: int, n_features: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Found:
+class WideComponents:
     """Components as they go into a model."""
 
     components: Components
@@ -219,15 +219,17 @@ class Found:
 
 def find_components(
     task: ComponentsTask, plan: Plan, client: Any, progress: ProgressCallback | None, scratch: Scratch | None
-) -> Found:
+) -> WideComponents:
     """Carry out the second reading; with `scratch`, components are written there and stay there."""
     k, d = task.k, plan.n_features
-    table: Table = InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)
+    table: SlabwiseComponents = (
+        InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)
+    )
     task = replace(task, stored=table if isinstance(table, StoredComponents) else None)
     samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
     summary = Summary.empty(k, 0 if task.gram.counted is None else int(np.count_nonzero(~task.gram.counted)))
     # What is on disk is multiplied in place afterwards: only components in memory are kept in a ledger.
-    record = next_reading("components", plan, f"{k}") if scratch is None else Reading(None)
+    record = next_reading("components", plan, f"{k}") if scratch is None else PassRecord(None)
     meter = Meter("components", d, progress)
     summary, count, turn = record.begin(summary)
     for start, found, values in record.pieces():
@@ -242,7 +244,7 @@ def find_components(
     results, whole = execute(task, plan, meter, client, turn), True
     try:
         for result in results:
-            heed()
+            raise_pending_signal()
             with uninterrupted():
                 whole = False
                 edges, part = plan.leaf(turn).edges, result.state
@@ -266,7 +268,7 @@ def find_components(
     give_back_freed_memory()
     components = table.components if isinstance(table, InMemory) else table
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
-    return Found(components, samples, count, signs, summary.left @ mapping.T, orthonormality)  # type: ignore[arg-type]
+    return WideComponents(components, samples, count, signs, summary.left @ mapping.T, orthonormality)  # type: ignore[arg-type]
 
 
 def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:
@@ -274,7 +276,7 @@ def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:
     return StoredComponents.create(Path(scratch.path) / "components", (k, d), width, scratch)
 
 
-class Table(Protocol):
+class SlabwiseComponents(Protocol):
     """Components of which a slab is in memory at a time."""
 
     def slabs(self) -> Iterator[tuple[slice, FloatArray]]:
@@ -306,7 +308,7 @@ class InMemory:
         self.components[:, start : start + values.shape[1]] = values
 
 
-def make_orthonormal(table: Table, summary: Summary, rank: int) -> tuple[FloatArray, float]:
+def make_orthonormal(table: SlabwiseComponents, summary: Summary, rank: int) -> tuple[FloatArray, float]:
     """Make components orthonormal to rounding and fix their signs, in place, in as few sweeps as it takes: mostly one.
 
     What they are multiplied by follows from their inner products alone, see `orthonormalising`. Signs are those of the
@@ -352,7 +354,7 @@ def orthonormalising(products: FloatArray, rank: int) -> FloatArray:
     return root
 
 
-def _multiply(table: Table, step: FloatArray) -> Summary:
+def _multiply(table: SlabwiseComponents, step: FloatArray) -> Summary:
     """Multiply all components by `step`, ``(k, k)``, and return their new summary."""
     summary = Summary.empty(len(step))
     for part, slab in table.slabs():

@@ -20,7 +20,7 @@ from streampca.execution.task import FoldTask, Meter, ProgressCallback, Task
 from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
-from streampca.storage.signals import heed, uninterrupted
+from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.process import give_back_freed_memory
 from streampca.system.workspace import release
 
@@ -78,7 +78,7 @@ def _accumulated(
     whole = True
     try:
         for result in results:
-            heed()
+            raise_pending_signal()
             with uninterrupted():
                 whole = False
                 total = accumulator.absorb(total, result.state)
@@ -127,7 +127,7 @@ def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generat
     except BaseException as error:
         note_stop(error)  # before the leaves end, so that they leave what they have
         stop.set()
-        task.source.hurry()
+        task.source.cancel()
         raise
     finally:
         stop.set()

@@ -35,7 +35,7 @@ class LeafResult:
 
 
 @dataclass(eq=False)
-class Growing:
+class PartialState:
     """The state of neighbouring leaves; stays on the worker that the first of them was read by, and grows in place there."""
 
     state: Any
@@ -47,7 +47,7 @@ class Growing:
     stop: int
     """Position behind the last one; -1 while it grows, so that what was broken off is never taken for whole."""
 
-    def absorb(self, accumulator: Accumulator[Any, Any], other: Growing) -> Growing:
+    def absorb(self, accumulator: Accumulator[Any, Any], other: PartialState) -> PartialState:
         """Return itself with the leaves of `other`, the next ones, merged into it.
 
         Raises

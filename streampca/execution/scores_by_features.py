@@ -22,9 +22,9 @@ from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
-from streampca.planning.scores_by_features import values_per_sample, slab_width
+from streampca.planning.scores_by_features import slab_width, values_per_sample
 from streampca.sources.base import ReadCount, Source
-from streampca.storage.signals import heed, uninterrupted
+from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class PartTask:
+class FeatureBandTask:
     """What the features of a leaf give to the scores."""
 
     common: ClassVar[str] = "model"
@@ -48,7 +48,7 @@ class PartTask:
     dtype: np.dtype[Any]
     """Data type of products and scores."""
 
-    def for_leaf(self, leaf: Leaf) -> PartTask:
+    def for_leaf(self, leaf: Leaf) -> FeatureBandTask:
         """Return the task with no more of the source than `leaf` needs."""
         return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
 
@@ -97,12 +97,12 @@ def scores_by_features(
     record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.extent, progress)
     scores, count, turn = record.begin(np.zeros((source.shape[0], values_per_sample(model))))
     meter.skip(plan, turn, count)
-    task = PartTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
+    task = FeatureBandTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
     results, whole = execute(task, plan, meter, active_client(source), turn), True
     try:
         with one_blas_thread(), closing(results):
             for result in results:
-                heed()
+                raise_pending_signal()
                 with uninterrupted():
                     whole = False
                     scores += result.state

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
-from streampca.execution.checkpoint.ledger import Reading
+from streampca.execution.checkpoint.ledger import PassRecord
 from streampca.execution.fold import LeafResult, run_leaf
 from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
@@ -72,7 +72,7 @@ class FoldTask:
     """What they are folded into."""
     weights: RowWeights | None = None
     """Weights of the rows; None = all 1."""
-    record: Reading | None = None
+    record: PassRecord | None = None
     """Where leaves that run in this process leave how far they have come."""
 
     def for_leaf(self, leaf: Leaf) -> FoldTask:
@@ -99,7 +99,7 @@ class Meter:
         if first:
             self.add(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)
 
-    def skip_begun(self, plan: Plan, record: Reading) -> None:
+    def skip_begun(self, plan: Plan, record: PassRecord) -> None:
         """Count the blocks of leaves that were begun before the run was stopped."""
         for index, begun in record.begun_leaves().items():
             spans = plan.leaf(index).spans[: begun.blocks]

@@ -34,7 +34,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import require_room
 from streampca.storage.files import flush_one, writing
-from streampca.storage.signals import heed, uninterrupted
+from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
 
@@ -133,7 +133,7 @@ def _write_by_rows(
         # Closed, so that no thread writes when the caller cleans up after an error.
         with one_blas_thread(), closing(results):
             for result in results:
-                heed()
+                raise_pending_signal()
                 with uninterrupted():
                     count, turn = count + result.count, turn + 1
                 record.absorbed(turn - 1, None, count)

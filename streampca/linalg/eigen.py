@@ -24,7 +24,7 @@ _KRYLOV_SHARE = 10  # beyond, the iterative solver pays while at most one pair i
 
 
 @dataclass(frozen=True)
-class Reduced:
+class SymmetricOperator:
     """A symmetric matrix D (M + W m mᵀ) D / (W − ddof), kept as its factors: scatter M, mean m, sum of weights W, factors D."""
 
     grid: TileGrid
@@ -60,7 +60,7 @@ class Reduced:
         ddof: float,
         n_threads: int,
         diagonal: FloatArray | None = None,
-    ) -> Reduced:
+    ) -> SymmetricOperator:
         """Return the matrix for a scatter about `mean`; raise `DataError` if there are too few rows.
 
         `diagonal` is that of a scatter that is kept elsewhere; None = it is taken from `scatter`.

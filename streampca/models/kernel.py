@@ -24,7 +24,7 @@ _PANEL_ROWS = (64, 8192)
 
 
 @dataclass(frozen=True)
-class WayBack:
+class PreimageMap:
     """Kernel ridge regression from scores to rows (Bakır, Weston & Schölkopf 2004; scikit-learn's `KernelPCA`)."""
 
     scores: FloatArray
@@ -57,7 +57,7 @@ class KernelModel:
     """Whether the kernel matrix was centred."""
     landmark_indices: NDArray[np.int64] | None = None
     """Row numbers of the landmarks within the training rows, ``(m,)``; None where landmarks were given as rows."""
-    way_back: WayBack | None = None
+    preimage: PreimageMap | None = None
     """What `inverse_transform` needs; None where it was not asked for."""
     sampling: str = "given"
     """How the landmarks were chosen."""
@@ -152,19 +152,19 @@ class KernelModel:
         Raises
         ------
         ParameterError
-            If the way back was not learned.
+            If the map from scores back to features was not learned.
         """
-        if self.way_back is None:
+        if self.preimage is None:
             raise ParameterError(
-                "the way back was not learned: fit with fit_inverse_transform=True to have inverse_transform"
+                "inverse_transform is not available: the map from scores back to features was not learned; fit with fit_inverse_transform=True"
             )
         scores = np.asarray(scores)
         out = np.empty((len(scores), self.n_features), self.score_dtype(scores.dtype))
-        prepared = self.kernel.prepare(self.way_back.scores, np.float64)
-        step = panel_rows(len(self.way_back.scores), np.dtype(np.float64))
+        prepared = self.kernel.prepare(self.preimage.scores, np.float64)
+        step = panel_rows(len(self.preimage.scores), np.dtype(np.float64))
         for start in range(0, len(scores), step):
             part = np.ascontiguousarray(scores[start : start + step], dtype=np.float64)
-            out[start : start + step] = prepared(part) @ self.way_back.dual
+            out[start : start + step] = prepared(part) @ self.preimage.dual
         return out
 
     def components_for(self, share: float) -> int | None:
@@ -178,7 +178,7 @@ def panel_rows(n_landmarks: int, dtype: np.dtype[Any]) -> int:
     return max(low, min(high, _PANEL_BYTES // max(1, n_landmarks * dtype.itemsize)))
 
 
-def way_back_of(kernel: Kernel, landmarks: NDArray[Any], scores: FloatArray, alpha: float) -> WayBack:
+def preimage_of(kernel: Kernel, landmarks: NDArray[Any], scores: FloatArray, alpha: float) -> PreimageMap:
     """Return the kernel ridge regression of `landmarks` on their `scores`, in m³/3 flops.
 
     The dual coefficients solve (κ(scores, scores) + α 1) A = landmarks, as scikit-learn defines the pre-image of kernel
@@ -202,4 +202,4 @@ def way_back_of(kernel: Kernel, landmarks: NDArray[Any], scores: FloatArray, alp
         dual = pinvh(matrix) @ targets
     except LinAlgError as error:
         raise ParameterError(f"fit_inverse_transform with alpha={alpha}: {error}; expected a larger alpha") from error
-    return WayBack(scores, np.asarray(dual))
+    return PreimageMap(scores, np.asarray(dual))

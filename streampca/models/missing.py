@@ -9,13 +9,13 @@ from streampca.models.pca import PCAModel
 
 if TYPE_CHECKING:
     from streampca.accumulators import CovarianceState, PairwiseState, SketchState
-    from streampca.accumulators.gram import GramReduced
+    from streampca.accumulators.gram import GramOperator
 
 
 def with_missing(
     model: PCAModel,
     missing: str,
-    state: CovarianceState | PairwiseState | GramReduced | SketchState,
+    state: CovarianceState | PairwiseState | GramOperator | SketchState,
     n_left_out: int,
     clipped: float | None,
     missing_scores: str = "conditional",

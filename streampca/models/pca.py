@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.gram import GramReduced
+from streampca.accumulators.gram import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
-from streampca.linalg.eigen import Reduced, Spectrum, relative_precision
+from streampca.linalg.eigen import Spectrum, SymmetricOperator, relative_precision
 from streampca.linalg.selection import smallest_count
 from streampca.models import by_slabs, conditional
 from streampca.models.stored_components import Components, StoredComponents
@@ -68,7 +68,7 @@ class PCAModel:
     def of_spectrum(
         cls,
         spectrum: Spectrum,
-        reduced: Reduced | GramReduced | Factored | Sketched,
+        reduced: SymmetricOperator | GramOperator | Factored | Sketched,
         *,
         center: bool,
         scale: bool,

@@ -29,7 +29,7 @@ AGREE = (
 
 
 @dataclass(frozen=True)
-class Kept:
+class FittedState:
     """The state of a fit with everything that says how it was made."""
 
     solver: str
@@ -44,7 +44,7 @@ class Kept:
     """Data type of the products."""
     source: dict[str, Any]
     """Where the first rows came from."""
-    magnified: float = 1.0
+    error_growth: float = 1.0
     """How many times taking rows out again has magnified the relative rounding of the state."""
     exact: bool = False
     """Whether all rows were small integers, whose products are not rounded in whatever type they are taken."""

@@ -70,8 +70,8 @@ def _is_total(model: PCAModel) -> bool:
 def require_valid_kernel(model: KernelModel, path: Path) -> None:
     """Raise `ModelError` unless the arrays and numbers of `model` agree with each other, as `require_valid` does."""
     arrays = {name: getattr(model, name) for name in ("landmarks", "coefficients", "centre", "eigenvalues")}
-    if model.way_back is not None:
-        arrays |= {"way_back_scores": model.way_back.scores, "way_back_dual": model.way_back.dual}
+    if model.preimage is not None:
+        arrays |= {"way_back_scores": model.preimage.scores, "way_back_dual": model.preimage.dual}
     unusable = [name for name, values in arrays.items() if not np.isfinite(values).all()]
     require(not unusable, path, f"it holds numbers that are not finite ({', '.join(unusable)})")
     landmarks, values, indices = model.landmarks, model.eigenvalues, model.landmark_indices

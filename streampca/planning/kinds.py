@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streampca.accumulators import CompleteRows, Covariance, Integers, Pairwise, SparseCovariance
+from streampca.accumulators import (
+    CompleteRows,
+    Covariance,
+    ExactIntegerCovariance,
+    PairwiseCovariance,
+    SparseCovariance,
+)
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.parameters import Parameters
 from streampca.sources.base import Source
 
-Kind = Covariance | SparseCovariance | CompleteRows | Pairwise | Integers
+Kind = Covariance | SparseCovariance | CompleteRows | PairwiseCovariance | ExactIntegerCovariance
 
 
 def accumulator_of(parameters: Parameters, source: Source | None = None) -> Kind:
@@ -21,21 +27,21 @@ def accumulator_of(parameters: Parameters, source: Source | None = None) -> Kind
     plain: dict[str, Any] = {"center": parameters.center, "scale": parameters.scale, "ddof": parameters.ddof}
     covariance = Covariance(**plain, forgetting=parameters.forgetting)
     if parameters.missing in ("mean", "pairwise"):
-        return Pairwise(**plain, impute=parameters.missing == "mean")
+        return PairwiseCovariance(**plain, impute=parameters.missing == "mean")
     if source is None:
         return covariance
     if source.sparse:
         return SparseCovariance(**plain)
     if parameters.missing == "drop_rows" and source.dtype.kind == "f":
         return CompleteRows(covariance)
-    if Integers.takes(source.dtype) and parameters.sample_weight is None and parameters.forgetting == 1:
-        return Integers.of(source.dtype, covariance)
+    if ExactIntegerCovariance.takes(source.dtype) and parameters.sample_weight is None and parameters.forgetting == 1:
+        return ExactIntegerCovariance.of(source.dtype, covariance)
     return covariance
 
 
-def as_kept(accumulator: Kind, state: Any) -> tuple[Covariance | Pairwise, Any, int]:
+def as_kept(accumulator: Kind, state: Any) -> tuple[Covariance | PairwiseCovariance, Any, int]:
     """Return accumulator and state as they are kept, in the memory of `state`, and how many rows were left out."""
-    if isinstance(accumulator, Integers):
+    if isinstance(accumulator, ExactIntegerCovariance):
         return accumulator.covariance, accumulator.to_covariance(state, out=state.products), 0
     if isinstance(accumulator, CompleteRows):
         return accumulator.covariance, state.rows, state.n_left_out

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance, panel_rows
-from streampca.accumulators.pairwise import Pairwise
+from streampca.accumulators.pairwise import PairwiseCovariance
 from streampca.errors import PlanError
 from streampca.formatting import as_seconds, as_text
 from streampca.linalg.eigen import uses_krylov
@@ -369,7 +369,7 @@ def bytes_to_read(source: Source, rows: int) -> int:
 
 def covariance_memory(
     source: Source,
-    accumulator: Covariance | Pairwise,
+    accumulator: Covariance | PairwiseCovariance,
     n_components: int | None,
     rows: int,
     leaves: int,
@@ -386,7 +386,7 @@ def covariance_memory(
     model = 8 * (3 * k * d + 4 * d)
     score = 4 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else 8  # bytes, as `PCAModel.score_dtype`
     scores = leaves * (buffers + 2 * scores_rows * d * score + 6 * rows * k * score) + d * k * score
-    if isinstance(accumulator, Pairwise):
+    if isinstance(accumulator, PairwiseCovariance):
         scores += leaves * scratch_bytes(k)
     basis = 2 * basis_size(d, k) + 8 * 64 + k  # vectors of the iteration, and of the products in hand
     solve = 8 * d * (basis if uses_krylov(d, k) else 2 * d + 3 * k)

@@ -89,5 +89,6 @@ def _solve_bytes(model: PCAModel) -> int:
 
 
 def slab_width(model: PCAModel, columns: int) -> int:
+    """Return how many features of the components are in memory at once, for blocks of `columns` features."""
     stored = model.components
     return stored.width if isinstance(stored, StoredComponents) else min(columns, slab_features(len(stored)))

@@ -180,7 +180,7 @@ def _of_kernel_model(place: Path) -> dict[str, Any]:
         "center": model.center,
         "eigenvalues": model.eigenvalues[:10].tolist(),
         "certificate": model.certificate.get("statement"),
-        "inverse_transform": model.way_back is not None,
+        "inverse_transform": model.preimage is not None,
     }
 
 

@@ -10,7 +10,7 @@ from streampca.errors import ConfigError, NotAvailableError
 from streampca.estimators import KernelPCA
 from streampca.linalg.selection import Threshold
 from streampca.runs.config import KernelConfig, KernelPCAConfig, RunConfig
-from streampca.runs.config.values import Threshold as ConfigThreshold
+from streampca.runs.config.values import ThresholdValue as ConfigThreshold
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.redaction import shown
 from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, status_of
-from streampca.storage.directories import RECORD, Aside, is_own_file, read_record
+from streampca.storage.directories import RECORD, AtomicDirectory, is_own_file, read_record
 from streampca.storage.files import output_error, write_whole
 from streampca.storage.regular_files import read_regular
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
@@ -60,7 +60,7 @@ class _Writable(RemoteStore):
 
     async def make(self, key: str, content: bytes) -> bool:
         """Make an object; return False if there is one under that key already."""
-        return await self.patiently(key, lambda: self._ask_to_make(key, content))
+        return await self.with_retries(key, lambda: self._ask_to_make(key, content))
 
     async def _ask_to_make(self, key: str, content: bytes) -> bool:
         files: Any = self._store
@@ -83,7 +83,7 @@ class _Writable(RemoteStore):
         """Remove an object of ours."""
         files: Any = self._store
         with suppress(FileNotFoundError):
-            await self.patiently(key, lambda: files.fs._rm_file(f"{files.path}/{key}" if files.path else key))
+            await self.with_retries(key, lambda: files.fs._rm_file(f"{files.path}/{key}" if files.path else key))
 
 
 def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] | None = None) -> Published:
@@ -161,7 +161,7 @@ def fetch(
         )
     digests = record.get("figures")
     figures = digests if isinstance(digests, dict) else None
-    with Aside(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as part:
+    with AtomicDirectory(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as part:
         for key in keys:
             (part / key).parent.mkdir(parents=True, exist_ok=True)
             found = _content(store, key)

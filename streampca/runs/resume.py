@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import Ledger
+from streampca.execution.checkpoint.ledger import ProgressLog
 from streampca.execution.checkpoint.resume import _digest, _of_surroundings
 from streampca.redaction import redacted
 from streampca.runs.config.yaml import load_strict
@@ -76,13 +76,13 @@ def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
     return run_id
 
 
-def tidy_after_the_dead(output: Path, lock: Lock, goes_on: str | None) -> None:
+def remove_leftovers(output: Path, lock: Lock, goes_on: str | None) -> None:
     """Set right and remove what runs that died while they held `lock` left beside `output`; of one that goes on, its part stays."""
     for run_id in filter(str.isalnum, lock.dead):
         tidy_after(output, run_id, keep_part=run_id == goes_on)
 
 
-def parts_kept(ledger: Ledger) -> tuple[str, ...]:
+def parts_kept(ledger: ProgressLog) -> tuple[str, ...]:
     """Return the names of what goes on being built in the directory aside."""
     entry = ledger.entry("scores")
     return ("scores.zarr",) if entry is not None and entry.state is None and entry.next_leaf else ()

@@ -19,8 +19,8 @@ from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputErro
 from streampca.estimators import PCA, KernelPCA, load
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import Ledger, Terms, ledger_in_use
-from streampca.execution.checkpoint.resume import concluding, open_ledger, plan_to_obey, require_same
+from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledger_in_use
+from streampca.execution.checkpoint.resume import concluding, open_ledger, recorded_plan, require_same
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.task import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_known_scores, write_scores
@@ -33,10 +33,10 @@ from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
 from streampca.runs import kernel as runs_kernel
 from streampca.runs.config import RunConfig, load_config
-from streampca.runs.config.values import Threshold as ConfigThreshold
+from streampca.runs.config.values import ThresholdValue as ConfigThreshold
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
-from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, parts_kept, run_of, tidy_after_the_dead
+from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, parts_kept, remove_leftovers, run_of
 from streampca.runs.summary import notes_of, result_of, warnings_of
 from streampca.solvers.fit import Fit, Parameters, fit, kept_rows, plan_fit
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -45,7 +45,7 @@ from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import ReadCount, Source, open_source
 from streampca.sources.vector import read_vector
 from streampca.storage.directories import (
-    Aside,
+    AtomicDirectory,
     require_apart,
     require_replaceable,
     require_room,
@@ -128,7 +128,7 @@ def run(
     with Lock(directory, secrets.token_hex(8)) as lock:
         place = CheckpointDirectory(checkpoint_of(directory))
         finished, before = finished_run(directory, place), run_of(place)
-        tidy_after_the_dead(directory, lock, before)
+        remove_leftovers(directory, lock, before)
         identity = identity_of_run(config, source, parameters)
         told = notice or (lambda _: None)
         if finished and resume and before is None:
@@ -137,7 +137,7 @@ def run(
             return same
         require_replaceable(directory, "run", overwrite=config.output.overwrite)
         every, about = config.checkpoint.every_seconds, {"config.yaml": config.to_yaml()}
-        terms = Terms(lock.run_id, identity, every, about)
+        terms = RunIdentity(lock.run_id, identity, every, about)
         ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=told, require_held=lock.require_held)
         if before is not None:  # also where the run that goes on could not give the earlier output its name back
             tidy_after(directory, before, keep_part=before == ledger.terms.run_id)
@@ -193,16 +193,18 @@ def _carry_out(
     config: RunConfig,
     source: Source,
     parameters: Parameters | KernelParameters,
-    ledger: Ledger,
+    ledger: ProgressLog,
     progress: ProgressCallback | None,
     told: Callable[[str], None],
 ) -> Run:
     """Carry out the run of `ledger`, from where it stopped."""
     directory, run_id = config.output.directory, ledger.terms.run_id
     started, began = datetime.now(UTC), time.perf_counter()
-    aside = Aside(directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger))
+    aside = AtomicDirectory(
+        directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger)
+    )
     with cluster_of(config, told), aside as part:
-        plan = plan_to_obey(ledger, plan_of(config, source, parameters))
+        plan = recorded_plan(ledger, plan_of(config, source, parameters))
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
         require_room(directory, _bytes_to_write(config, plan))
@@ -284,11 +286,11 @@ def _require_state(config: RunConfig, plan: Plan) -> None:
 
 def _write_state(fitted: AnyFit, parameters: AnyParameters, path: Path) -> None:
     from streampca.models.persistence.state import write_state
-    from streampca.solvers.state import kept_of
+    from streampca.solvers.state import fitted_state_of
 
     if not isinstance(fitted, Fit) or not isinstance(parameters, Parameters):
         return
-    kept = kept_of(fitted, parameters)
+    kept = fitted_state_of(fitted, parameters)
     if kept is not None:
         write_state(kept, path)
 

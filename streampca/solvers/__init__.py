@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
     from streampca.parameters import Parameters
     from streampca.planning.plan import Plan, Resources
-    from streampca.solvers.result import Fit, Gathered
+    from streampca.solvers.result import Accumulated, Fit
     from streampca.sources.base import Source
 
 SOLVERS = ("covariance", "gram", "qr", "adaptive", "sketch")
@@ -21,7 +21,7 @@ APPROXIMATE = ("adaptive", "sketch")
 """Names of those whose answer carries an error, and a certificate of it."""
 
 
-class Line(Protocol):
+class Solver(Protocol):
     """What a module of this package offers."""
 
     def accumulator_of(self, parameters: Parameters) -> Any:
@@ -46,7 +46,7 @@ class Line(Protocol):
         ...
 
 
-class ContinuedLine(Line, Protocol):
+class ContinuableSolver(Solver, Protocol):
     """A line whose state can be added to and merged before it is solved."""
 
     def gather(
@@ -59,7 +59,7 @@ class ContinuedLine(Line, Protocol):
         keep_rows: int = 0,
         progress: ProgressCallback | None = None,
         **like: Any,
-    ) -> Gathered:
+    ) -> Accumulated:
         """Read the source once and return its state; a sketch takes the test matrix of an `accumulator` if one is given."""
         ...
 
@@ -76,13 +76,13 @@ class ContinuedLine(Line, Protocol):
         ...
 
 
-def continued_line_of(solver: str) -> ContinuedLine:
+def continuable_solver_of(solver: str) -> ContinuableSolver:
     """Return the module that carries out `solver`, one of `CONTINUED`."""
-    line: ContinuedLine = import_module(f"streampca.solvers.{solver}")
+    line: ContinuableSolver = import_module(f"streampca.solvers.{solver}")
     return line
 
 
-def line_of(solver: str) -> Line:
+def solver_of(solver: str) -> Solver:
     """Return the module that carries out `solver`."""
-    line: Line = import_module(f"streampca.solvers.{solver}")
+    line: Solver = import_module(f"streampca.solvers.{solver}")
     return line

@@ -13,7 +13,7 @@ from streampca.parameters import Parameters
 from streampca.planning.cost import PROBE_WIDTH, expected_seconds, nominal_rates, probe
 from streampca.planning.kinds import accumulator_of
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
-from streampca.solvers import SOLVERS, line_of
+from streampca.solvers import SOLVERS, solver_of
 from streampca.sources.base import Source
 from streampca.system.process import give_back_freed_memory
 
@@ -44,7 +44,7 @@ def _accumulator(plan: Plan, parameters: Parameters, source: Source) -> Any:
         return Sketch(np.ones((min(plan.n_features, PROBE_WIDTH), columns), dtype=plan.work_dtype), key="probe")
     if plan.solver == "covariance":
         return accumulator_of(parameters, source)
-    return line_of(plan.solver).accumulator_of(parameters)
+    return solver_of(plan.solver).accumulator_of(parameters)
 
 
 def with_alternatives(
@@ -77,7 +77,7 @@ def _why(plan: Plan, parameters: Parameters) -> str:
 
 def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> dict[str, Any]:
     try:
-        other = with_repeated_reads(line_of(solver).plan(source, parameters, resources), source)
+        other = with_repeated_reads(solver_of(solver).plan(source, parameters, resources), source)
     except StreamPCAError as error:
         return {"solver": solver, "fits": False, "why": str(error)}
     other = with_time(other, source, parameters, probed=probed)

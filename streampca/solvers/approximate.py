@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.adaptive import Adaptive, rescaled
+from streampca.accumulators.adaptive import IncrementalSVD, rescaled
 from streampca.accumulators.centring import FloatArray, sketch_dtype
 from streampca.accumulators.joint import Joint
-from streampca.accumulators.rows import Rows
+from streampca.accumulators.rows import RowSample
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched, weighted
 from streampca.errors import DataError, NotAvailableError
@@ -24,8 +24,8 @@ from streampca.models.approximate import Answer, Chain, Evidence, answer_of
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers.plan_sketch import HELD_OUT, Sizes, needs_moments, sizes_of
-from streampca.solvers.result import Fit, Gathered
+from streampca.solvers.plan_sketch import HELD_OUT, SketchSizes, needs_moments, sizes_of
+from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
@@ -99,19 +99,19 @@ def run(
     )
 
 
-def _room(sizes: Sizes, *, adaptive: bool) -> int:
+def _room(sizes: SketchSizes, *, adaptive: bool) -> int:
     """Return how many columns of test matrices are kept at once; an incremental pass has none."""
     kept = sizes.passes - int(adaptive)
     return sizes.columns * (kept if sizes.keep_all else min(kept, 1))
 
 
-def _main(matrix: FloatArray, sizes: Sizes) -> FloatArray:
+def _main(matrix: FloatArray, sizes: SketchSizes) -> FloatArray:
     """Return the columns that are not held out."""
     return matrix[:, : matrix.shape[1] - sizes.held_out]
 
 
 def _first_products(
-    found: Gathered, expected: FloatArray, parameters: Parameters, plan: Plan
+    found: Accumulated, expected: FloatArray, parameters: Parameters, plan: Plan
 ) -> tuple[Sketched, Evidence, LowRank | None]:
     """Return moments and products of the first pass, the evidence, and the answer where an incremental pass gave one.
 
@@ -159,10 +159,10 @@ def _metric(factors: FloatArray) -> FloatArray | None:
     return metric
 
 
-def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Adaptive:
+def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> IncrementalSVD:
     sizes = sizes_of(plan)
     rank = min(sizes.columns, plan.n_features)
-    return Adaptive(
+    return IncrementalSVD(
         rank,
         sizes.rows_per_update,
         parameters.center,
@@ -224,7 +224,7 @@ class Reader:
     progress: ProgressCallback | None = None
     """Told as blocks finish."""
 
-    def opening(self, keep_rows: int, clock: _Clock) -> tuple[Gathered, Sketched, Evidence, LowRank | None]:
+    def opening(self, keep_rows: int, clock: _Clock) -> tuple[Accumulated, Sketched, Evidence, LowRank | None]:
         """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
 
         Returns what was gathered, with what all reading has cost, moments and products, the evidence, and the answer where an
@@ -251,7 +251,7 @@ class Reader:
         known = replace(known, test=test, products=products)
         return replace(found, count=begun.count + found.count + cost), known, evidence, None
 
-    def first(self, begun: Start, keep_rows: int) -> Gathered:
+    def first(self, begun: Start, keep_rows: int) -> Accumulated:
         """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
         plan = self.plan
         sketch = self._sketch(begun.test, begun.origin, moments=True, near=begun.near)
@@ -259,14 +259,14 @@ class Reader:
         if plan.solver == "adaptive":
             parts.insert(0, _adaptive(self.parameters, plan, begun.factors))
         if keep_rows:
-            parts.append(Rows(self.source.shape[0], keep_rows, str(self.source.dtype)))
+            parts.append(RowSample(self.source.shape[0], keep_rows, str(self.source.dtype)))
         state, count = self._accumulate(parts[0] if len(parts) == 1 else Joint(tuple(parts)), plan)
         states = [state] if len(parts) == 1 else list(state)
         samples = states.pop() if keep_rows else None
         if samples is not None and self.parameters.missing != "error":
             samples = samples.complete()
         state = states[0] if len(states) == 1 else tuple(states)
-        return Gathered(sketch, state, samples, count, _sketch_state(state).n_left_out)
+        return Accumulated(sketch, state, samples, count, _sketch_state(state).n_left_out)
 
     def again(
         self, basis: FloatArray, known: Sketched, first: SketchState, number: int
@@ -342,7 +342,7 @@ def gather(
     keep_rows: int = 0,
     progress: ProgressCallback | None = None,
     accumulator: Sketch | None = None,
-) -> Gathered:
+) -> Accumulated:
     """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
 
     Without a pilot, so that the states of other rows can be merged with it. `NotAvailableError` for conversions that need

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from streampca.accumulators import Integers, Joint, Rows
+from streampca.accumulators import ExactIntegerCovariance, Joint, RowSample
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.errors import PlanError
@@ -22,7 +22,7 @@ from streampca.planning.kinds import accumulator_of, as_kept
 from streampca.planning.plan import Plan, Resources, plan_covariance
 from streampca.solvers import disk_covariance
 from streampca.solvers.covariance_model import solve_model
-from streampca.solvers.result import Fit, Gathered
+from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 
@@ -77,7 +77,7 @@ def gather(
     client: Any = None,
     keep_rows: int = 0,
     progress: ProgressCallback | None = None,
-) -> Gathered:
+) -> Accumulated:
     """Read `source` once and return what was accumulated; raise `PlanError` if that is to be kept on disk."""
     if plan.tile_groups:
         raise PlanError(
@@ -85,7 +85,7 @@ def gather(
             f"to: use fit, or give it more memory; {plan.notes[-1]}"
         )
     kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
-    rows = Rows(source.shape[0], keep_rows, str(source.dtype))
+    rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
     accumulator: Any = Joint((kind, rows)) if keep_rows else kind
     weights = parameters.sample_weight
     state, count = accumulate(source, accumulator, plan, client=client, progress=progress, weights=weights)
@@ -93,7 +93,7 @@ def gather(
     kept, state, n_left_out = as_kept(replace(kind, n_threads=plan.threads), state)
     if samples is not None and parameters.missing != "error":
         samples = samples.complete()
-    return Gathered(replace(kept, n_threads=plan.threads), state, samples, count, n_left_out)
+    return Accumulated(replace(kept, n_threads=plan.threads), state, samples, count, n_left_out)
 
 
 def run(
@@ -113,7 +113,7 @@ def run(
         found = gather(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
         streamed = time.perf_counter()
         # Of small integers without weights nothing but the last step is rounded, whatever the products were taken in.
-        exact = isinstance(accumulator_of(parameters, source), Integers)
+        exact = isinstance(accumulator_of(parameters, source), ExactIntegerCovariance)
         work = "float64" if exact else plan.work_dtype
         model = solve_model(found.state, found.accumulator, parameters, work, source.describe(), found.n_left_out)
     solved = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, CovarianceState, Pairwise, PairwiseState
+from streampca.accumulators import Covariance, CovarianceState, PairwiseCovariance, PairwiseState
 from streampca.errors import DataError
 from streampca.linalg.eigen import negative_mass, relative_precision, solve
 from streampca.linalg.selection import as_selection
@@ -18,7 +18,7 @@ from streampca.parameters import Parameters
 
 def solve_model(
     state: CovarianceState | PairwiseState,
-    accumulator: Covariance | Pairwise,
+    accumulator: Covariance | PairwiseCovariance,
     parameters: Parameters,
     work: str,
     source: dict[str, Any],

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, CovarianceState, Integers, Joint, Rows, RowsState
+from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance, Joint, RowSample, RowsState
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.errors import DataError, PlanError
@@ -56,7 +56,9 @@ def plan(source: Source, accumulator: Any, n_components: int | None, resources: 
 
 def _count(source: Source, accumulator: Any, n_components: int | None) -> int:
     """Return how many components are wanted; raise `PlanError` if this form is not for them, or not for these rows."""
-    plain = isinstance(accumulator, Integers) or (isinstance(accumulator, Covariance) and accumulator.forgetting == 1)
+    plain = isinstance(accumulator, ExactIntegerCovariance) or (
+        isinstance(accumulator, Covariance) and accumulator.forgetting == 1
+    )
     if not plain or source.sparse:
         raise PlanError("a matrix on disk is only for dense rows without missing values and without forgetting")
     d = source.shape[1]
@@ -216,7 +218,7 @@ def run(
         If the rows were not the same in all readings.
     """
     kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
-    exact = isinstance(kind, Integers)
+    exact = isinstance(kind, ExactIntegerCovariance)
     began = time.perf_counter()
     with Scratch() as scratch, one_blas_thread():
         scratch.require(plan.disk_bytes)
@@ -249,7 +251,7 @@ def _fill(
     for index in range(plan.tile_groups):
         group = _group_of(kind, edges[index], edges[index + 1])
         joint = keep_rows > 0 and index == 0
-        accumulator: Any = Joint((group, Rows(source.shape[0], keep_rows, str(source.dtype)))) if joint else group
+        accumulator: Any = Joint((group, RowSample(source.shape[0], keep_rows, str(source.dtype)))) if joint else group
         weights = parameters.sample_weight
         state, more = accumulate(source, accumulator, plan, client=client, progress=onward, weights=weights)
         if onward is not None:
@@ -268,7 +270,7 @@ def _fill(
 
 def _group_of(kind: Any, first: int, last: int) -> Any:
     """Return the accumulator of tiles `first` to `last` of what `kind` accumulates."""
-    if isinstance(kind, Integers):
+    if isinstance(kind, ExactIntegerCovariance):
         return replace(kind, covariance=CovarianceGroup.of(kind.covariance, first, last))
     return CovarianceGroup.of(kind, first, last)
 

@@ -16,7 +16,7 @@ from streampca.planning.kinds import require_rows
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.resources import WorkerLimits, limits_of, spread, tightest
-from streampca.solvers import line_of
+from streampca.solvers import solver_of
 from streampca.solvers.alternatives import with_alternatives, with_time
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
@@ -127,7 +127,7 @@ def fit(
     """Carry out `plan` and return the model."""
     client = active_client(source)
     plan = plan or plan_fit(source, parameters, client=client)
-    line = line_of(plan.solver)
+    line = solver_of(plan.solver)
     found = line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
     return replace(found, model=replace(found.model, source=found.model.source | {"solver": plan.solver}))
 
@@ -143,7 +143,7 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     With a tolerance, approximate answers are allowed, and the first of the plans that fit is the fastest.
     """
     if parameters.solver != "auto":
-        return with_repeated_reads(line_of(parameters.solver).plan(source, parameters, resources), source)
+        return with_repeated_reads(solver_of(parameters.solver).plan(source, parameters, resources), source)
     n, d = source.shape
     order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
     if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
@@ -153,7 +153,7 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     found = []
     for solver in order:
         try:
-            plan = with_repeated_reads(line_of(solver).plan(source, parameters, resources), source)
+            plan = with_repeated_reads(solver_of(solver).plan(source, parameters, resources), source)
         except NotAvailableError:
             continue  # not for rows of this kind
         except PlanError as error:

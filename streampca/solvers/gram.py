@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.centring import FloatArray, work_dtype
-from streampca.accumulators.gram import Gram, GramReduced, panel_features
-from streampca.accumulators.rows import Rows, RowsState
+from streampca.accumulators.gram import Gram, GramOperator, panel_features
+from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotAvailableError, PlanError
-from streampca.execution.components import ComponentsTask, Found, find_components
+from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.formatting import as_text
@@ -243,7 +243,7 @@ def run(
         give_back_freed_memory()
         solved = time.perf_counter()
         rank, left = spectrum.numerical_rank, spectrum.vectors
-        chosen = Rows(source.shape[0], 0 if scratch else keep_rows, str(source.dtype)).chosen
+        chosen = RowSample(source.shape[0], 0 if scratch else keep_rows, str(source.dtype)).chosen
         task = ComponentsTask(
             source=features,
             gram=gram,
@@ -278,7 +278,7 @@ def _scratch_for(plan: Plan, k: int) -> Scratch:
     return scratch
 
 
-def _axes(left: FloatArray, values: FloatArray, reduced: GramReduced, gram: Gram, rank: int) -> FloatArray:
+def _axes(left: FloatArray, values: FloatArray, reduced: GramOperator, gram: Gram, rank: int) -> FloatArray:
     """Return what centred columns are multiplied by to give components, ``(n_counted, rank)``: √w u / σ, with σ² = λ (W − ddof)."""
     axes = left[:rank].T / np.sqrt(values[:rank] * reduced.divisor)
     return np.ascontiguousarray(axes if gram.roots is None else axes * gram.roots[:, None])
@@ -289,8 +289,8 @@ def _model(
     parameters: Parameters,
     plan: Plan,
     spectrum: Spectrum,
-    reduced: GramReduced,
-    found: Found,
+    reduced: GramOperator,
+    found: WideComponents,
     precision: float,
 ) -> PCAModel:
     weight = reduced.divisor + parameters.ddof
@@ -312,7 +312,7 @@ def _model(
     return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 
-def _scores(spectrum: Spectrum, reduced: GramReduced, gram: Gram, found: Found) -> FloatArray:
+def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, found: WideComponents) -> FloatArray:
     """Return the scores of all samples, ``(n_samples, k)``: √λ (W − ddof) u / √w, and of those of weight 0 their projections."""
     scores: FloatArray = spectrum.vectors.T * (np.sqrt(spectrum.values * reduced.divisor) * found.signs)
     if gram.roots is not None:

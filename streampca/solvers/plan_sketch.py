@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.adaptive import Adaptive
+from streampca.accumulators.adaptive import IncrementalSVD
 from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.shifting import panel_rows
 from streampca.accumulators.sketch import Sketch
@@ -33,7 +33,7 @@ _FINISH_COPIES = 4  # arrays of features x columns beside test matrix and produc
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SketchSizes:
     """The shape of a sketch; kept in `Plan.sketch`."""
 
     columns: int
@@ -62,9 +62,9 @@ class Sizes:
         return Pilot(self.pilot_rows, self.pilot_bands, self.pilot_bytes)
 
 
-def sizes_of(plan: Plan) -> Sizes:
+def sizes_of(plan: Plan) -> SketchSizes:
     """Return the shape of the sketch that `plan` decided."""
-    return Sizes(**{name: plan.sketch[name] for name in Sizes.__dataclass_fields__})
+    return SketchSizes(**{name: plan.sketch[name] for name in SketchSizes.__dataclass_fields__})
 
 
 def plan_sketch(source: Source, parameters: Parameters, resources: Resources, solver: str) -> Plan:
@@ -197,7 +197,7 @@ def _plan(
         n_blocks = -(-n // rows)
         n_leaves = n_leaves_of(rows, n_blocks)
         update = _rows_per_update(rows, n_blocks, n_leaves, columns, d * dtype.itemsize) if solver == "adaptive" else 0
-        sizes = Sizes(
+        sizes = SketchSizes(
             columns, min(HELD_OUT, d), passes, keep_all, pilot.n_rows, pilot.n_bands, pilot.bytes, update, moments_first
         )
         window = min(leaves, n_leaves)
@@ -276,7 +276,7 @@ def _rows_per_update(rows: int, n_blocks: int, n_leaves: int, rank: int, row_byt
 
 
 def _memory(
-    source: Source, sizes: Sizes, k: int | None, rows: int, shape: tuple[int, int, int], resources: Resources
+    source: Source, sizes: SketchSizes, k: int | None, rows: int, shape: tuple[int, int, int], resources: Resources
 ) -> dict[str, int]:
     (leaves, n_states, threads), (n, d) = shape, source.shape
     dtype = sketch_dtype(source.dtype, d)
@@ -293,7 +293,7 @@ def _memory(
     test = d * columns * dtype.itemsize
     if adaptive:
         held = Sketch(np.empty((0, sizes.held_out), dtype=dtype), n_threads=threads, key="plan")
-        rank = Adaptive(sizes.columns, sizes.rows_per_update, n_threads=threads)
+        rank = IncrementalSVD(sizes.columns, sizes.rows_per_update, n_threads=threads)
         first = held.state_bytes(d) + rank.state_bytes(d)
         scratch = max(
             scratch, held.scratch_bytes(d, rows, dtype.itemsize) + rank.scratch_bytes(d, rows, dtype.itemsize)
@@ -333,7 +333,7 @@ def _peak(memory: dict[str, int], leaves: int) -> int:
     return always + max(memory["pilot"], memory["kept products"] + max(reading, 0), solving, after)
 
 
-def _reason(solver: str, sizes: Sizes, d: int) -> str:
+def _reason(solver: str, sizes: SketchSizes, d: int) -> str:
     exact = as_text(4 * d * d)
     if solver == "adaptive":
         return (
@@ -355,7 +355,7 @@ def _stopping(parameters: Parameters, passes: int) -> str:
     return f"; reads at most {passes} times, and stops once every eigenvalue is certified to {parameters.tolerance:g}"
 
 
-def _notes(source: Source, sizes: Sizes, reading: int) -> tuple[str, ...]:
+def _notes(source: Source, sizes: SketchSizes, reading: int) -> tuple[str, ...]:
     notes = []
     if sizes.pilot_rows:
         share = sizes.pilot_bytes / (source.shape[0] * source.row_bytes)

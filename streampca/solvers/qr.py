@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.joint import Joint
-from streampca.accumulators.rows import Rows
-from streampca.accumulators.triangle import Factored, Triangle, TriangleState
+from streampca.accumulators.rows import RowSample
+from streampca.accumulators.triangle import Factored, QRFactor, TriangleState
 from streampca.errors import DataError, NotAvailableError, PlanError, StreamPCAError
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
@@ -22,18 +22,18 @@ from streampca.parameters import Parameters
 from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
 from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
-from streampca.solvers.result import Fit, Gathered
+from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 
 
-def accumulator_of(parameters: Parameters, source: Source | None = None) -> Triangle:
+def accumulator_of(parameters: Parameters, source: Source | None = None) -> QRFactor:
     """Return the accumulator of these parameters."""
     if parameters.missing != "error" or parameters.forgetting != 1 or (source is not None and source.sparse):
         raise NotAvailableError(
             "solver='qr' takes neither missing values nor sparse rows nor a forgetting factor: use solver='covariance'"
         )
-    return Triangle(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
+    return QRFactor(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
 
 
 def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
@@ -85,7 +85,7 @@ def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
 
 
 def _memory(
-    source: Source, triangle: Triangle, k: int | None, rows: int, leaves_window: tuple[int, int], resources: Resources
+    source: Source, triangle: QRFactor, k: int | None, rows: int, leaves_window: tuple[int, int], resources: Resources
 ) -> dict[str, int]:
     (leaves, window), (n, d) = leaves_window, source.shape
     k = min(n, d) if k is None else k
@@ -119,16 +119,16 @@ def gather(
     client: Any = None,
     keep_rows: int = 0,
     progress: ProgressCallback | None = None,
-) -> Gathered:
+) -> Accumulated:
     """Read `source` once and return what was accumulated."""
     triangle = accumulator_of(parameters)
-    rows = Rows(source.shape[0], keep_rows, str(source.dtype))
+    rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
     accumulator: Any = Joint((triangle, rows)) if keep_rows else triangle
     state, count = accumulate(
         source, accumulator, plan, client=client, progress=progress, weights=parameters.sample_weight
     )
     state, samples = state if keep_rows else (state, None)
-    return Gathered(triangle, state, samples, count)
+    return Accumulated(triangle, state, samples, count)
 
 
 def run(
@@ -161,7 +161,7 @@ def run(
 
 def solve_model(
     state: TriangleState,
-    triangle: Triangle,
+    triangle: QRFactor,
     parameters: Parameters,
     work: str,
     source: dict[str, Any],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Accumulated:
     """What one reading of the source leaves, before anything is solved."""
 
     accumulator: Any

@@ -8,28 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, Integers, Sketch
+from streampca.accumulators import Covariance, ExactIntegerCovariance, Sketch
 from streampca.errors import MergeError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.task import ProgressCallback
 from streampca.linalg.eigen import relative_precision
 from streampca.models.pca import PCAModel
-from streampca.models.state import AGREE, CONTINUED, Kept
+from streampca.models.state import AGREE, CONTINUED, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers import continued_line_of
+from streampca.solvers import continuable_solver_of
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.result import Fit
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 
 
-def kept_of(fitted: Fit, parameters: Parameters) -> Kept | None:
+def fitted_state_of(fitted: Fit, parameters: Parameters) -> FittedState | None:
     """Return what `fitted` keeps; None if its solver keeps no state."""
     if fitted.accumulator is None:
         return None
     source = fitted.model.source
-    return Kept(
+    return FittedState(
         solver=fitted.plan.solver,
         accumulator=fitted.accumulator,
         state=fitted.state,
@@ -43,12 +43,12 @@ def kept_of(fitted: Fit, parameters: Parameters) -> Kept | None:
 
 def _is_exact(dtype: np.dtype[Any], parameters: Parameters, accumulator: Any) -> bool:
     plain = parameters.sample_weight is None and parameters.forgetting == 1 and isinstance(accumulator, Covariance)
-    return plain and Integers.takes(dtype)
+    return plain and ExactIntegerCovariance.takes(dtype)
 
 
 def gather(
-    source: Source, parameters: Parameters, kept: Kept | None = None, *, progress: ProgressCallback | None = None
-) -> tuple[Kept, Plan, ReadCount]:
+    source: Source, parameters: Parameters, kept: FittedState | None = None, *, progress: ProgressCallback | None = None
+) -> tuple[FittedState, Plan, ReadCount]:
     """Read `source`, of at least one row, once and return its state, unsolved.
 
     Raises
@@ -74,8 +74,8 @@ def gather(
         require_parameters(kept, parameters, solver, plan.work_dtype, "joined")
         like = {"accumulator": kept.accumulator} if solver == "sketch" else {}
     with one_blas_thread():
-        found = continued_line_of(solver).gather(source, parameters, plan, client=client, progress=progress, **like)
-    more = Kept(
+        found = continuable_solver_of(solver).gather(source, parameters, plan, client=client, progress=progress, **like)
+    more = FittedState(
         solver=solver,
         accumulator=found.accumulator,
         state=found.state,
@@ -88,7 +88,7 @@ def gather(
     return more, plan, found.count
 
 
-def require_parameters(kept: Kept, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
+def require_parameters(kept: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
     """Raise `MergeError`, naming what differs, unless `kept` was made with these parameters."""
     pairs = [(name, getattr(kept.parameters, name), getattr(parameters, name)) for name in AGREE]
     pairs += [("solver", kept.solver, solver), ("the precision of products", kept.work_dtype, work_dtype)]
@@ -104,7 +104,7 @@ def require_parameters(kept: Kept, parameters: Parameters, solver: str, work_dty
             )
 
 
-def require_same(first: Kept, second: Kept, doing: str) -> None:
+def require_same(first: FittedState, second: FittedState, doing: str) -> None:
     """Raise `MergeError`, naming what differs, unless the two were made in the same way."""
     require_parameters(first, second.parameters, second.solver, second.work_dtype, doing)
     for name in ("n_features", "accumulator"):
@@ -120,7 +120,7 @@ def require_same(first: Kept, second: Kept, doing: str) -> None:
             )
 
 
-def continued(kept: Kept, more: Kept) -> Kept:
+def continued(kept: FittedState, more: FittedState) -> FittedState:
     """Return `kept` with the rows of `more` added, in the memory of `kept`."""
     require_same(kept, more, "joined")
     with one_blas_thread():
@@ -134,7 +134,7 @@ def continued(kept: Kept, more: Kept) -> Kept:
     )
 
 
-def merged(parts: Sequence[Kept]) -> Kept:
+def merged(parts: Sequence[FittedState]) -> FittedState:
     """Return the state of all rows behind `parts`, none of which is changed."""
     first = parts[0]
     for part in parts[1:]:
@@ -148,51 +148,51 @@ def merged(parts: Sequence[Kept]) -> Kept:
         first,
         state=state,
         source=source,
-        magnified=max(part.magnified for part in parts),
+        error_growth=max(part.error_growth for part in parts),
         exact=all(part.exact for part in parts),
         n_left_out=sum(part.n_left_out for part in parts),
     )
 
 
-def taken_out(kept: Kept, less: Kept) -> Kept:
+def taken_out(kept: FittedState, less: FittedState) -> FittedState:
     """Return `kept` without the rows of `less`, which are among its own, in the memory of `kept`."""
     require_same(kept, less, "subtracted")
     if not hasattr(kept.accumulator, "subtract"):
         raise MergeError(f"states of solver {kept.solver!r} cannot be subtracted: fit the rows that remain")
     precision = relative_precision(_work(kept), kept.n_features)
     with one_blas_thread():
-        state, magnified = kept.accumulator.subtract(kept.state, less.state, precision=kept.magnified * precision)
-    magnified = kept.magnified * magnified if state.n_samples else 1.0
+        state, error_growth = kept.accumulator.subtract(kept.state, less.state, precision=kept.error_growth * precision)
+    error_growth = kept.error_growth * error_growth if state.n_samples else 1.0
     return replace(
         kept,
         state=state,
         source=_grown(kept, less, -1),
-        magnified=magnified,
+        error_growth=error_growth,
         exact=False,
         n_left_out=max(0, kept.n_left_out - less.n_left_out),
     )
 
 
-def solve(kept: Kept) -> PCAModel:
+def solve(kept: FittedState) -> PCAModel:
     """Return the model of all rows behind `kept`; while they are few, it has as many components as they can give."""
     limit = min(kept.state.n_samples, kept.n_features)
     parameters = replace(kept.parameters, n_components=capped(kept.parameters.n_components, limit))
     with one_blas_thread():
-        model = continued_line_of(kept.solver).solve_model(
+        model = continuable_solver_of(kept.solver).solve_model(
             kept.state, kept.accumulator, parameters, _work(kept), kept.source, kept.n_left_out
         )
-    if kept.magnified == 1.0:
+    if kept.error_growth == 1.0:
         return model
-    trusted = kept.magnified * model.certificate["trusted_above"]
+    trusted = kept.error_growth * model.certificate["trusted_above"]
     values = model.explained_variance
     rank = int(np.count_nonzero(values > trusted * values[0]))
-    note = f"; rows were taken out again, which magnified this rounding {kept.magnified:.1f} times"
+    note = f"; rows were taken out again, which magnified this rounding {kept.error_growth:.1f} times"
     certificate = model.certificate | {"trusted_above": trusted, "numerical_rank": rank}
     certificate["statement"] += note
     return replace(model, numerical_rank=rank, certificate=certificate)
 
 
-def _work(kept: Kept) -> str:
+def _work(kept: FittedState) -> str:
     """Return the type whose rounding the state carries."""
     return "float64" if kept.exact else kept.work_dtype
 
@@ -203,7 +203,7 @@ def capped(n_components: Any, limit: int) -> Any:
     return min(int(n_components), limit) if is_count else n_components
 
 
-def _grown(kept: Kept, other: Kept, sign: int = 1) -> dict[str, Any]:
+def _grown(kept: FittedState, other: FittedState, sign: int = 1) -> dict[str, Any]:
     """Return the description of the first source with the number of rows there are now."""
     n_samples = kept.state.n_samples + sign * other.state.n_samples
     return kept.source | {"shape": [n_samples, kept.n_features], "fingerprint": None}

@@ -107,7 +107,7 @@ class Source(ABC):
         yield
         self.require_unchanged()
 
-    def hurry(self) -> None:  # noqa: B027
+    def cancel(self) -> None:  # noqa: B027
         """End readings that wait for something, with an error: nobody needs them any more."""
 
     def reads_of(self, start: int, stop: int) -> int:

@@ -99,10 +99,10 @@ class BlockGraph:
         reads[counted:] = round(reads[:counted].mean()) if counted else 0
         # Blocks that were not looked at have as many sources of their own as those that were.
         n_sources = round(len(sources) * len(bands) / max(1, counted)) if counted < len(bands) else len(sources)
-        sizes = Sizes(self.tasks, max(band_bytes, default=0))
+        sizes = BlockSizes(self.tasks, max(band_bytes, default=0))
         return GraphCost(reads, n_sources, round(_ALLOCATOR * self._peak(bands, band_bytes, reads, sizes)))
 
-    def _peak(self, bands: list[list[Key]], band_bytes: list[int], reads: NDArray[np.int64], sizes: Sizes) -> int:
+    def _peak(self, bands: list[list[Key]], band_bytes: list[int], reads: NDArray[np.int64], sizes: BlockSizes) -> int:
         """Return the most bytes that stand at once, of the blocks that need or hold most, and of others as time allows."""
         last = len(bands) - 1
         chosen = [int(np.argmax(reads)), int(np.argmax(band_bytes)), 0, last // 2, last] if bands else []
@@ -135,7 +135,7 @@ def steps(tasks: Mapping[Key, Any], wanted: Iterable[Key]) -> Iterator[tuple[Key
         yield key, tasks[key], freed
 
 
-class Sizes:
+class BlockSizes:
     """Estimates of the sizes of values in a graph, which does not say them.
 
     Slices tell the size of what is read; blocks of the result are known. Of others, a reduction is as large as the largest

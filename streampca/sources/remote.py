@@ -53,7 +53,7 @@ _SHOWN_OPTIONS = ("endpoint_url", "region_name")
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How often a request is repeated, and after what time."""
 
     requests: int = 12
@@ -73,7 +73,7 @@ class Patience:
         return sum(self.wait(n_failed) for n_failed in range(1, self.requests))
 
 
-PATIENCE = Patience()
+PATIENCE = RetryPolicy()
 
 
 class RemoteStore(WrapperStore[Store]):
@@ -112,20 +112,20 @@ class RemoteStore(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes behind `key`, None if there are none; raise `StoreError` if the store does not say."""
-        return await self.patiently(key, lambda: self._store.get(key, prototype, byte_range))
+        return await self.with_retries(key, lambda: self._store.get(key, prototype, byte_range))
 
     async def exists(self, key: str) -> bool:
         """Tell whether there is such a key."""
-        return await self.patiently(key, lambda: self._store.exists(key))
+        return await self.with_retries(key, lambda: self._store.exists(key))
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys that begin with `prefix`."""
-        for key in await self.patiently(prefix, lambda: _all(self._store.list_prefix(prefix))):
+        for key in await self.with_retries(prefix, lambda: _all(self._store.list_prefix(prefix))):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield what follows `prefix`, up to the next slash."""
-        for key in await self.patiently(prefix, lambda: _all(self._store.list_dir(prefix))):
+        for key in await self.with_retries(prefix, lambda: _all(self._store.list_dir(prefix))):
             yield key
 
     async def details(self, prefix: str) -> dict[str, dict[str, Any]] | None:
@@ -139,14 +139,14 @@ class RemoteStore(WrapperStore[Store]):
             found: dict[str, dict[str, Any]] = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
             return found
 
-        return await self.patiently(prefix, find)
+        return await self.with_retries(prefix, find)
 
-    def hurry(self) -> None:
+    def cancel(self) -> None:
         """End all that is waited for with a `StoreError`, because nobody needs it any more; called from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: [work.cancel() for work in list(self._running)])
 
-    async def patiently(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def with_retries(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what `ask` returns about `key`, repeated while it fails for the moment, unless somebody is in a hurry."""
         self._reopen_in_a_fork()
         self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, ask))

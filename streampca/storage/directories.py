@@ -130,7 +130,7 @@ def require_room(path: Path, n_bytes: int) -> None:
         )
 
 
-class Aside:
+class AtomicDirectory:
     """A directory that is built beside its place and renamed into it when it is complete.
 
     ``with Aside(path, "model") as part:`` fills `part`; the commit record is written last, everything is flushed to the

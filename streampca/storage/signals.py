@@ -31,7 +31,7 @@ def deliver(stop: StopSignalError) -> None:
     _Held.pending = stop
 
 
-def heed() -> None:
+def raise_pending_signal() -> None:
     """Raise the signal that came if work goes on all the same: Python drops what is raised in a callback of its collector."""
     if _Held.asked is not None and threading.current_thread() is threading.main_thread():
         raise _Held.asked

@@ -21,7 +21,7 @@ from stores import write_store
 
 from streampca.execution.checkpoint import ledger as ledgers
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import Ledger, Terms, ledger_in_use
+from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledger_in_use
 from streampca.kernels import RBF
 from streampca.planning.plan import Plan
 from streampca.random import generator
@@ -232,14 +232,14 @@ def _stop_and_go_on(source: Source, solver: Solver, plan: Plan, seed: int) -> An
             raise _StoppedError
 
     with tempfile.TemporaryDirectory() as name, _eager_checkpoints():
-        place, terms = CheckpointDirectory(Path(name) / "kept"), Terms("0" * 16, {})
+        place, terms = CheckpointDirectory(Path(name) / "kept"), RunIdentity("0" * 16, {})
         try:
-            with ledger_in_use(Ledger(place, terms)):
+            with ledger_in_use(ProgressLog(place, terms)):
                 _fit(source, solver, plan, stop_late)
         except _StoppedError:
             found, damaged = place.newest()
             assert found is not None, damaged
-            with ledger_in_use(Ledger(place, terms, found)):
+            with ledger_in_use(ProgressLog(place, terms, found)):
                 return _fit(source, solver, plan, None)
     raise AssertionError("it was not stopped")
 
@@ -249,7 +249,7 @@ def _eager_checkpoints() -> Iterator[None]:
     with (
         patch.object(ledgers, "_FIRST_COST", 0.0),
         patch.object(ledgers, "_FIRST_RATE", 1e18),
-        patch.object(Ledger, "_learn", lambda *_: None),
+        patch.object(ProgressLog, "_learn", lambda *_: None),
     ):
         yield
 

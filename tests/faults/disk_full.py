@@ -101,7 +101,7 @@ def checkpointed(arguments: list[str], place: str) -> None:
 
     plan.block_rows_to_try.__defaults__ = (8 * 100 * 700,)
     ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18
-    ledger.Ledger._learn = lambda *_: None  # type: ignore[method-assign]
+    ledger.ProgressLog._learn = lambda *_: None  # type: ignore[method-assign]
     main(arguments)
 
 

@@ -28,7 +28,7 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
     plan.block_rows_to_try.__defaults__ = (block_bytes,)
     kernel_plan.BLOCK_BYTES = plan_sketch._MOST_BLOCK_BYTES = block_bytes
     ledger._FIRST_COST = 0.002
-    learn, read = ledger.Ledger._learn, ZarrSource.read
+    learn, read = ledger.ProgressLog._learn, ZarrSource.read
 
     def cheap(self: Any, n_bytes: int, seconds: float) -> None:
         learn(self, n_bytes, min(seconds, 0.002))
@@ -39,7 +39,7 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
             lines.write(f"{os.getpid()} {self.transposed} {start} {stop}\n")
         return read(self, start, stop, out)
 
-    ledger.Ledger._learn, ZarrSource.read = cheap, slow  # type: ignore[method-assign]
+    ledger.ProgressLog._learn, ZarrSource.read = cheap, slow  # type: ignore[method-assign]
     if not flushes:  # which takes long, and only a loss of power would tell
         os.fsync = lambda _: None
     main(["run", "c.yaml", "--quiet", *arguments])

@@ -19,7 +19,7 @@ import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
 from streampca.redaction import shown
 from streampca.sources import open_source, remote
-from streampca.sources.remote import Patience, is_passing, open_store
+from streampca.sources.remote import RetryPolicy, is_passing, open_store
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
@@ -48,7 +48,7 @@ def bucket(filled):
 @pytest.fixture
 def hasty(monkeypatch):
     """Let requests be repeated as often as always, and sooner."""
-    monkeypatch.setattr(remote, "PATIENCE", Patience(first_seconds=0.01, longest_seconds=0.02))
+    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(first_seconds=0.01, longest_seconds=0.02))
 
 
 def path_in(bucket: Any) -> str:
@@ -79,9 +79,9 @@ def test_faults_that_pass_leave_the_bits_as_they_are(seed):
 
 
 def test_a_request_is_repeated_at_most_twelve_times_within_a_minute():
-    assert Patience().requests == 12
-    assert 30 < Patience().total_seconds <= 60
-    assert [Patience().wait(n) for n in (1, 2, 3, 11)] == [0.2, 0.4, 0.8, 8.0]
+    assert RetryPolicy().requests == 12
+    assert 30 < RetryPolicy().total_seconds <= 60
+    assert [RetryPolicy().wait(n) for n in (1, 2, 3, 11)] == [0.2, 0.4, 0.8, 8.0]
 
 
 @pytest.mark.parametrize("status", ["500", "503"])

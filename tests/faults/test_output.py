@@ -19,7 +19,7 @@ from writes import Faults
 
 import streampca as sp
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
-from streampca.storage.directories import Aside
+from streampca.storage.directories import AtomicDirectory
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_something_foreign_that_comes_while_the_run_goes_is_left_alone(outputs, 
     kept = picture(tmp_path)
 
     def write():
-        with Aside(tmp_path / "out", "run", overwrite=True) as part:
+        with AtomicDirectory(tmp_path / "out", "run", overwrite=True) as part:
             (part / "config.yaml").write_text("")
             (tmp_path / "out/thesis").write_text("years of work")
 
@@ -183,7 +183,7 @@ def test_something_foreign_that_comes_while_the_run_goes_is_left_alone(outputs, 
 
 def test_parents_made_for_an_output_go_with_it_unless_used(tmp_path):
     def write():
-        with Aside(tmp_path / "a/b/out", "run"):
+        with AtomicDirectory(tmp_path / "a/b/out", "run"):
             (tmp_path / "a/mine").write_text("")
             raise KeyError
 

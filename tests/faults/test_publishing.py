@@ -16,7 +16,7 @@ from streampca.errors import ModelError, OutputError
 from streampca.runs import publish as publishing
 from streampca.runs.publish import CLAIM
 from streampca.sources import remote
-from streampca.sources.remote import Patience
+from streampca.sources.remote import RetryPolicy
 
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
@@ -33,7 +33,7 @@ def filled(tmp_path_factory):
 @pytest.fixture
 def bucket(filled, monkeypatch):
     """Return a bucket that answers well, until it is told otherwise, and that is asked again soon."""
-    monkeypatch.setattr(remote, "PATIENCE", Patience(first_seconds=0.01, longest_seconds=0.02))
+    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(first_seconds=0.01, longest_seconds=0.02))
     filled.faults.start(None)
     return filled
 

@@ -24,7 +24,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checkpoints be written however short the run."""
     monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
     monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)
-    monkeypatch.setattr(ledger.Ledger, "_learn", lambda *_: None)
+    monkeypatch.setattr(ledger.ProgressLog, "_learn", lambda *_: None)
 
 
 def store_of(folder: Path) -> Path:

@@ -141,7 +141,7 @@ def test_a_signal_leaves_no_worker_behind(tmp_path):
 
 def test_a_signal_that_python_drops_is_heeded_at_the_next_leaf(monkeypatch):
     monkeypatch.setattr(interrupts._Held, "asked", None)
-    interrupts.heed()
+    interrupts.raise_pending_signal()
 
     class Dropping:
         def __del__(self) -> None:
@@ -151,7 +151,7 @@ def test_a_signal_that_python_drops_is_heeded_at_the_next_leaf(monkeypatch):
         quiet.setattr(sys, "unraisablehook", lambda _: None)
         Dropping()  # what a finalizer raises goes nowhere
     with pytest.raises(interrupts.StopSignalError):
-        interrupts.heed()
+        interrupts.raise_pending_signal()
     rows = np.random.default_rng(0).standard_normal((5_000, 4))
     with pytest.raises(interrupts.StopSignalError):
         sp.PCA(2, solver="covariance").fit(rows)

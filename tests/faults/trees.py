@@ -17,7 +17,7 @@ from stores import config_text, make_values, picture, write_store
 
 import streampca as sp
 from streampca.errors import OutputError
-from streampca.storage.directories import Aside, tidy_after
+from streampca.storage.directories import AtomicDirectory, tidy_after
 from streampca.storage.lock import lock_of
 
 # Names that we use somewhere, in places where we do not use them, and names of others.
@@ -102,7 +102,7 @@ def check(outputs: Path, tree: Any, kind: str, overwrite: bool, ends: str) -> No
             assert picture(root) == before
             return
         try:
-            with Aside(out, kind, overwrite=overwrite) as part:
+            with AtomicDirectory(out, kind, overwrite=overwrite) as part:
                 shutil.copytree(outputs / kind, part, dirs_exist_ok=True)
                 if ends == "badly":
                     raise KeyError("mine")

@@ -131,7 +131,7 @@ def attempt(arguments: list[str], number: int, code: int, persistent: bool, kill
 
     plan.block_rows_to_try.__defaults__ = (8 * 100 * 8,)
     ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18
-    ledger.Ledger._learn = lambda *_: None  # type: ignore[method-assign]
+    ledger.ProgressLog._learn = lambda *_: None  # type: ignore[method-assign]
     faults = Faults()
     faults.fail_writes()
     faults.flushes = False  # which takes most of the time, and only a loss of power would tell

@@ -100,12 +100,12 @@ def test_taking_rows_out_undoes_adding_them(data: tuple[NDArray[Any], list[int]]
     both = accumulator.merge([left, right])
     before = [both.origin.copy(), both.offset.copy(), both.scatter.copy()]
     try:
-        found, magnified = accumulator.subtract(both, right)
+        found, error_growth = accumulator.subtract(both, right)
     except sp.errors.MergeError:
         for now, then in zip((both.origin, both.offset, both.scatter), before, strict=True):
             np.testing.assert_array_equal(now, then)
         return
-    assert magnified >= 1
+    assert error_growth >= 1
     assert (found.n_samples, found.weight) == (left.n_samples, left.weight)
     larger = np.abs(before[2]).max()
     np.testing.assert_allclose(found.scatter, left.scatter, rtol=0, atol=SAME * larger)

@@ -17,7 +17,7 @@ from kinds import kinds_of_rows
 from numpy.typing import NDArray
 from strategies import Chunked, chunked, examples
 
-from streampca.accumulators import Accumulator, Adaptive, Covariance, Joint, Moments, Rows, Sketch, Triangle
+from streampca.accumulators import Accumulator, Covariance, IncrementalSVD, Joint, Moments, QRFactor, RowSample, Sketch
 from streampca.accumulators.centring import work_dtype
 from streampca.execution.fold import fold
 
@@ -145,9 +145,9 @@ def right_sketch(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
     assert_within(found.diagonal, matrix.diagonal(), error.diagonal())
 
 
-def adaptive(rows: NDArray[Any], **parameters: Any) -> Adaptive:
+def adaptive(rows: NDArray[Any], **parameters: Any) -> IncrementalSVD:
     """Return an accumulator that keeps as many directions as there are features, so that it loses none."""
-    return Adaptive(rows.shape[1], max(5, len(rows) // 8), **parameters)
+    return IncrementalSVD(rows.shape[1], max(5, len(rows) // 8), **parameters)
 
 
 def same_adaptive(accumulator: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
@@ -214,8 +214,8 @@ def covariance(name: str, **parameters: Any) -> Law:
     return Law(f"covariance {name}".strip(), lambda _: Covariance(**parameters), same_covariance, right_covariance)
 
 
-def keep(rows: NDArray[Any]) -> Rows:
-    return Rows(len(rows), 5, str(rows.dtype))
+def keep(rows: NDArray[Any]) -> RowSample:
+    return RowSample(len(rows), 5, str(rows.dtype))
 
 
 COVARIANCE = covariance("")
@@ -231,9 +231,9 @@ LAWS = [
     covariance("in tiles", tile_size=2),
     covariance("in tiles on two threads", tile_size=3, n_threads=2, ddof=0),
     covariance("entry by entry", tile_size=1, scale=True),
-    Law("triangle", lambda _: Triangle(), same_triangle, right_triangle),
-    Law("triangle about zero", lambda _: Triangle(center=False, ddof=0), same_triangle, right_triangle),
-    Law("triangle scaled", lambda _: Triangle(scale=True), same_triangle, right_triangle),
+    Law("triangle", lambda _: QRFactor(), same_triangle, right_triangle),
+    Law("triangle about zero", lambda _: QRFactor(center=False, ddof=0), same_triangle, right_triangle),
+    Law("triangle scaled", lambda _: QRFactor(scale=True), same_triangle, right_triangle),
     Law("sketch", sketch, same_sketch, right_sketch),
     Law("sketch about zero", lambda rows: sketch(rows, center=False), same_sketch, right_sketch),
     Law("sketch scaled", lambda rows: sketch(rows, scale=True), same_sketch, right_sketch),

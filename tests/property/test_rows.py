@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from strategies import examples, make_rows
 
 from streampca import PCA
-from streampca.accumulators import Covariance, Integers
+from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.centring import work_dtype
 from streampca.execution.fold import fold
 
@@ -236,7 +236,7 @@ def test_8_bit_rows_have_the_same_bits_in_any_chunks_and_order(
         "ends": lambda: np.where(rng.random((4000, 5)) < 0.5, low, high),
         "constant": lambda: np.full((4000, 5), high),
     }[kind]().astype(dtype)
-    integers = Integers.of(dtype, Covariance(tile_size=data.draw(st.sampled_from([2, 1024]))))
+    integers = ExactIntegerCovariance.of(dtype, Covariance(tile_size=data.draw(st.sampled_from([2, 1024]))))
     whole = integers.to_covariance(fold(integers, [rows], 5))
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, 4000), max_size=5))), 4000]
     parts = [fold(integers, [rows[a:b]], 5) for a, b in pairwise(cuts)]

@@ -14,10 +14,10 @@ from streampca.accumulators import Covariance
 from streampca.errors import ClusterError, DataError
 from streampca.execution.distributed import payload as parcel
 from streampca.execution.distributed.retries import ATTEMPTS
-from streampca.execution.distributed.tree_reduction import Branches
-from streampca.execution.distributed.workers import Fleet
+from streampca.execution.distributed.tree_reduction import TreeReduction
+from streampca.execution.distributed.workers import WorkerPool
 from streampca.execution.execute import accumulate
-from streampca.execution.fold import Growing, LeafResult, LostStateError, in_branches
+from streampca.execution.fold import LeafResult, LostStateError, PartialState, in_branches
 from streampca.execution.task import FoldTask
 from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.planning.plan import Plan
@@ -117,8 +117,8 @@ class Failing(Listing):
         raise MemoryError("no room")
 
 
-def growing(first: int, stop: int) -> Growing:
-    return Growing(list(range(first, stop)), ReadCount(1, 8, 8), first, stop)
+def growing(first: int, stop: int) -> PartialState:
+    return PartialState(list(range(first, stop)), ReadCount(1, 8, 8), first, stop)
 
 
 def test_a_state_grows_by_the_next_leaves_once_only() -> None:
@@ -151,14 +151,14 @@ def test_a_leaf_whose_state_stays_is_carried_out_once(monkeypatch: pytest.Monkey
     source, plan = open_source(np.ones((1200, 6))), _plan()
     body = dumps(FoldTask(source, Covariance()).for_leaf(plan.leaf(3)))
     found = parcel.run_on_worker(body, plan.leaf(3), "state", None, None)
-    assert isinstance(found, Growing)
+    assert isinstance(found, PartialState)
     assert (found.first, found.stop, seceded) == (3, 4, [True])
     with pytest.raises(LostStateError, match="key was begun before"):
         parcel.run_on_worker(body, plan.leaf(3), "state", None, None)
 
 
 class Sim:
-    """Workers that read, merge and die when they are told to, and the reading that listens to `Branches`."""
+    """Workers that read, merge and die when they are told to, and the reading that listens to `TreeReduction`."""
 
     class Future:
         def __init__(self, address: str, value: Any = None):
@@ -170,7 +170,7 @@ class Sim:
 
     def __init__(self, n_leaves: int, per_branch: int, n_workers: int, rng: random.Random):
         self.rng, self.outcomes, self.progress = rng, dict[int, Any](), 0
-        self.fleet = Fleet(10.0)
+        self.fleet = WorkerPool(10.0)
         self.alive = {f"w{i}" for i in range(n_workers)}
         self.fresh = n_workers
         self.merges: list[tuple[Any, Any, Sim.Future, Any, Any]] = []
@@ -181,7 +181,7 @@ class Sim:
         self._know()
         plan: Any = _plan(n_leaves=n_leaves, leaves_per_branch=per_branch)
         mine: Any = self
-        self.branches = Branches(
+        self.branches = TreeReduction(
             plan, "name", mine, mine, self.fleet, self.todo.append, self.progressed, self.outcomes.__setitem__
         )
 
@@ -326,9 +326,9 @@ def test_a_merge_that_hangs_is_begun_again_and_workers_that_die_of_it_end_the_br
     sim.branches.turn(0)
     sim.read()
     sim.read()
-    assert not sim.branches.hurry(100.0)
+    assert not sim.branches.cancel(100.0)
     assert sim.branches.merges_at("w0")
-    assert sim.branches.hurry(-1.0)
+    assert sim.branches.cancel(-1.0)
     assert sorted(sim.todo) == [0, 1]
     for _ in range(12):
         assert not sim.outcomes

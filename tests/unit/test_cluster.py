@@ -27,9 +27,9 @@ from streampca.execution import write
 from streampca.execution.distributed import payload as parcel
 from streampca.execution.distributed import retries as attempts
 from streampca.execution.distributed.failures import blamed, named
-from streampca.execution.distributed.payload import LostParcelError, Parcel, run_on_worker
+from streampca.execution.distributed.payload import LostPayloadError, TaskPayload, run_on_worker
 from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after, read_patiently
-from streampca.execution.distributed.trials import Trial, one_block
+from streampca.execution.distributed.trials import LeafAttempts, one_block
 from streampca.execution.execute import accumulate
 from streampca.execution.task import FoldTask
 from streampca.planning import resources as limits
@@ -92,13 +92,13 @@ def plan_of(source: Source) -> Plan:
 
 def test_blame_names_rows_and_the_first_chunks() -> None:
     source = Keyed()
-    trial = Trial(1, losses=4, alone=3)
+    trial = LeafAttempts(1, losses=4, alone=3)
     block = str(blamed(trial, 2, plan_of(source), source))
     assert "rows.zarr: rows 70 to 79, chunk c/7/0: the worker died in each of 4 attempts, 3 times" in block
     leaf = blamed(trial, None, plan_of(source), source)
     assert "rows 50 to 99, chunks c/5/0, c/6/0, c/7/0, c/8/0, c/9/0: " in str(leaf)
     many = replace(plan_of(source), n_leaves=1)
-    assert "c/4/0 and 5 more: " in str(blamed(Trial(0), None, many, source))
+    assert "c/4/0 and 5 more: " in str(blamed(LeafAttempts(0), None, many, source))
     assert isinstance(leaf, BlockFailedError)
     assert leaf.exit_status == 3
 
@@ -204,7 +204,7 @@ def test_what_is_large_and_common_goes_to_a_worker_once(columns: int, monkeypatc
     monkeypatch.setattr(parcel, "_kept", None)
     source, client = Keyed(), Direct()
     large = Large(np.ones((3, columns)))
-    sent = Parcel(client, FoldTask(source, large), "name")
+    sent = TaskPayload(client, FoldTask(source, large), "name")
     leaves = plan_of(source).leaves()
     first = sent.submit(leaves[0], "name-0-0", "a", wanted="result", known=False).work()
     second = sent.submit(leaves[1], "name-1-0", "a", wanted="result", known=True).work()
@@ -215,7 +215,7 @@ def test_what_is_large_and_common_goes_to_a_worker_once(columns: int, monkeypatc
     assert sent.submit(leaves[1], "name-1-1", "a", wanted="nothing", known=True).work() is None
     if columns > 2:
         monkeypatch.setattr(parcel, "_kept", ("another reading", None))
-        with pytest.raises(LostParcelError):
+        with pytest.raises(LostPayloadError):
             sent.submit(leaves[1], "name-1-2", "a", wanted="result", known=True).work()
         sent._carrier.status = "lost"
         sent.renew()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators import Covariance, Integers, TileGrid
+from streampca.accumulators import Covariance, ExactIntegerCovariance, TileGrid
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges
 from streampca.block import Block
 from streampca.errors import ConfigError, DataError, MergeError, NoSpaceError, OutputError, PlanError
@@ -72,7 +72,7 @@ def test_groups_are_the_matrix_bit_by_bit(
     weights = draw.uniform(0.5, 2.0, len(rows))
     whole: Any = Covariance(tile_size=tile_size)
     if dtype == "uint8" and not weighted:
-        whole = Integers.of(dtype, whole)
+        whole = ExactIntegerCovariance.of(dtype, whole)
     grid = whole.grid(d)
     edges = group_edges(grid.n_tiles, min(n_groups, grid.n_tiles))
 
@@ -84,7 +84,7 @@ def test_groups_are_the_matrix_bit_by_bit(
             states.append(accumulator.update(accumulator.init(d), block))
             start += n_rows
         state = accumulator.merge(states)
-        if isinstance(accumulator, Integers):
+        if isinstance(accumulator, ExactIntegerCovariance):
             state = accumulator.to_covariance(state)
         return np.asarray(state.scatter)
 

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from streampca.execution.distributed.retries import ATTEMPTS
-from streampca.execution.distributed.trials import Trial
-from streampca.execution.distributed.workers import Fleet
+from streampca.execution.distributed.trials import LeafAttempts
+from streampca.execution.distributed.workers import WorkerPool
 
 
 def told(seen: float = 1.0, **threads: int) -> dict[str, dict[str, Any]]:
     return {name: {"nthreads": n, "last_seen": seen, "nanny": None, "status": "running"} for name, n in threads.items()}
 
 
-def fleet_of(*, leaves_per_worker: int = 0, **threads: int) -> Fleet:
-    fleet = Fleet(10.0, leaves_per_worker)
+def fleet_of(*, leaves_per_worker: int = 0, **threads: int) -> WorkerPool:
+    fleet = WorkerPool(10.0, leaves_per_worker)
     assert fleet.count(told(**threads), 0.0) == []
     return fleet
 
 
-def place(fleet: Fleet, key: str, **how: Any) -> str | None:
+def place(fleet: WorkerPool, key: str, **how: Any) -> str | None:
     worker = fleet.place(key, **how)
     return None if worker is None else worker.address
 
@@ -159,7 +159,7 @@ def test_a_worker_that_takes_no_tasks_gets_none_until_it_does() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_fleet_keeps_its_rules_whatever_happens(seed: int) -> None:
     """Against a plain account of who has what: no worker above its limit, nothing beside one that is alone, none idle in vain."""
-    rng, fleet = random.Random(seed), Fleet(1e9)
+    rng, fleet = random.Random(seed), WorkerPool(1e9)
     has: dict[str, set[str]] = {}
     alone: set[str] = set()
     for step in range(400):
@@ -190,7 +190,7 @@ def test_a_fleet_keeps_its_rules_whatever_happens(seed: int) -> None:
 
 
 def test_a_leaf_that_dies_alone_is_blamed_at_the_fourth_attempt_for_one_block() -> None:
-    trial = Trial(3)
+    trial = LeafAttempts(3)
     assert [trial.lost(alone=True, all_losses=n) for n in (1, 2, 3)] == [False] * 3
     assert trial.block == 0
     trial.survived(4)
@@ -201,7 +201,7 @@ def test_a_leaf_that_dies_alone_is_blamed_at_the_fourth_attempt_for_one_block() 
 
 
 def test_a_leaf_of_which_no_block_dies_alone_is_blamed_as_a_whole() -> None:
-    trial = Trial(3)
+    trial = LeafAttempts(3)
     for n in (1, 2, 3):
         trial.lost(alone=True, all_losses=n)
     for _ in range(4):
@@ -211,18 +211,18 @@ def test_a_leaf_of_which_no_block_dies_alone_is_blamed_as_a_whole() -> None:
 
 
 def test_the_first_loss_may_be_shared_but_no_other() -> None:
-    trial = Trial(3)
+    trial = LeafAttempts(3)
     assert not trial.lost(alone=False, all_losses=1)
     assert [trial.lost(alone=True, all_losses=n) for n in (2, 3)] == [False] * 2
     assert trial.block == 0
     assert trial.lost(alone=True, all_losses=4)
-    shared = Trial(3)
+    shared = LeafAttempts(3)
     assert not any(shared.lost(alone=False, all_losses=n) for n in range(1, 30))
     assert shared.block is None
 
 
 def test_where_other_leaves_lose_workers_too_blame_takes_three_times_as_long() -> None:
-    trial, count = Trial(3), 0
+    trial, count = LeafAttempts(3), 0
     while not trial.lost(alone=True, all_losses=trial.losses + 2):
         count += 1
         assert count < 20

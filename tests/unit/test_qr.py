@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators import Triangle
+from streampca.accumulators import QRFactor
 from streampca.errors import MergeError, NotAvailableError, NotFiniteError, PlanError
 from streampca.execution.fold import fold
 from streampca.solvers.fit import fit, plan_fit
@@ -147,9 +147,9 @@ def test_what_it_does_not_take() -> None:
         sp.PCA(solver="qr").fit(rows)
     with pytest.raises(NotFiniteError, match="overflows"):
         sp.PCA(solver="qr").fit(graded_rows(100) * 1e200)
-    states = [fold(Triangle(), [np.eye(d)], d) for d in (2, 3)]
+    states = [fold(QRFactor(), [np.eye(d)], d) for d in (2, 3)]
     with pytest.raises(MergeError, match="2 and 3 features"):
-        Triangle().merge(states)
+        QRFactor().merge(states)
 
 
 def test_the_plan_says_what_it_takes(tmp_path: Any) -> None:

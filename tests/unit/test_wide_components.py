@@ -44,7 +44,7 @@ from streampca.solvers import gram
 from streampca.solvers.fit import Fit, Parameters, fit
 from streampca.sources import open_source
 from streampca.storage import directories as output
-from streampca.storage.directories import Aside
+from streampca.storage.directories import AtomicDirectory
 
 pytestmark = pytest.mark.numerical
 
@@ -246,7 +246,7 @@ def test_scores_are_written_in_one_reading_by_features(tmp_path: Path) -> None:
     model = both(rows, 5, whiten=True)[1].model
     plan = plan_scores(source, model, "4GiB", threads=2)
     assert plan.axis == "features"
-    with Aside(tmp_path / "scores", "scores") as aside:
+    with AtomicDirectory(tmp_path / "scores", "scores") as aside:
         count = write_scores(source, model, plan, aside)
     assert count.bytes == rows.nbytes
     found = zarr.open_array(tmp_path / "scores" / "scores", mode="r")[...]

@@ -86,7 +86,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunIdentity:
     """What a ledger is told when it begins."""
 
     run_id: str
@@ -99,7 +99,7 @@ class Terms:
     """Texts that are written beside the record, by file name."""
 
 
-class Ledger:
+class ProgressLog:
     """The checkpoints of one run; used by one driver, and by its leaf threads.
 
     A checkpoint is due after `every` seconds or a twentieth of the leaves, and put off while it would take more than a
@@ -109,7 +109,7 @@ class Ledger:
     def __init__(
         self,
         directory: CheckpointDirectory,
-        terms: Terms,
+        terms: RunIdentity,
         found: dict[str, Any] | None = None,
         require_held: Callable[[], None] | None = None,
     ):
@@ -127,11 +127,11 @@ class Ledger:
         self._began = self._saved = time.monotonic()
         self._cost, self._rate = _FIRST_COST, _FIRST_RATE
 
-    def reading(self, phase: str, plan: Plan, made_with: str = "") -> Reading:
+    def reading(self, phase: str, plan: Plan, made_with: str = "") -> PassRecord:
         """Return the record of the next reading that is called `phase`."""
         self._seen[phase] = number = self._seen.get(phase, 0) + 1
         work = f"{plan.axis} {plan.extent} {plan.rows_per_block} {plan.n_blocks} {plan.n_leaves} {plan.shuffle_seed} {made_with}"
-        return Reading(self, phase if number == 1 else f"{phase} ({number})", plan, work)
+        return PassRecord(self, phase if number == 1 else f"{phase} ({number})", plan, work)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what `make` returned when it was called first, in this process or in one that was stopped."""
@@ -252,10 +252,10 @@ def _plain(entry: Entry) -> dict[str, Any]:
     return data
 
 
-class Reading:
+class PassRecord:
     """One reading of the source: where it goes on, and what is kept of it; without a ledger it starts and keeps nothing."""
 
-    def __init__(self, ledger: Ledger | None, key: str = "", plan: Plan | None = None, work: str = ""):
+    def __init__(self, ledger: ProgressLog | None, key: str = "", plan: Plan | None = None, work: str = ""):
         self.ledger, self.key, self.work = ledger, key, work
         self.n_leaves = plan.n_leaves if plan else 0
         self._at_once = plan.leaves_in_flight if plan else 1
@@ -390,11 +390,11 @@ def _alike(template: Any, state: Any) -> bool:
     return True
 
 
-_in_use: ContextVar[Ledger | None] = ContextVar("streampca ledger", default=None)
+_in_use: ContextVar[ProgressLog | None] = ContextVar("streampca ledger", default=None)
 
 
 @contextmanager
-def ledger_in_use(ledger: Ledger | None) -> Iterator[None]:
+def ledger_in_use(ledger: ProgressLog | None) -> Iterator[None]:
     """Let the readings of this block be recorded in `ledger`."""
     token = _in_use.set(ledger)
     try:
@@ -403,10 +403,10 @@ def ledger_in_use(ledger: Ledger | None) -> Iterator[None]:
         _in_use.reset(token)
 
 
-def next_reading(phase: str, plan: Plan, made_with: str = "") -> Reading:
+def next_reading(phase: str, plan: Plan, made_with: str = "") -> PassRecord:
     """Return the record of the next reading called `phase`; one that records nothing if no ledger is in use."""
     ledger = _in_use.get()
-    return Reading(None) if ledger is None else ledger.reading(phase, plan, made_with)
+    return PassRecord(None) if ledger is None else ledger.reading(phase, plan, made_with)
 
 
 def once(name: str, make: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ import xxhash
 
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import Ledger, Terms, ledger_in_use
+from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledger_in_use
 from streampca.storage.lock import Lock
 
 if TYPE_CHECKING:
@@ -111,13 +111,13 @@ def _digest(values: Any) -> str:
 
 def open_ledger(
     place: CheckpointDirectory,
-    terms: Terms,
+    terms: RunIdentity,
     *,
     resume: bool,
     fresh: bool,
     notice: Notice,
     require_held: Callable[[], None] | None = None,
-) -> Ledger:
+) -> ProgressLog:
     """Return the ledger of the run that was stopped, or a new one.
 
     Raises
@@ -139,11 +139,11 @@ def open_ledger(
         if damaged:
             notice(f"checkpoint {place.path}: nothing whole is left: starting over")
         place.remove()
-        return Ledger(place, terms, None, require_held)
+        return ProgressLog(place, terms, None, require_held)
     require_same(
         found["identity"], terms.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
     )
-    ledger = Ledger(place, replace(terms, run_id=found["run_id"]), found, require_held)
+    ledger = ProgressLog(place, replace(terms, run_id=found["run_id"]), found, require_held)
     notice(f"going on with the run that was stopped: {_progress(ledger)} ({place.path})")
     return ledger
 
@@ -166,7 +166,7 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
     return f"{name} was {before or 'not there'} and is {now or 'not there'}"
 
 
-def _progress(ledger: Ledger) -> str:
+def _progress(ledger: ProgressLog) -> str:
     entry = ledger.present
     if entry is None:
         return "before the first reading"
@@ -174,7 +174,7 @@ def _progress(ledger: Ledger) -> str:
     return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
 
 
-def plan_to_obey(ledger: Ledger, plan: AnyPlan) -> AnyPlan:
+def recorded_plan(ledger: ProgressLog, plan: AnyPlan) -> AnyPlan:
     """Return `plan`, or that of the stopped run where blocks or leaves would be others; `PlanError` if it does not fit now."""
     if ledger.plan is None:
         return plan
@@ -191,7 +191,7 @@ def plan_to_obey(ledger: Ledger, plan: AnyPlan) -> AnyPlan:
 
 
 @contextmanager
-def concluding(ledger: Ledger) -> Iterator[None]:
+def concluding(ledger: ProgressLog) -> Iterator[None]:
     """Remove the checkpoint when the block has succeeded; if it fails, say where progress is kept, if any is."""
     try:
         yield
@@ -223,11 +223,11 @@ def fit_with_checkpoint(
     """
     identity = identity_of_fit(source, parameters)
     with Lock(directory, secrets.token_hex(8)) as lock:
-        terms, place = Terms(lock.run_id, identity), CheckpointDirectory(directory)
+        terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
         told = logging.getLogger("streampca").info
         ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
         with concluding(ledger), ledger_in_use(ledger):
-            obeyed = plan_to_obey(ledger, plan())
+            obeyed = recorded_plan(ledger, plan())
             ledger.plan = obeyed.to_dict()
             return fit(obeyed)
 

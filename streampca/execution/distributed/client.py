@@ -29,7 +29,7 @@ def ttl_seconds() -> float:
     return float(parse_timedelta(dask.config.get("distributed.scheduler.worker-ttl") or "5 minutes"))
 
 
-class Calls:
+class ClusterClient:
     """The connection of one reading to the scheduler; none of its methods waits."""
 
     def __init__(self, client: Any, put: Put):

@@ -20,13 +20,13 @@ from functools import partial
 from typing import Any
 
 from streampca.errors import ClusterError
-from streampca.execution.distributed.client import Calls, ttl_seconds
+from streampca.execution.distributed.client import ClusterClient, ttl_seconds
 from streampca.execution.distributed.failures import blamed, given_up, hanging, named
-from streampca.execution.distributed.payload import LostParcelError, Parcel, Wanted
+from streampca.execution.distributed.payload import LostPayloadError, TaskPayload, Wanted
 from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after
-from streampca.execution.distributed.tree_reduction import Branches
-from streampca.execution.distributed.trials import Trial, one_block
-from streampca.execution.distributed.workers import Fleet, Worker
+from streampca.execution.distributed.tree_reduction import TreeReduction
+from streampca.execution.distributed.trials import LeafAttempts, one_block
+from streampca.execution.distributed.workers import Worker, WorkerPool
 from streampca.execution.fold import LeafResult
 from streampca.execution.task import FoldTask, Meter, Task
 from streampca.planning.plan import Plan
@@ -113,13 +113,13 @@ class ClusterReading:
         self._task, self._plan, self._first = task, plan, first
         self._name = f"streampca-{secrets.token_hex(6)}"
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._calls = Calls(client, self._events.put)
-        self._parcel = Parcel(client, task, self._name)
+        self._calls = ClusterClient(client, self._events.put)
+        self._parcel = TaskPayload(client, task, self._name)
         self._ttl = ttl_seconds()
-        self._fleet = Fleet(self._ttl, plan.leaves_per_worker)
+        self._fleet = WorkerPool(self._ttl, plan.leaves_per_worker)
         self._next = first
         self._waiting: list[int] = []
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, LeafAttempts] = {}
         self._flights: dict[str, _Flight] = {}
         self._outcomes: dict[int, LeafResult | BaseException] = {}
         self._losses = self._n_tasks = 0
@@ -127,9 +127,9 @@ class ClusterReading:
         self._without_result = self._without_company = 0.0
         self._looked = self._counted = time.monotonic()
         self._next_look = 0.0
-        self._branches: Branches | None = None
+        self._branches: TreeReduction | None = None
         if in_branches:
-            self._branches = Branches(
+            self._branches = TreeReduction(
                 plan,
                 self._name,
                 self._parcel,
@@ -167,7 +167,7 @@ class ClusterReading:
         """Let the next leaves wait for workers: as many as the window has room for."""
         behind = self._first + self._branches.n_merged if self._branches else turn
         while self._next < min(self._plan.n_leaves, behind + self._plan.window):
-            self._trials[self._next] = Trial(self._next)
+            self._trials[self._next] = LeafAttempts(self._next)
             self._waiting.append(self._next)
             self._next += 1
 
@@ -219,7 +219,7 @@ class ClusterReading:
         if not one_is_to_be_alone:
             self._fleet.keep_none()
 
-    def _launch(self, trial: Trial, key: str, worker: Worker, now: float) -> None:
+    def _launch(self, trial: LeafAttempts, key: str, worker: Worker, now: float) -> None:
         self._calls.require_connected()
         leaf = self._plan.leaf(trial.leaf)
         part = leaf if trial.block is None else one_block(leaf, trial.block)
@@ -282,7 +282,7 @@ class ClusterReading:
             return
         trial, worker = self._trials[flight.leaf], self._fleet.workers.get(flight.worker)
         self._fleet.take(flight.worker, key)
-        if isinstance(error, LostParcelError):
+        if isinstance(error, LostPayloadError):
             if worker is not None:
                 worker.holds = False
             self._end(flight)
@@ -339,7 +339,7 @@ class ClusterReading:
         self._flights.pop(flight.key, None)
         self._trials[flight.leaf].keys.discard(flight.key)
 
-    def _again(self, trial: Trial, pause: float = 0.0) -> None:
+    def _again(self, trial: LeafAttempts, pause: float = 0.0) -> None:
         """Let a leaf wait for its next attempt, unless another one is under way."""
         if not trial.keys and trial.leaf not in self._waiting:
             trial.not_before = time.monotonic() + pause
@@ -365,7 +365,7 @@ class ClusterReading:
     def _read_again(self, leaf: int) -> None:
         """Let a leaf wait again whose state was lost on a worker."""
         if leaf not in self._trials:
-            self._trials[leaf] = Trial(leaf)
+            self._trials[leaf] = LeafAttempts(leaf)
             insort(self._waiting, leaf)
 
     def _progressed(self) -> None:
@@ -390,7 +390,7 @@ class ClusterReading:
         patience = max(self._ttl, _SLOW * statistics.median(self._times)) if self._times else float("inf")
         if self._without_result > patience:
             self._without_result = 0.0
-            if not (self._branches and self._branches.hurry(patience)):
+            if not (self._branches and self._branches.cancel(patience)):
                 self._move_the_oldest()
 
     def _between_looks(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streampca.errors import BlockFailedError, ClusterError
-from streampca.execution.distributed.trials import Trial, one_block
+from streampca.execution.distributed.trials import LeafAttempts, one_block
 from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.sources.base import Source
@@ -11,7 +11,7 @@ from streampca.sources.base import Source
 _SHOWN_KEYS = 5
 
 
-def blamed(trial: Trial, block: int | None, plan: Plan, source: Source) -> BlockFailedError:
+def blamed(trial: LeafAttempts, block: int | None, plan: Plan, source: Source) -> BlockFailedError:
     """Return the error that names the rows, all of a leaf or those of one block, that ended their workers."""
     leaf = plan.leaf(trial.leaf)
     leaf = leaf if block is None else one_block(leaf, block)
@@ -26,7 +26,7 @@ def blamed(trial: Trial, block: int | None, plan: Plan, source: Source) -> Block
     )
 
 
-def given_up(trial: Trial, error: BaseException, plan: Plan) -> ClusterError:
+def given_up(trial: LeafAttempts, error: BaseException, plan: Plan) -> ClusterError:
     """Return what is raised for errors that did not pass."""
     said = " ".join(str(error).split())
     what = type(error).__name__ + (f": {said}" if said else "")
@@ -36,7 +36,7 @@ def given_up(trial: Trial, error: BaseException, plan: Plan) -> ClusterError:
     )
 
 
-def hanging(trial: Trial, plan: Plan, median_seconds: float) -> ClusterError:
+def hanging(trial: LeafAttempts, plan: Plan, median_seconds: float) -> ClusterError:
     """Return what is raised for a leaf that is not done wherever it is begun."""
     return ClusterError(
         f"{_leaf(trial, plan)} was begun {trial.n_tasks} times and is not done, nor is any other: leaves take "
@@ -54,7 +54,7 @@ def named(error: BaseException) -> BaseException:
     return error
 
 
-def _leaf(trial: Trial, plan: Plan) -> str:
+def _leaf(trial: LeafAttempts, plan: Plan) -> str:
     return f"leaf {trial.leaf} of {plan.n_leaves} ({_rows(plan.leaf(trial.leaf), plan.axis)})"
 
 

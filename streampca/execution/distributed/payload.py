@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from streampca.execution.fold import Growing, LeafResult, LostStateError
+from streampca.execution.fold import LeafResult, LostStateError, PartialState
 from streampca.execution.task import Task
 from streampca.planning.leaves import Leaf
 from streampca.system.blas_threads import one_blas_thread
@@ -18,11 +18,11 @@ Wanted = Literal["result", "state", "nothing"]
 _SMALL_BYTES = 2**20  # what is larger does not go into every task
 
 
-class LostParcelError(Exception):
+class LostPayloadError(Exception):
     """A worker does not have what all leaves have in common: it is new, or another reading took the place."""
 
 
-class Parcel:
+class TaskPayload:
     """The task of one reading as it is sent to workers.
 
     Tasks are pickled here and unpickled by the workers, so that the scheduler passes on bytes. What all leaves have in
@@ -108,7 +108,7 @@ _kept: tuple[str, Any] | None = None  # in a worker: the token of a reading, and
 
 def run_on_worker(
     body: bytes, leaf: Leaf, wanted: Wanted, token: str | None, common: Any
-) -> LeafResult | Growing | None:
+) -> LeafResult | PartialState | None:
     """Carry out a leaf; called by Dask on a worker.
 
     Raises
@@ -124,7 +124,7 @@ def run_on_worker(
     with one_blas_thread():  # Dask sets it only for processes that it starts itself
         result: LeafResult = task(leaf)
     if wanted == "state":
-        return Growing(result.state, result.count, leaf.index, leaf.index + 1)
+        return PartialState(result.state, result.count, leaf.index, leaf.index + 1)
     return result if wanted == "result" else None
 
 
@@ -142,7 +142,9 @@ def _begin_once() -> None:
     secede()  # type: ignore[no-untyped-call]
 
 
-def merge_on_worker(body: bytes, branch: Growing, other: Growing, token: str | None, common: Any) -> Growing:
+def merge_on_worker(
+    body: bytes, branch: PartialState, other: PartialState, token: str | None, common: Any
+) -> PartialState:
     """Merge the state of the next leaves into that of a branch; called by Dask on the worker that has the latter.
 
     Raises
@@ -166,7 +168,7 @@ def _task_of(body: bytes, token: str | None, common: Any) -> Any:
     elif _kept is not None and _kept[0] == token:
         common = _kept[1]
     else:
-        raise LostParcelError(token)
+        raise LostPayloadError(token)
     return replace(task, **{task.common: common})
 
 

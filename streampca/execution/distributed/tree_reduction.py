@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from streampca.errors import ClusterError
-from streampca.execution.distributed.client import Calls
+from streampca.execution.distributed.client import ClusterClient
 from streampca.execution.distributed.failures import named
-from streampca.execution.distributed.payload import LostParcelError, Parcel
+from streampca.execution.distributed.payload import LostPayloadError, TaskPayload
 from streampca.execution.distributed.retries import ATTEMPTS, may_pass
-from streampca.execution.distributed.workers import Fleet
-from streampca.execution.fold import Growing, LeafResult, LostStateError
+from streampca.execution.distributed.workers import WorkerPool
+from streampca.execution.fold import LeafResult, LostStateError, PartialState
 from streampca.planning.plan import Plan
 
 _LOSSES = 3 * ATTEMPTS  # workers that may be lost while they merge the same branch
@@ -29,7 +29,7 @@ _AHEAD = 2  # branches that are brought here before their turn is over
 
 
 @dataclass(eq=False)
-class _Kept:
+class _StateOnWorker:
     """A state that stays on a worker."""
 
     key: str
@@ -64,9 +64,9 @@ class _Branch:
     """Position behind the last one."""
     reached: int
     """Position behind the last one that is merged."""
-    grown: _Kept | None = None
+    grown: _StateOnWorker | None = None
     """The state of what is merged."""
-    aside: dict[int, _Kept | BaseException] = field(default_factory=dict)
+    aside: dict[int, _StateOnWorker | BaseException] = field(default_factory=dict)
     """States of leaves whose turn has not come, or their errors."""
     merge: _Merge | None = None
     """What is under way."""
@@ -82,7 +82,7 @@ class _Branch:
     """Whether it has come to its end."""
 
 
-class Branches:
+class TreeReduction:
     """The branches of one reading; like the reading, used in the thread that asks for results only.
 
     `again` is called with a leaf whose state was lost, `progressed` when a merge is done, `concluded` with a branch and what it
@@ -93,9 +93,9 @@ class Branches:
         self,
         plan: Plan,
         name: str,
-        parcel: Parcel,
-        calls: Calls,
-        fleet: Fleet,
+        parcel: TaskPayload,
+        calls: ClusterClient,
+        fleet: WorkerPool,
         again: Callable[[int], None],
         progressed: Callable[[], None],
         concluded: Callable[[int, LeafResult | BaseException], None],
@@ -122,7 +122,7 @@ class Branches:
         if branch.over or leaf < branch.reached or leaf in branch.aside:
             future.release()
             return
-        branch.aside[leaf] = _Kept(key, address, future)
+        branch.aside[leaf] = _StateOnWorker(key, address, future)
         self._fleet.keep(address, 1)
         self._go_on()
 
@@ -144,7 +144,11 @@ class Branches:
     def lost(self, address: str, *, expected: bool) -> None:
         """Have everything made again that was on a worker."""
         for branch in self._branches:
-            here = [leaf for leaf, kept in branch.aside.items() if isinstance(kept, _Kept) and kept.address == address]
+            here = [
+                leaf
+                for leaf, kept in branch.aside.items()
+                if isinstance(kept, _StateOnWorker) and kept.address == address
+            ]
             grown_here = branch.grown is not None and branch.grown.address == address
             if branch.over or not (here or grown_here):
                 continue
@@ -161,7 +165,7 @@ class Branches:
                 self._conclude(branch, ClusterError(f"{found}: {_ADVICE}"))
         self._go_on()
 
-    def hurry(self, seconds: float) -> bool:
+    def cancel(self, seconds: float) -> bool:
         """Begin again what merges take longer than `seconds`; return whether there were any."""
         now = time.monotonic()
         late = [one for one in self._merging.values() if one.merge is not None and now - one.merge.began > seconds]
@@ -181,7 +185,7 @@ class Branches:
             if branch.over or branch.merge is not None or branch.fetching is not None:
                 continue
             following = branch.aside.get(branch.reached)
-            if branch.grown is None and isinstance(following, _Kept):
+            if branch.grown is None and isinstance(following, _StateOnWorker):
                 branch.grown = following
                 self._advance(branch)
                 following = branch.aside.get(branch.reached)
@@ -201,7 +205,7 @@ class Branches:
         branch.reached += 1
         self.n_merged += 1
 
-    def _merge(self, branch: _Branch, grown: _Kept, following: _Kept) -> None:
+    def _merge(self, branch: _Branch, grown: _StateOnWorker, following: _StateOnWorker) -> None:
         self._calls.require_connected()
         key, worker = f"{self._name}-branch-{branch.index}-{branch.n_merges}", self._fleet.workers.get(grown.address)
         known = worker is not None and worker.holds
@@ -219,11 +223,11 @@ class Branches:
         if worker is not None:
             worker.holds = True
         following = branch.aside[branch.reached]
-        if isinstance(following, _Kept):
+        if isinstance(following, _StateOnWorker):
             self._release(following)
         branch.grown.future.release()
         self._end_merge(branch)
-        branch.grown = _Kept(merge.key, branch.grown.address, merge.future)
+        branch.grown = _StateOnWorker(merge.key, branch.grown.address, merge.future)
         self._advance(branch)
         self._progressed()
         self._go_on()
@@ -233,7 +237,7 @@ class Branches:
         if branch.merge is not merge or branch.grown is None:
             return
         worker = self._fleet.workers.get(branch.grown.address)
-        if isinstance(error, LostParcelError) and worker is not None and worker.holds:
+        if isinstance(error, LostPayloadError) and worker is not None and worker.holds:
             worker.holds = False
             merge.future.release()
             self._end_merge(branch)
@@ -245,7 +249,7 @@ class Branches:
         """Make a branch again after an error of a merge, or give it up."""
         from distributed.scheduler import KilledWorker
 
-        passing = (KilledWorker, CancelledError, asyncio.CancelledError, LostStateError, LostParcelError, MemoryError)
+        passing = (KilledWorker, CancelledError, asyncio.CancelledError, LostStateError, LostPayloadError, MemoryError)
         branch.failures += 1
         if not isinstance(error, passing) and not may_pass(error):
             self._conclude(branch, named(error))
@@ -254,18 +258,18 @@ class Branches:
             self._conclude(branch, ClusterError(f"{failed} ({error}): {_ADVICE}"))
         else:
             self._parcel.renew()
-            if isinstance(branch.aside.get(branch.reached), _Kept):
+            if isinstance(branch.aside.get(branch.reached), _StateOnWorker):
                 self._drop(branch, branch.reached)
             self._start_over(branch)
 
-    def _arrived(self, branch: _Branch, grown: _Kept, answer: Future[Any]) -> None:
+    def _arrived(self, branch: _Branch, grown: _StateOnWorker, answer: Future[Any]) -> None:
         """Take in the state of a branch, or that it is not to be had."""
         if branch.over or branch.grown is not grown:
             return
         branch.fetching = None
         error = CancelledError() if answer.cancelled() else answer.exception()
         found = None if error is not None else answer.result()
-        if isinstance(found, Growing) and (found.first, found.stop) == (branch.first, branch.stop):
+        if isinstance(found, PartialState) and (found.first, found.stop) == (branch.first, branch.stop):
             self._progressed()
             self._conclude(branch, LeafResult(found.state, found.count))
         else:
@@ -284,11 +288,11 @@ class Branches:
     def _drop(self, branch: _Branch, leaf: int) -> None:
         """Let go of the state of a leaf that waits, and have it read again."""
         kept = branch.aside.pop(leaf)
-        if isinstance(kept, _Kept):
+        if isinstance(kept, _StateOnWorker):
             self._release(kept)
         self._again(leaf)
 
-    def _release(self, kept: _Kept) -> None:
+    def _release(self, kept: _StateOnWorker) -> None:
         kept.future.release()
         self._fleet.keep(kept.address, -1)
 
@@ -311,7 +315,7 @@ class Branches:
     def _let_go(self, branch: _Branch) -> None:
         self._let_go_of_grown(branch)
         for kept in branch.aside.values():
-            if isinstance(kept, _Kept):
+            if isinstance(kept, _StateOnWorker):
                 self._release(kept)
         branch.aside.clear()
 

@@ -11,7 +11,7 @@ _PATIENCE = 3  # times as many attempts where workers are lost for other reasons
 
 
 @dataclass(eq=False)
-class Trial:
+class LeafAttempts:
     """The attempts at one leaf."""
 
     leaf: int

@@ -55,7 +55,7 @@ class Worker:
         return len(self.hands) / self.at_once, self.states
 
 
-class Fleet:
+class WorkerPool:
     """Places tasks on workers, so that the driver knows which of them were lost with one.
 
     A task goes to the worker with the least to do. Where workers are busy, as many again may wait on them, so that they

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampca.errors import ModelError, ParameterError
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import FitRecord, arrays_of_names, names_from, record_from, without_names
-from streampca.models.kernel import KernelModel, WayBack
+from streampca.models.kernel import KernelModel, PreimageMap
 from streampca.models.persistence.pca import FORMAT, FORMAT_VERSION, digest, not_saved, require_version, write_arrays
 from streampca.models.persistence.reading import (
     in_short,
@@ -24,7 +24,7 @@ from streampca.models.persistence.reading import (
 )
 from streampca.models.validity import require_valid_kernel
 from streampca.sources.zarr.metadata import read_document
-from streampca.storage.directories import Aside
+from streampca.storage.directories import AtomicDirectory
 
 KIND = "kernel_pca"
 _KINDS = {
@@ -66,7 +66,7 @@ def save_kernel_model(
     OutputError
         If something is there that is not a model, or is one and `overwrite` is not set.
     """
-    with Aside(Path(path), "model", overwrite=overwrite) as aside:
+    with AtomicDirectory(Path(path), "model", overwrite=overwrite) as aside:
         write_kernel_model(model, aside, feature_names, fit)
     return Path(path)
 
@@ -96,8 +96,8 @@ def _arrays(model: KernelModel) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {name: getattr(model, name) for name in _REQUIRED}
     if model.landmark_indices is not None:
         arrays["landmark_indices"] = model.landmark_indices
-    if model.way_back is not None:
-        arrays |= {"way_back_scores": model.way_back.scores, "way_back_dual": model.way_back.dual}
+    if model.preimage is not None:
+        arrays |= {"way_back_scores": model.preimage.scores, "way_back_dual": model.preimage.dual}
     return arrays
 
 
@@ -166,11 +166,11 @@ def _model_of(arrays: dict[str, NDArray[Any]], attributes: dict[str, Any], path:
     names_of(plain["source"], n_features, path)  # in models of version 1
     names = names_from(arrays, n_features, path)
     plain["source"] = plain["source"] | ({} if names is None else {"feature_names": names})
-    way_back = None
+    preimage = None
     if "way_back_dual" in arrays:
-        way_back = WayBack(arrays["way_back_scores"], arrays["way_back_dual"])
+        preimage = PreimageMap(arrays["way_back_scores"], arrays["way_back_dual"])
     values: dict[str, Any] = {name: arrays.get(name) for name in (*_REQUIRED, "landmark_indices")}
-    return KernelModel(kernel=kernel, way_back=way_back, **values, **plain)
+    return KernelModel(kernel=kernel, preimage=preimage, **values, **plain)
 
 
 def _read(group: zarr.Group, name: str, path: Path) -> NDArray[Any]:

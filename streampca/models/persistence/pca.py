@@ -28,7 +28,7 @@ from streampca.models.persistence.reading import (
 )
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
-from streampca.storage.directories import Aside
+from streampca.storage.directories import AtomicDirectory
 from streampca.system.process import available_bytes
 
 FORMAT = "streampca-model"
@@ -95,7 +95,7 @@ def save_model(
     OutputError
         If something is there that is not a model, or is one and `overwrite` is not set.
     """
-    with Aside(Path(path), "model", overwrite=overwrite) as aside:
+    with AtomicDirectory(Path(path), "model", overwrite=overwrite) as aside:
         write_model(model, aside, fit)
         if beside is not None:
             beside(aside)

@@ -9,19 +9,26 @@ from typing import Any
 import numpy as np
 import zarr
 
-from streampca import accumulators
+from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Sketch
 from streampca.errors import ModelError, ParameterError
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.pca import digest, write_array
 from streampca.models.persistence.reading import open_strictly, read_array, require, require_sealed, write_attributes
-from streampca.models.state import AGREE, CONTINUED, Kept
+from streampca.models.state import AGREE, CONTINUED, FittedState
 from streampca.parameters import Parameters
 
 GROUP = "state"
 FORMAT = "streampca-state"
 FORMAT_VERSION = 1
-_ACCUMULATORS = ("Covariance", "Pairwise", "Sketch", "Triangle")
+_ACCUMULATORS: dict[str, type] = {
+    "Covariance": Covariance,
+    "Pairwise": PairwiseCovariance,
+    "Sketch": Sketch,
+    "Triangle": QRFactor,
+}
+"""Accumulators whose states are saved, by the names that files have for them since version 0.1."""
+_NAMES = {cls: name for name, cls in _ACCUMULATORS.items()}
 
 
 def has_state(path: str | Path) -> bool:
@@ -43,12 +50,12 @@ def describe_state(path: str | Path) -> str:
     return f"{name} of {rows:,} rows: rows can be added, and models merged"
 
 
-def state_bytes(kept: Kept) -> int:
+def state_bytes(kept: FittedState) -> int:
     """Return the size of the arrays of a state."""
     return sum(value.nbytes for value in _values_of(kept.state).values() if isinstance(value, np.ndarray))
 
 
-def write_state(kept: Kept, path: Path) -> None:
+def write_state(kept: FittedState, path: Path) -> None:
     """Write the state beside the arrays of the model at `path`, in the tiles it is kept in."""
     group = zarr.open_group(path / GROUP, mode="a", zarr_format=3)
     values = _values_of(kept.state)
@@ -65,7 +72,7 @@ def write_state(kept: Kept, path: Path) -> None:
         {
             "format": FORMAT,
             "version": FORMAT_VERSION,
-            "accumulator": type(kept.accumulator).__name__,
+            "accumulator": _NAMES[type(kept.accumulator)],
             "configuration": {
                 f.name: _plain(getattr(kept.accumulator, f.name)) for f in _configuration(kept.accumulator)
             },
@@ -74,7 +81,7 @@ def write_state(kept: Kept, path: Path) -> None:
             "solver": kept.solver,
             "work_dtype": kept.work_dtype,
             "source": without_names(kept.source)[0],
-            "magnified": float(kept.magnified),
+            "magnified": float(kept.error_growth),
             "exact": kept.exact,
             "n_left_out": int(kept.n_left_out),
             "sha256": {name: digest(array) for name, array in arrays.items()},
@@ -82,7 +89,7 @@ def write_state(kept: Kept, path: Path) -> None:
     )
 
 
-def load_state(path: str | Path, n_features: int) -> Kept | None:
+def load_state(path: str | Path, n_features: int) -> FittedState | None:
     """Read the state of the saved model at `path`, which has `n_features` features; None if it was saved without one.
 
     Raises
@@ -102,7 +109,7 @@ def load_state(path: str | Path, n_features: int) -> Kept | None:
         ) from error
 
 
-def _read_state(path: Path, n_features: int) -> Kept:
+def _read_state(path: Path, n_features: int) -> FittedState:
     group = open_strictly(path)
     attributes: dict[str, Any] = dict(group.attrs)
     found = (attributes.get("format"), attributes.get("version"))
@@ -125,20 +132,20 @@ def _read_state(path: Path, n_features: int) -> Kept:
             "its test matrix does not fit",
         )
         key, configuration = configuration["key"], configuration | {"test": test, "key": ""}
-    accumulator = getattr(accumulators, str(name))(**configuration)
+    accumulator = _ACCUMULATORS[str(name)](**configuration)
     _require(name != "Sketch" or accumulator.key == key, path, "its test matrix is not the one that was saved")
     empty = accumulator.init(n_features)
     values = {name: _read(group, name, value, attributes, path) for name, value in _values_of(empty).items()}
     parameters = _parameters(group, attributes, path)
     require_sealed(attributes, path)
-    return Kept(
+    return FittedState(
         solver=str(solver),
         accumulator=accumulator,
         state=type(empty)(**values),
         parameters=parameters,
         work_dtype=str(np.dtype(attributes["work_dtype"])),
         source=dict(attributes["source"]),
-        magnified=float(attributes["magnified"]),
+        error_growth=float(attributes["magnified"]),
         exact=attributes["exact"] is True,
         n_left_out=int(attributes["n_left_out"]),
     )

@@ -197,9 +197,9 @@ class KernelPCAConfig(Section):
     recovery: Literal["nystrom", "conversion"] = "nystrom"
     """How eigenvectors come back from the empirical kernel map."""
     fit_inverse_transform: Flag = False
-    """Learn the way back to feature space."""
+    """Learn the map from scores back to features."""
     alpha: Positive = 1.0
-    """Ridge of the way back."""
+    """Ridge penalty of the map from scores back to features."""
 
 
 class ResourcesConfig(Section):

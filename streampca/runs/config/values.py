@@ -126,16 +126,16 @@ def is_loopback(address: str) -> bool:
 def _n_components(value: Any) -> Any:
     if isinstance(value, dict):
         _need(set(value) == {"threshold"} and type(value["threshold"]) is float and 0 < value["threshold"] < 1)
-        return Threshold(**value)
+        return ThresholdValue(**value)
     if type(value) is float:
         _need(0 < value < 1)
     else:
-        _need(value is None or isinstance(value, Threshold) or (type(value) is int and value >= 1))
+        _need(value is None or isinstance(value, ThresholdValue) or (type(value) is int and value >= 1))
     return value
 
 
 def _n_components_as_data(value: Any) -> Any:
-    return value.model_dump() if isinstance(value, Threshold) else value
+    return value.model_dump() if isinstance(value, ThresholdValue) else value
 
 
 def _sampling(value: Any) -> Any:
@@ -201,7 +201,7 @@ class Section(BaseModel):
                 child.remember({path[1:]: text for path, text in written.items() if path[0] == key and path[1:]})
 
 
-class Threshold(Section):
+class ThresholdValue(Section):
     """Take all components with an eigenvalue of at least `threshold` times the largest."""
 
     threshold: Annotated[float, Field(gt=0, lt=1)]
@@ -269,7 +269,7 @@ Sampling: TypeAlias = Annotated[
     Field(description="auto, uniform, diagonal, column_norm, rpcholesky, or a list of different row numbers"),
 ]
 NComponents: TypeAlias = Annotated[
-    int | float | Threshold | None,
+    int | float | ThresholdValue | None,
     PlainValidator(_n_components),
     PlainSerializer(_n_components_as_data),
     Field(

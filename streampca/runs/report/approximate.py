@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streampca.runs.report import figures_of_intervals, words
-from streampca.runs.report.parts import Accuracy, Chart, Facts, Table
-from streampca.runs.report.result import Spectrum, field
+from streampca.runs.report.parts import Accuracy, Chart, Facts, ReportTable
+from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import FloatArray, RunFiles
 
 _ROWS = 20
@@ -105,14 +105,14 @@ def _is_group(cluster: Any) -> bool:
     return isinstance(cluster, list) and len(cluster) == 3
 
 
-def carried(bounds: Bounds, spectrum: Spectrum) -> str:
+def carried(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
     """Return what share of the variance the components carry: ``at least 95.9 %``, or about so much without proof."""
     low = words.number(bounds.said.get("captured_variance"))
     shown = words.share(float(spectrum.ratios.sum()) if low is None else low)
     return f"{'at least' if bounds.certified else 'about'} {shown}"
 
 
-def interval_chart(bounds: Bounds, spectrum: Spectrum) -> Chart:
+def interval_chart(bounds: Bounds, spectrum: ReportedSpectrum) -> Chart:
     """Return the eigenvalues in their intervals."""
     svg = figures_of_intervals.intervals(spectrum.values, bounds.lower, bounds.upper, bounds.pairs)
     k, widest = len(spectrum.values), _largest(bounds.relative)
@@ -132,7 +132,7 @@ def _largest(values: FloatArray) -> float:
     return float(known.max()) if len(known) else 0.0
 
 
-def accuracy(run: RunFiles, bounds: Bounds, spectrum: Spectrum) -> Accuracy:
+def accuracy(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) -> Accuracy:
     """Return the section on how sure the answer is."""
     return Accuracy(
         lead=_lead(bounds, spectrum),
@@ -145,7 +145,7 @@ def accuracy(run: RunFiles, bounds: Bounds, spectrum: Spectrum) -> Accuracy:
     )
 
 
-def _lead(bounds: Bounds, spectrum: Spectrum) -> str:
+def _lead(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
     if not bounds.certified:
         return (
             "This answer is approximate, and nothing bounds its error: a covariance that was corrected for missing values "
@@ -180,7 +180,7 @@ def _error_chart(run: RunFiles, bounds: Bounds) -> Chart:
     return Chart("How far off each one can be", svg, alt, "", tuple(legend))
 
 
-def _proven(bounds: Bounds, spectrum: Spectrum) -> tuple[str, ...]:
+def _proven(bounds: Bounds, spectrum: ReportedSpectrum) -> tuple[str, ...]:
     """Return what holds for certain, up to rounding."""
     if not bounds.certified:
         return ()
@@ -220,7 +220,7 @@ def _statistical(bounds: Bounds) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _table(bounds: Bounds, spectrum: Spectrum) -> Table:
+def _table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
     k = len(spectrum.values)
     group_of = {i: (first, last, sine) for first, last, sine in bounds.groups for i in range(first, last + 1)}
     rows = []
@@ -238,7 +238,7 @@ def _table(bounds: Bounds, spectrum: Spectrum) -> Table:
         )
     heads = ("component", "variance", "at least", "at most", "proven at most", "off by at most", "direction")
     caption = f"First {_ROWS} of {k:,} eigenvalues and their bounds" if k > _ROWS else "Eigenvalues and their bounds"
-    return Table(caption, heads, tuple(rows))
+    return ReportTable(caption, heads, tuple(rows))
 
 
 def _end(value: Any) -> str:
@@ -260,7 +260,7 @@ def _direction(sine: float, group: tuple[int, int, float | None] | None, *, conv
     return f"one of {first + 1:,}–{last + 1:,}{within}"
 
 
-def _counts(bounds: Bounds) -> Table:
+def _counts(bounds: Bounds) -> ReportTable:
     """Return between which numbers of components 90, 95 and 99 % of the variance are reached."""
     rows = []
     for percent, key in _SHARES:
@@ -268,7 +268,7 @@ def _counts(bounds: Bounds) -> Table:
         low, high = [*ends, None, None][:2]
         most = words.count(high) if words.whole(high) is not None else "more than were found"
         rows.append((f"{percent}{words.SPACE}%", words.count(low), most))
-    return Table("Components that carry so much of the variance", ("", "at least", "at most"), tuple(rows))
+    return ReportTable("Components that carry so much of the variance", ("", "at least", "at most"), tuple(rows))
 
 
 def _facts(run: RunFiles, bounds: Bounds) -> Facts:

@@ -6,13 +6,13 @@ import numpy as np
 
 from streampca.runs.report import words
 from streampca.runs.report.parts import Components
-from streampca.runs.report.result import Spectrum, largest, loadings
+from streampca.runs.report.result import ReportedSpectrum, largest, loadings
 from streampca.runs.report.run_files import RunFiles
 
 _COMPONENTS, _LOADINGS = 3, 12
 
 
-def components(run: RunFiles, spectrum: Spectrum) -> Components:
+def components(run: RunFiles, spectrum: ReportedSpectrum) -> Components:
     """Return the largest loadings of the first components, found in one sweep over the slabs, and what is left out."""
     k, d, width = run.n_components, run.n_features, run.slab or run.n_features
     n = min(_COMPONENTS, k)

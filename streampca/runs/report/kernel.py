@@ -11,9 +11,9 @@ import numpy as np
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.kernel import load_kernel_model
 from streampca.runs.report import pictures, projection, result, what_ran, words
-from streampca.runs.report.parts import Components, Facts, Page, Picture, Table, Tile
-from streampca.runs.report.result import Spectrum, field
-from streampca.runs.report.run_files import VALUES_OF_SAMPLES, Rows, RunFiles, read_documents, read_samples
+from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
+from streampca.runs.report.result import ReportedSpectrum, field
+from streampca.runs.report.run_files import VALUES_OF_SAMPLES, RunFiles, StoredRows, read_documents, read_samples
 
 _MOST_PICTURES = 48
 _MOST_VALUES = 20
@@ -29,7 +29,7 @@ def compose(directory: Path) -> Page:
     """
     model = load_kernel_model(directory / "model.zarr")
     run = _files(directory, model)
-    spectrum = Spectrum(model.eigenvalues, np.clip(model.explained_variance_ratio, 0.0, None))
+    spectrum = ReportedSpectrum(model.eigenvalues, np.clip(model.explained_variance_ratio, 0.0, None))
     shape = pictures.picture_shape(field(run.manifest, "source", "feature_shape"), model.n_features)
     scores = _scores(model, run.samples) if run.samples is not None else None
     limits = result.value_limits(run, scores) if scores is not None and shape is not None else (0.0, 1.0)
@@ -82,7 +82,7 @@ def _files(directory: Path, model: KernelModel) -> RunFiles:
     )
 
 
-def _scores(model: KernelModel, samples: Rows) -> projection.Scores:
+def _scores(model: KernelModel, samples: StoredRows) -> projection.Scores:
     """Return the scores of the samples on the first two axes and the last."""
     m, d = samples.shape[0], samples.shape[1]
     axes = tuple(sorted({0, min(1, model.n_components - 1), model.n_components - 1}))
@@ -96,7 +96,7 @@ def _scores(model: KernelModel, samples: Rows) -> projection.Scores:
     return projection.Scores(axes, values, np.zeros(len(chosen)), chosen)
 
 
-def _summary(run: RunFiles, model: KernelModel, spectrum: Spectrum) -> str:
+def _summary(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> str:
     k, n = model.n_components, result.sample_count(run)
     sentence = f"{words.plural(k, 'component')} carr{'ies' if k == 1 else 'y'} {_carried(model, spectrum)} of the trace of the "
     sentence += f"kernel matrix of {words.plural(n, 'row')}"
@@ -106,13 +106,13 @@ def _summary(run: RunFiles, model: KernelModel, spectrum: Spectrum) -> str:
     return sentence + (f"; computed out of core in {words.times(passes)} of the data." if passes else ".")
 
 
-def _carried(model: KernelModel, spectrum: Spectrum) -> str:
+def _carried(model: KernelModel, spectrum: ReportedSpectrum) -> str:
     share = float(spectrum.ratios.sum())
     at_least = "at least " if model.certificate.get("kind") == "statistical" and model.method == "nystrom" else ""
     return f"{at_least}{words.share(min(share, 1.0))}"
 
 
-def _tiles(run: RunFiles, model: KernelModel, spectrum: Spectrum) -> tuple[Tile, ...]:
+def _tiles(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> tuple[Tile, ...]:
     rows, features, components, *others = result.tiles(run, spectrum, _carried(model, spectrum))
     components = replace(components, note=components.note.replace("variance", "trace"))
     return (
@@ -145,7 +145,7 @@ def _landmarks(model: KernelModel, shape: pictures.PictureShape | None, limits: 
     return Components(tuple(drawn), (), note + left)
 
 
-def _table(model: KernelModel, spectrum: Spectrum) -> Table:
+def _table(model: KernelModel, spectrum: ReportedSpectrum) -> ReportTable:
     """Return the first eigenvalues in digits, with the upper ends of their intervals."""
     ends: Any = model.certificate.get("eigenvalue_intervals")
     ends = ends if isinstance(ends, list) and len(ends) >= model.n_components else [[None, None]] * model.n_components
@@ -162,7 +162,7 @@ def _table(model: KernelModel, spectrum: Spectrum) -> Table:
     )
     k = model.n_components
     caption = f"First {_MOST_VALUES} of {k:,} eigenvalues" if k > _MOST_VALUES else "Eigenvalues"
-    return Table(caption, ("component", "eigenvalue", "at most", "share", "together"), rows)
+    return ReportTable(caption, ("component", "eigenvalue", "at most", "share", "together"), rows)
 
 
 def _kernel(model: KernelModel) -> Facts:
@@ -176,6 +176,6 @@ def _kernel(model: KernelModel) -> Facts:
         ("trace", words.figure(model.total, 6)),
         ("residual trace", words.figure(said.get("residual_trace"), 4)),
         ("spectral error, estimated", words.figure(said.get("sigma"), 4)),
-        ("way back", "kernel ridge" if model.way_back is not None else "not learned"),
+        ("preimage", "kernel ridge" if model.preimage is not None else "not learned"),
     ]
     return Facts("Kernel", tuple((name, value) for name, value in pairs if value != words.MISSING))

@@ -134,7 +134,7 @@ class MemoryBar:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table: its caption, headings and cells."""
 
     caption: str
@@ -167,9 +167,9 @@ class Accuracy:
     """What holds for certain, in sentences."""
     statistical: tuple[str, ...]
     """What rests on an estimate, in sentences."""
-    table: Table | None
+    table: ReportTable | None
     """The bounds in digits."""
-    counts: Table | None
+    counts: ReportTable | None
     """How many components it takes for shares of the variance."""
     facts: Facts
     """Passes, pilot and columns."""
@@ -211,9 +211,9 @@ class Page:
     """How sure the answer is; None where it is exact."""
     certificate: tuple[str, ...]
     """What is known about the error, in sentences."""
-    comparison: Table
+    comparison: ReportTable
     """The plan against what was measured."""
-    spectrum_table: Table
+    spectrum_table: ReportTable
     """The first eigenvalues in digits."""
     facts: tuple[Facts, ...]
     """Source, plan, versions."""

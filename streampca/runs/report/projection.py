@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.runs.report.run_files import VALUES_OF_SAMPLES, FloatArray, Rows, RunFiles, blocks
+from streampca.runs.report.run_files import VALUES_OF_SAMPLES, FloatArray, RunFiles, StoredRows, blocks
 
 RECONSTRUCTION_BYTES = 8 << 20
 """Rows and their reconstructions together take about this much memory at most."""
@@ -28,7 +28,7 @@ class Scores:
     """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
 
 
-def score(run: RunFiles, samples: Rows) -> Scores:
+def score(run: RunFiles, samples: StoredRows) -> Scores:
     """Return the scores of `samples` on the first two axes and the last."""
     m, d = samples.shape[0], samples.shape[1]
     axes = tuple(sorted({0, min(1, run.n_components - 1), run.n_components - 1}))
@@ -52,7 +52,9 @@ def score(run: RunFiles, samples: Rows) -> Scores:
     return Scores(axes, values, left, chosen)
 
 
-def gather(samples: Rows, positions: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.generic]]]:
+def gather(
+    samples: StoredRows, positions: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.generic]]]:
     """Yield the rows at ascending `positions` in pieces, each piece read once and only where it holds one of them."""
     m, d = samples.shape[0], samples.shape[1]
     if len(positions) == m:

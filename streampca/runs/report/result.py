@@ -22,7 +22,7 @@ _LINE_POINTS = 300
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class ReportedSpectrum:
     """Eigenvalues and shares as far as the files tell them."""
 
     values: FloatArray
@@ -42,7 +42,7 @@ def field(mapping: Any, *path: str) -> Any:
     return mapping
 
 
-def spectrum_of(run: RunFiles) -> Spectrum:
+def spectrum_of(run: RunFiles) -> ReportedSpectrum:
     """Return the spectrum: values from the model, shares from the manifest, or worked out from its total variance."""
     values = np.nan_to_num(run.explained_variance, nan=0.0, posinf=0.0, neginf=0.0)
     ratios = np.array(
@@ -51,10 +51,10 @@ def spectrum_of(run: RunFiles) -> Spectrum:
     if len(ratios) != len(values):
         total = words.number(field(run.manifest, "result", "total_variance")) or float(values.sum())
         ratios = values / total if total > 0 else np.zeros_like(values)
-    return Spectrum(values, np.clip(ratios, 0.0, None))
+    return ReportedSpectrum(values, np.clip(ratios, 0.0, None))
 
 
-def summary(run: RunFiles, spectrum: Spectrum, carried: str | None = None) -> str:
+def summary(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None) -> str:
     """Return the result in one sentence of plain words; `carried` is the share of variance where it has bounds."""
     k, d, n = len(spectrum.values), run.n_features, sample_count(run)
     possible = min(d, n) if n else d
@@ -95,7 +95,7 @@ def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
     return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores."
 
 
-def tiles(run: RunFiles, spectrum: Spectrum, carried: str | None = None) -> tuple[Tile, ...]:
+def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None) -> tuple[Tile, ...]:
     """Return the numbers for the top of the page; `carried` as in `summary`."""
     manifest, memory = run.manifest, field(run.manifest, "memory")
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
@@ -129,7 +129,7 @@ def _shape_note(run: RunFiles) -> str:
 
 
 def spectrum_charts(
-    run: RunFiles, spectrum: Spectrum, values: Chart | None = None, carried: str | None = None
+    run: RunFiles, spectrum: ReportedSpectrum, values: Chart | None = None, carried: str | None = None
 ) -> tuple[Chart, ...]:
     """Return the charts of eigenvalues, or `values` for it, and of their sums; `carried` as in `summary`."""
     k, total = len(spectrum.values), float(spectrum.ratios.sum())
@@ -178,7 +178,7 @@ def _range_of(ends: Any, reached: int | None) -> str:
     return f"{low:,} or more" if high is None else f"{low:,} to {high:,}"
 
 
-def _eigenvalue_chart(spectrum: Spectrum) -> Chart:
+def _eigenvalue_chart(spectrum: ReportedSpectrum) -> Chart:
     k = len(spectrum.values)
     first, last = words.figure(spectrum.values[0]), words.figure(spectrum.values[-1])
     return Chart(
@@ -189,7 +189,7 @@ def _eigenvalue_chart(spectrum: Spectrum) -> Chart:
     )
 
 
-def components(run: RunFiles, spectrum: Spectrum, shape: pictures.PictureShape | None) -> Components:
+def components(run: RunFiles, spectrum: ReportedSpectrum, shape: pictures.PictureShape | None) -> Components:
     """Return the first components as pictures, or as bars of their largest loadings."""
     if shape is None:
         note = "The features that weigh most in each of the first components. The sign of a component as a whole "
@@ -213,7 +213,7 @@ def components(run: RunFiles, spectrum: Spectrum, shape: pictures.PictureShape |
     return Components(tuple(drawn), (), note)
 
 
-def _loadings(run: RunFiles, spectrum: Spectrum, most: int = 12) -> tuple[Bars, ...]:
+def _loadings(run: RunFiles, spectrum: ReportedSpectrum, most: int = 12) -> tuple[Bars, ...]:
     result = []
     for start, rows in blocks(run.components, 3):
         for i, row in enumerate(np.nan_to_num(rows), start):
@@ -223,7 +223,7 @@ def _loadings(run: RunFiles, spectrum: Spectrum, most: int = 12) -> tuple[Bars, 
 
 
 def loadings(
-    run: RunFiles, spectrum: Spectrum, component: int, chosen: NDArray[np.int64], values: NDArray[Any]
+    run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: NDArray[np.int64], values: NDArray[Any]
 ) -> Bars:
     """Return the largest loadings of a component, from 0: those of the features `chosen`, largest first."""
     names = field(run.manifest, "source", "feature_names")
@@ -252,7 +252,7 @@ def largest(row: NDArray[Any], most: int, piece: int = 1 << 16) -> NDArray[np.in
     return found
 
 
-def score_charts(spectrum: Spectrum, scores: projection.Scores) -> tuple[Chart, ...]:
+def score_charts(spectrum: ReportedSpectrum, scores: projection.Scores) -> tuple[Chart, ...]:
     """Return the samples on the first two axes, and on the first and the last."""
     labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
     m = words.plural(len(scores.values), "sample")

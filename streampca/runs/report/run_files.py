@@ -24,7 +24,7 @@ VALUES_OF_SAMPLES = 1 << 26
 _JSON_BYTES = 64 << 20
 
 
-class Rows(Protocol):
+class StoredRows(Protocol):
     """A matrix that is read a few rows at a time: an array in memory, or one in a store."""
 
     @property
@@ -69,7 +69,7 @@ class RunFiles:
     """What was going to be done: plan.json."""
     manifest: dict[str, Any]
     """What was done: manifest.json."""
-    components: Rows
+    components: StoredRows
     """Principal axes, shape ``(n_components, n_features)``, on disk."""
     explained_variance: FloatArray
     """Variance along each axis, shape ``(n_components,)``."""
@@ -77,7 +77,7 @@ class RunFiles:
     """Mean of each feature, zeros if the data was not centred, shape ``(n_features,)``."""
     scale: FloatArray | None
     """What each centred feature was divided by, 0 where its weight is 0, shape ``(n_features,)``; or None."""
-    samples: Rows | None
+    samples: StoredRows | None
     """Rows of the source, evenly spread, shape ``(n_samples, n_features)``, on disk; None where they are missing."""
     sample_index: NDArray[np.int64] | None
     """Row number of each sample within the source, shape ``(n_samples,)``."""
@@ -179,7 +179,7 @@ def _model(path: Path) -> dict[str, Any]:
     }
 
 
-def read_samples(path: Path) -> tuple[Rows | None, NDArray[np.int64] | None]:
+def read_samples(path: Path) -> tuple[StoredRows | None, NDArray[np.int64] | None]:
     """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
     found, _ = _open_group(path, ("rows", "index"))
     rows, index = found.get("rows"), found.get("index")
@@ -188,7 +188,7 @@ def read_samples(path: Path) -> tuple[Rows | None, NDArray[np.int64] | None]:
     return rows, index[:].astype(np.int64) if index is not None and index.shape == rows.shape[:1] else None
 
 
-def blocks(rows: Rows, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the rows before `stop` in pieces of about `BLOCK_BYTES`, each with the number of its first row."""
     n, d = rows.shape[0], rows.shape[1]
     n = n if stop is None else min(n, stop)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from streampca.runs.report import words
-from streampca.runs.report.parts import Facts, MemoryBar, Segment, Table
-from streampca.runs.report.result import Spectrum, field
+from streampca.runs.report.parts import Facts, MemoryBar, ReportTable, Segment
+from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
 
 _PURPOSES = {
@@ -117,7 +117,7 @@ def certificate(run: RunFiles) -> tuple[str, ...]:
     return tuple(said)
 
 
-def comparison(run: RunFiles) -> Table:
+def comparison(run: RunFiles) -> ReportTable:
     """Return the plan against what was measured."""
     plan, manifest = run.plan, run.manifest
     fit, written = field(manifest, "reads", "fit"), field(manifest, "reads", "scores")
@@ -135,7 +135,7 @@ def comparison(run: RunFiles) -> Table:
     seconds, total = words.number(field(fit, "seconds")), words.number(field(fit, "bytes"))
     if seconds and total:
         rows.append(("Rate of reading", words.MISSING, f"{words.size(total / seconds)} a second", ""))
-    return Table(
+    return ReportTable(
         "What was planned, and what was measured", ("", "planned", "measured", "measured / planned"), tuple(rows)
     )
 
@@ -145,7 +145,7 @@ def _ratio(measured: Any, planned: Any) -> str:
     return words.share(above / below) if above and below else ""
 
 
-def spectrum_table(spectrum: Spectrum, most: int = 20) -> Table:
+def spectrum_table(spectrum: ReportedSpectrum, most: int = 20) -> ReportTable:
     """Return the first eigenvalues in digits."""
     total = np.cumsum(spectrum.ratios)
     k = len(spectrum.values)
@@ -160,7 +160,7 @@ def spectrum_table(spectrum: Spectrum, most: int = 20) -> Table:
         for i, value in enumerate(map(float, spectrum.values[:most]))
     )
     caption = f"First {most} of {k:,} eigenvalues" if k > most else "Eigenvalues"
-    return Table(caption, ("component", "variance", "standard deviation", "share", "together"), rows)
+    return ReportTable(caption, ("component", "variance", "standard deviation", "share", "together"), rows)
 
 
 def facts(run: RunFiles) -> tuple[Facts, ...]:

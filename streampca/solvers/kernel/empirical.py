@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.rows import Rows, RowsState
+from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotFiniteError
 from streampca.execution.task import Meter, ProgressCallback
 from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
-from streampca.models.kernel import KernelModel, way_back_of
+from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
 from streampca.solvers.kernel.matrix import read_all
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -83,9 +83,9 @@ def run(
         vectors = vectors[:, : model.n_components] * signs_of(vectors[:, : model.n_components])
         if parameters.inverse:
             scores = vectors * np.sqrt(model.eigenvalues)
-            model = replace(model, way_back=way_back_of(kernel, rows, scores, parameters.alpha))
+            model = replace(model, preimage=preimage_of(kernel, rows, scores, parameters.alpha))
     solved = time.perf_counter()
-    chosen = Rows(n, keep_rows, str(source.dtype)).chosen
+    chosen = RowSample(n, keep_rows, str(source.dtype)).chosen
     samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
     return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, vectors)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators.rows import Rows, RowsState
+from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import PlanError
 from streampca.execution.task import Meter, ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
-from streampca.models.kernel import KernelModel, way_back_of
+from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
 from streampca.solvers.kernel.matrix import KernelMatrix, kernel_matrix, read_all
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -82,9 +82,9 @@ def run(
         del matrix
         if parameters.inverse:
             scores = eigenvectors * np.sqrt(spectrum.values)
-            model = replace(model, way_back=way_back_of(kernel, rows, scores, parameters.alpha))
+            model = replace(model, preimage=preimage_of(kernel, rows, scores, parameters.alpha))
     solved = time.perf_counter()
-    chosen = Rows(n, keep_rows, str(source.dtype)).chosen
+    chosen = RowSample(n, keep_rows, str(source.dtype)).chosen
     samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
     return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, eigenvectors)
 

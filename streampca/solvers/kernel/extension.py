@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.rows import Rows
+from streampca.accumulators.rows import RowSample
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.linalg.eigen import solve
-from streampca.models.kernel import KernelModel, way_back_of
+from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
-from streampca.solvers.kernel.landmarks import Landmarks, choose_landmarks, landmark_cost
+from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, feature_plan
 from streampca.solvers.kernel.result import KernelFit
@@ -53,7 +53,7 @@ def run(
         landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
         samples = None
         if keep_rows:
-            kept = Rows(source.shape[0], keep_rows, str(source.dtype))
+            kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
             samples, read = accumulate(source, kept, plan, client=client, progress=progress)
             count += read
         streamed = time.perf_counter()
@@ -61,19 +61,21 @@ def run(
         if parameters.inverse:
             points = model.landmarks.astype(np.float64)
             model = replace(
-                model, way_back=way_back_of(model.kernel, points, model.transform(points), parameters.alpha)
+                model, preimage=preimage_of(model.kernel, points, model.transform(points), parameters.alpha)
             )
     solved = time.perf_counter()
     passes = plan.passes + (1 if keep_rows else 0)
     return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, n_passes=passes)
 
 
-def _model(source: Source, parameters: KernelParameters, landmarks: Landmarks, work: np.dtype[Any]) -> KernelModel:
+def _model(
+    source: Source, parameters: KernelParameters, landmarks: ChosenLandmarks, work: np.dtype[Any]
+) -> KernelModel:
     """Return the model of the eigenpairs of W^½ K_c W^½, where landmark i stands for Wᵢ rows and K_c is centred with these weights.
 
     λ̂ = λ and u(x) = λ⁻¹ k_c(x)ᵀ W^½ v. With W = n/m for uniform landmarks these are λ̂ = (n/m) λ_m and
     u(x) = √(m/n) λ_m⁻¹ k_c(x)·v; the literature prints the factor of u the other way round, and uses n/m for draws whose
-    chances differ, where it does not hold. Here W decreases with the chance and sums to n (`Landmarks.multiplicity`), so
+    chances differ, where it does not hold. Here W decreases with the chance and sums to n (`ChosenLandmarks.multiplicity`), so
     that a constant κ(x, x), for which all chances are the same, gives the uniform formula exactly.
     """
     kernel, n = parameters.kernel.bound(source.shape[1]), source.shape[0]

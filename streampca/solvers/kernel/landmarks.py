@@ -34,7 +34,7 @@ _RESERVOIR, _ALL_UP_TO = 200, 4096
 
 
 @dataclass(frozen=True)
-class Landmarks:
+class ChosenLandmarks:
     """The rows that stand for all rows."""
 
     rows: NDArray[Any]
@@ -89,7 +89,7 @@ def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
 
 def choose_landmarks(
     source: Source, parameters: KernelParameters, plan: KernelPlan, client: Any, progress: ProgressCallback | None
-) -> tuple[Landmarks, ReadCount]:
+) -> tuple[ChosenLandmarks, ReadCount]:
     """Return the landmarks and what reading for them cost.
 
     Raises
@@ -114,7 +114,7 @@ def choose_landmarks(
             "another kernel"
         )
     stands_for = _multiplicity(sampling, state, len(found.rows), plan.n_landmarks, source.shape[0])
-    return Landmarks(found.rows, found.index, stands_for, sampling), count + read
+    return ChosenLandmarks(found.rows, found.index, stands_for, sampling), count + read
 
 
 def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[UniformLandmarks | WeightedLandmarks, ...]:
@@ -186,11 +186,11 @@ def _require_given(source: Source, given: NDArray[Any]) -> None:
         raise ParameterError(f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have")
 
 
-def _given(source: Source, given: NDArray[Any], sampling: str) -> tuple[Landmarks, ReadCount]:
+def _given(source: Source, given: NDArray[Any], sampling: str) -> tuple[ChosenLandmarks, ReadCount]:
     """Return landmarks that were named; of the source, only the chunks that hold them are read."""
     m, n = len(given), source.shape[0]
     if given.ndim == 2:
-        return Landmarks(given, None, np.full(m, n / m), sampling), ReadCount()
+        return ChosenLandmarks(given, None, np.full(m, n / m), sampling), ReadCount()
     index = np.sort(given.astype(np.int64))
     rows, count, step = np.empty((m, source.shape[1]), source.dtype), ReadCount(), max(1, source.chunk_rows)
     with source.reading():
@@ -200,4 +200,4 @@ def _given(source: Source, given: NDArray[Any], sampling: str) -> tuple[Landmark
             values, cost = source.read(first, last)
             rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
             count += cost
-    return Landmarks(rows, index, np.full(m, n / m), sampling), count
+    return ChosenLandmarks(rows, index, np.full(m, n / m), sampling), count

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
 from streampca.accumulators.landmarks import LandmarksState
-from streampca.accumulators.rows import Rows
+from streampca.accumulators.rows import RowSample
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
-from streampca.models.kernel import KernelModel, way_back_of
+from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
 from streampca.solvers.kernel.certificate import certificate_of
-from streampca.solvers.kernel.landmarks import Landmarks, choose_landmarks, held_out_draws, landmark_cost
+from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, held_out_draws, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, feature_plan
 from streampca.solvers.kernel.result import KernelFit
@@ -76,7 +76,7 @@ def run(
         late_from = _LATE_FROM[work.name]
         whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
         features = features_of(kernel, points, whitening, plan.threads_per_leaf)
-        kept = Rows(source.shape[0], keep_rows, str(source.dtype))
+        kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
         give_back_freed_memory()
         draws = held_out_draws(parameters, source)
         joint = Joint((features, kept, *draws))
@@ -87,7 +87,7 @@ def run(
         model = solve_features(source, parameters, landmarks, points, whitening, sums, held, selection)
         if parameters.inverse:
             scores = model.transform(points.astype(np.float64))
-            model = replace(model, way_back=way_back_of(kernel, points, scores, parameters.alpha))
+            model = replace(model, preimage=preimage_of(kernel, points, scores, parameters.alpha))
     solved = time.perf_counter()
     return KernelFit(model, plan, samples if keep_rows else None, count + read, streamed - began, solved - streamed)
 
@@ -117,7 +117,7 @@ def projected(features: KernelFeatures, whitening: Whitening, sums: KernelSums) 
 def solve_features(
     source: Source,
     parameters: KernelParameters,
-    landmarks: Landmarks,
+    landmarks: ChosenLandmarks,
     points: NDArray[Any],
     whitening: Whitening,
     sums: KernelSums,

@@ -47,9 +47,9 @@ class KernelParameters:
     center: bool = True
     """Centre in kernel space."""
     inverse: bool = False
-    """Learn the way back to feature space."""
+    """Learn the map from scores back to features."""
     alpha: float = 1.0
-    """Ridge of the way back."""
+    """Ridge penalty of the map from scores back to features."""
     seed: int = 0
     """Seed of everything that is drawn."""
     memory: int | str | None = None

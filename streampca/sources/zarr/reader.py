@@ -443,10 +443,10 @@ class ZarrSource(Source):
         place = getattr(store, "path", None)  # of a file such as that of ZipStore
         return InputVersion.of(files(place, [""])) if isinstance(place, Path) else None
 
-    def hurry(self) -> None:
+    def cancel(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""
         if isinstance(self.store._store, RemoteStore):
-            self.store._store.hurry()
+            self.store._store.cancel()
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""
