@@ -227,14 +227,8 @@ async def _write(store: _Writable, directory: Path, files: list[str], record: di
     except OutputError:
         await store.remove(CLAIM)
         raise
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(name: str) -> bool:
-        async with gate:
-            return await _make_or_compare(store, name, read_regular(directory / name))
-
     small = [name for name in files if (directory / name).stat().st_size <= _SMALL_BYTES]
-    made = sum(await asyncio.gather(*map(one, small)))
+    made = await _make_together(store, directory, small)
     for name in sorted({*files} - {*small}):
         made += await one(name)
     content = read_regular(directory / RECORD)
@@ -242,6 +236,31 @@ async def _write(store: _Writable, directory: Path, files: list[str], record: di
     await _require_same(store, record)  # also where the answer of an earlier request was lost
     await store.remove(CLAIM)
     return made
+
+
+async def _make_together(store: _Writable, directory: Path, names: list[str]) -> int:
+    """Make objects of files, some at a time, and return how many were not there.
+
+    After a failure no further request is begun, and those under way come to their end before the error is raised, so that
+    nothing is written any more after it.
+    """
+    gate, failed = asyncio.Semaphore(_AT_ONCE), asyncio.Event()
+
+    async def make(name: str) -> bool:
+        async with gate:
+            if failed.is_set():
+                return False
+            try:
+                return await _make_or_compare(store, name, read_regular(directory / name))
+            except BaseException:
+                failed.set()
+                raise
+
+    outcomes = await asyncio.gather(*map(make, names), return_exceptions=True)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if errors:
+        raise errors[0]
+    return sum(outcome is True for outcome in outcomes)
 
 
 async def _claim(store: _Writable, run_id: str) -> None:

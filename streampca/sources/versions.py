@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ _TAGS = (
     "created",
 )
 """What clients of object stores call the tag or the time of an object, the surest first."""
+_CHUNK_KEY = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,16 @@ class InputVersion:
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> InputVersion:
-        """Return the version of these files or objects, given in a fixed order."""
-        digest, n_items, n_bytes, newest, name = xxhash.xxh3_128(), 0, 0, 0, ""
+        """Return the version of these files or objects, in any order: digests of the items are added up."""
+        digest, n_items, n_bytes, newest, name = 0, 0, 0, 0, ""
         for key, size, tag in items:
-            digest.update(f"{key}\0{size}\0{tag}\n".encode("utf-8", "surrogateescape"))
+            item = f"{key}\0{size}\0{tag}\n".encode("utf-8", "surrogateescape")
+            digest = (digest + xxhash.xxh3_128_intdigest(item)) % 2**128
             n_items, n_bytes = n_items + 1, n_bytes + size
             if tag.isdigit() and int(tag) >= newest:
                 newest, name = int(tag), key
         when = datetime.fromtimestamp(newest / 1e9, UTC).isoformat(timespec="seconds") if name else ""
-        return cls(digest.hexdigest(), n_items, n_bytes, f"{name} at {when}" if name else "")
+        return cls(f"{digest:032x}", n_items, n_bytes, f"{name} at {when}" if name else "")
 
 
 class InputWatch:
@@ -92,6 +95,30 @@ def files(root: str | Path, names: Iterable[str]) -> Iterable[Item]:
         except OSError:
             continue
         yield name, status.st_size, str(status.st_mtime_ns)
+
+
+def chunk_files(root: str | Path, below: str = "") -> Iterator[Item]:
+    """Yield name, size and modification time of the chunk files that exist below the directory `root` of a zarr array.
+
+    Directories are listed rather than keys looked for: metadata may declare many times more chunks than are stored.
+    """
+    try:
+        entries = os.scandir(os.path.join(root, below))
+    except OSError:
+        return
+    with entries:
+        for entry in entries:
+            name = f"{below}/{entry.name}" if below else entry.name
+            if _CHUNK_KEY.fullmatch(name) is None:
+                continue
+            try:
+                if entry.is_dir():
+                    yield from chunk_files(root, name)
+                    continue
+                status = entry.stat()
+            except OSError:
+                continue
+            yield name, status.st_size, str(status.st_mtime_ns)
 
 
 def objects(listing: dict[str, dict[str, Any]]) -> list[Item]:

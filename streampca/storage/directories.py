@@ -69,13 +69,18 @@ def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, A
     write_whole(path / RECORD, [json.dumps(record).encode() + b"\n"])
 
 
-def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
-    """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
+def require_local(path: Path) -> None:
+    """Raise `OutputError` if `path` was made of a URL."""
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
         raise OutputError(
             f"{path} names a URL: expected a local directory; output.publish, or streampca publish, copies it to the store when it is "
             "complete"
         )
+
+
+def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
+    """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
+    require_local(path)
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
     if not path.exists():
@@ -154,6 +159,7 @@ class AtomicDirectory:
         figures: dict[str, Any] | None = None,
     ):
         self.figures = figures
+        require_local(path)
         path = path.absolute()  # the working directory may change while the directory is built
         self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
         self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None

@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Watch(threading.Thread):
-    """Reads all pages of the schedulers of this process, their tasks, and the sockets of it and of its children."""
+    """Reads all pages of the schedulers that this process starts, their tasks, and the sockets of it and of its children."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -125,6 +125,9 @@ class Watch(threading.Thread):
         """Addresses of workers."""
         self.an_error_was_shown = threading.Event()
         self._done = threading.Event()
+        from distributed import Scheduler
+
+        self._others = set(Scheduler._instances)
 
     def __enter__(self) -> Watch:
         self.start()
@@ -140,7 +143,7 @@ class Watch(threading.Thread):
         from distributed import Scheduler
 
         while not self._done.wait(0.2):
-            for scheduler in list(Scheduler._instances):
+            for scheduler in set(Scheduler._instances) - self._others:
                 if _NAME not in scheduler.plugins:
                     scheduler.add_plugin(_keeping(scheduler), name=_NAME)
                 with contextlib.suppress(OSError, http.client.HTTPException, AttributeError, RuntimeError):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streampca import PCA, KernelPCA
 from streampca.errors import ClusterError
 from streampca.execution.distributed.active_client import active_client
-from streampca.planning import memory
+from streampca.system import process
 from streampca.sources import open_source
 
 SECONDS = 60
@@ -53,7 +53,7 @@ def _fit_and_more(path: str, place: Path) -> tuple[NDArray[np.float64], bool, in
     pca = PCA(3).fit(path)
     pca.transform_to(path, place / "scores.zarr")
     KernelPCA(2, method="nystrom", n_landmarks=20).fit(path)
-    return pca.components_, active_client(open_source(path)) is not None, memory.n_cores()
+    return pca.components_, active_client(open_source(path)) is not None, process.n_cores()
 
 
 def test_a_fit_in_a_task_runs_on_threads_of_its_worker(
@@ -80,7 +80,7 @@ def test_a_fit_in_a_task_that_gave_its_thread_up_runs_on_the_cluster(
 
 def test_memory_in_a_task_is_that_of_its_worker(cluster: LocalCluster) -> None:
     with Client(cluster) as client:
-        assert client.submit(memory.available_bytes).result(SECONDS) < 3 * 2**30
+        assert client.submit(process.available_bytes).result(SECONDS) < 3 * 2**30
 
 
 def test_a_fit_in_a_running_loop_uses_a_synchronous_client(

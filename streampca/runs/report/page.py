@@ -96,7 +96,7 @@ def _render(page: Page) -> str:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("streampca", "report"),
+        loader=jinja2.PackageLoader("streampca.runs", "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -32,7 +32,7 @@ from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import describes_others, describing_names, dimensions_of, packing, require_unpacked
 from streampca.sources.remote import RemoteStore, open_store, patient, place_of
-from streampca.sources.versions import InputVersion, InputWatch, Item, files, objects
+from streampca.sources.versions import chunk_files, InputVersion, InputWatch, Item, files, objects
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, metadata_digest, verified_by
 from streampca.sources.zarr.direct import DirectReader
@@ -433,8 +433,8 @@ class ZarrSource(Source):
         if isinstance(store, LocalStore):
             if self._stored_documents() != self._documents:
                 raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
-            names = chain(METADATA_NAMES, self._all_keys())
-            return InputVersion.of(files(Path(store.root) / self.array.path, names))
+            root = Path(store.root) / self.array.path
+            return InputVersion.of(chain(files(root, METADATA_NAMES), chunk_files(root)))
         if isinstance(store, RemoteStore):
             listing = sync(store.details(self.key_prefix))
             return None if listing is None else InputVersion.of(objects(listing))
