@@ -230,7 +230,7 @@ async def _write(store: _Writable, directory: Path, files: list[str], record: di
     small = [name for name in files if (directory / name).stat().st_size <= _SMALL_BYTES]
     made = await _make_together(store, directory, small)
     for name in sorted({*files} - {*small}):
-        made += await one(name)
+        made += await _make_or_compare(store, name, read_regular(directory / name))
     content = read_regular(directory / RECORD)
     made += await store.make(RECORD, content)
     await _require_same(store, record)  # also where the answer of an earlier request was lost

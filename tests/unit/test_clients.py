@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streampca import PCA, KernelPCA
 from streampca.errors import ClusterError
 from streampca.execution.distributed.active_client import active_client
-from streampca.system import process
 from streampca.sources import open_source
+from streampca.system import process
 
 SECONDS = 60
 

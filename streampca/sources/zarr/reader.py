@@ -32,7 +32,7 @@ from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import describes_others, describing_names, dimensions_of, packing, require_unpacked
 from streampca.sources.remote import RemoteStore, open_store, patient, place_of
-from streampca.sources.versions import chunk_files, InputVersion, InputWatch, Item, files, objects
+from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, metadata_digest, verified_by
 from streampca.sources.zarr.direct import DirectReader
