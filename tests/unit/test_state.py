@@ -17,7 +17,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimators_partial_fit_n_features, estimator_checks_generator
 
 import streampca as sp
-from streampca import accumulators
 from streampca.errors import DataError, MergeError, ModelError, OutputError, ParameterError
 from streampca.models.persistence.state import _ACCUMULATORS
 from streampca.solvers.fit import fit, plan_fit
@@ -364,7 +363,7 @@ def test_a_foreign_file_within_a_state_is_never_removed(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("name", _ACCUMULATORS)
 def test_every_array_of_a_state_is_known_as_ours(name: str) -> None:
-    accumulator = accumulators.Sketch(np.ones((3, 2))) if name == "Sketch" else getattr(accumulators, name)()
+    accumulator = _ACCUMULATORS[name](*((np.ones((3, 2)),) if name == "Sketch" else ()))
     state = accumulator.init(3)
     for field in (*fields(state), *fields(accumulator)):
         if isinstance(getattr(state, field.name, getattr(accumulator, field.name, None)), np.ndarray):

@@ -423,7 +423,7 @@ def test_scores_of_all_rows_come_with_the_fit(k: int | None, missing: str, on_di
     rows, weights = wide(30, 700), np.random.default_rng(0).integers(0, 4, 30).astype(float)
     if missing == "mean":
         rows[np.random.default_rng(1).random(rows.shape) < 0.05] = np.nan
-    result = both(rows, k, sample_weight=weights, missing=missing, scale=True)[on_disk]
+    result = both(rows, k, sample_weight=weights, missing=missing, missing_scores="mean", scale=True)[on_disk]
     assert result.scores is not None
     assert result.scores.shape == (30, k or np.count_nonzero(weights))
     rank = result.model.numerical_rank
