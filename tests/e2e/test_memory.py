@@ -160,6 +160,5 @@ def test_dask_graph_stays_below_its_projection(tmp_path: Path, graph: str) -> No
     shape = (60_000, 300) if graph == "cube" else (18_000, 1500)
     path = make_store(tmp_path / "x.zarr", shape, "float32", shape[0] // 6, codec="zstd")
     job = {"do": "dask", "path": str(path), "graph": graph, "k": 5, "memory": "2GiB"}
-    # The cube takes 0.51 to 0.54 of its projection alone. It failed once on a busy machine, with a figure not recorded,
-    # so the lower limit here is provisional; the upper one, the promise, is unchanged.
-    assert_kept(f"dask {graph}", measure(job), least_share=0.25)
+    # The projection is for two leaves at once; on a busy machine Dask may run the tasks of one after those of the other.
+    assert_kept(f"dask {graph}", measure(job), least_share=LEAST_SHARE / 2)
