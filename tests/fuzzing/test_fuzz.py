@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def test_script_counts_fits_and_writes_them(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     counts = json.loads(out.read_text())["pca"]
     assert counts["fits"] == 3
+    assert counts["statistical"] <= counts["right"]
     assert done.returncode == int(counts["wrong"] + counts["hangs"] + counts["bare"] > 0)
     assert "| `PCA` | 3 |" in done.stdout
 
@@ -82,3 +84,14 @@ def test_fit_beyond_the_time_limit_counts_as_hang() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
     assert "hangs: more than 0 s: scripts/fuzz --only pca --count 1 --seed 0" in done.stdout
+
+
+@pytest.mark.parametrize(("statistical", "clean"), [(1000, True), (100, False)])
+def test_missed_statistical_bounds_are_a_share_of_the_answers_that_have_one(statistical: int, clean: bool) -> None:
+    """One in 100 of these may miss, and three deviations more; all other fits do not count."""
+    counts = {"fits": 5000, "right": 5000, "statistical": statistical, "notes": 12}
+    command = [sys.executable, SCRIPT, "--merge"]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"pca": counts}, file)
+        file.flush()
+        assert subprocess.run([*command, file.name], capture_output=True, check=False).returncode == int(not clean)
