@@ -16,7 +16,7 @@ from streampca.accumulators.missing import centre_observed, refuse_infinite
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.linalg.underflow import refuse_underflow
+from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
@@ -227,7 +227,14 @@ class Gram:
         total, rest, squares = np.full(len(panel), float(len(values))), seen.rest, seen.squares
         if weights is not None or missing is not None:
             total, rest, squares = _sums(columns, weights, missing)
-        means[:] = seen.origin + rest
+        origin = seen.origin
+        if weights is not None:
+            # The weighted mean may be any number of weighted deviations away from the other one (see `weigh`).
+            near = np.nan_to_num(np.where(origin == np.rint(origin), np.rint(rest), rest)).astype(dtype)
+            np.subtract(columns, near, out=columns, where=True if missing is None else ~missing)
+            total, rest, squares = _sums(columns, weights, missing)
+            origin = origin + near
+        means[:] = origin + rest
         divisor = max(n_samples - self.ddof, 1) if weights is None else self.divisor(n_samples)
         variances[:] = np.nan_to_num(np.maximum(squares - total * rest**2, 0)) / divisor
         if not self.center:
@@ -248,9 +255,11 @@ class Gram:
         return samples if self.counted is None else samples[self.counted[: len(samples)]]
 
     def centred(self, samples: NDArray[Any], means: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return features of samples, ``(n_samples, n_some_features)``, of the weights that count, minus their `means`.
+        """Return features of all samples, ``(n_samples, n_some_features)``, of the weights that count, minus their `means`.
 
-        0 stands for missing values; without `center`, nothing is subtracted and their mean stands for them. Scratch memory.
+        Minus what the mean is rounded to: the rest stands for missing values, so that a far mean costs them no digits, and
+        cancels in products with vectors that are orthogonal to a constant. Without `center`, nothing is subtracted and their
+        mean stands for them. Scratch memory.
         """
         values = self._of_counted(samples)
         columns, near = borrow("panel", values.shape, dtype), means.astype(dtype)
@@ -261,7 +270,12 @@ class Gram:
         if self.impute and values.dtype.kind == "f":
             missing = np.isnan(columns)
             if missing.any():
-                np.copyto(columns, (means - near if self.center else means).astype(dtype), where=missing)
+                fill = means
+                if self.center:
+                    columns[missing] = 0
+                    weights = None if self.weights is None else self._of_counted(self.weights[: len(samples)])
+                    fill = _sums(columns, weights, missing)[1]
+                np.copyto(columns, fill.astype(dtype), where=missing)
         return columns
 
     def factors_of(self, start: int, variances: FloatArray) -> FloatArray | None:
@@ -348,8 +362,9 @@ class Gram:
             raise DataError(
                 f"{len(never)} feature(s) were observed in no row, first: {', '.join(map(str, never[:5]))}: leave them out"
             )
-        if self.center or self.scale:
-            refuse_underflow(variances * self.divisor(state.n_samples), scale=self.scale)
+        squares, weight = variances * self.divisor(state.n_samples), self.divisor(state.n_samples) + self.ddof
+        squares = squares if self.center or self.scale else sums_about_zero(squares, means, weight)
+        refuse_underflow(squares, scale=self.scale)
         grid, n = self.grid(state.n_samples), state.n_samples
         roots = np.ones(n) if self.roots is None else self.roots
         unit = roots / np.linalg.norm(roots) if self.center else None

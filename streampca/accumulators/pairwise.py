@@ -30,7 +30,7 @@ from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.linalg.underflow import refuse_underflow
+from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
@@ -350,8 +350,10 @@ class PairwiseCovariance:
                 scatter -= np.outer(offset[i], offset[j])
 
         spread(divide, grid.pairs, self.n_threads)
-        if self.center or self.scale:
-            refuse_underflow(variance * np.maximum(state.observed - ddof, 1.0), scale=self.scale)
+        squares = variance * np.maximum(state.observed - ddof, 1.0)
+        if offset is not None and not self.scale:
+            squares = sums_about_zero(squares, state.mean, state.observed)
+        refuse_underflow(squares, scale=self.scale)
         deviation = np.sqrt(variance)
         inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
         weights = inverse if self.scale else np.ones_like(deviation)

@@ -36,7 +36,13 @@ from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.tiles import spread
-from streampca.linalg.underflow import mark_underflow, refuse_underflow, underflows
+from streampca.linalg.underflow import (
+    mark_underflow,
+    mark_underflow_of_stored,
+    refuse_underflow,
+    sums_about_zero,
+    underflows,
+)
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
@@ -297,6 +303,7 @@ class Sketch:
             return state
         columns = csc_array(block.values, dtype=np.float64)
         columns, origin = shift_full_columns(columns, state.origin)
+        mark_underflow_of_stored(columns)
         state = self._with_origin(state, np.where(state.origin != 0, state.origin, origin))
         ones = np.ones(n_rows) if weights is None else weights
         with np.errstate(over="ignore"):
@@ -396,8 +403,10 @@ class Sketch:
             raise DataError(
                 f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64, or its products: rescale it first"
             )
-        if self.center or self.scale:
-            refuse_underflow(variance * divisor, scale=self.scale)
+        squares = variance * divisor
+        if not (self.center or self.scale):
+            squares = sums_about_zero(squares, state.mean, state.weight)
+        refuse_underflow(squares, scale=self.scale)
         if self.scale:
             deviation = np.sqrt(variance)
             weights = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)

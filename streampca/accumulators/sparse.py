@@ -14,6 +14,7 @@ from streampca.accumulators.covariance import Covariance, CovarianceState, panel
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.linalg.tiles import spread
+from streampca.linalg.underflow import mark_underflow_of_stored
 from streampca.system.workspace import borrow
 
 
@@ -65,6 +66,7 @@ class SparseCovariance(Covariance):
             return state
         columns = csc_array(rows, dtype=np.float64)
         columns, origin = shift_full_columns(columns)
+        mark_underflow_of_stored(columns)
         total = squares = float(n_rows)
         if weights is not None:
             total, squares = float(weights.sum()), float(weights @ weights)

@@ -14,7 +14,7 @@ from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.householder import annihilate
-from streampca.linalg.underflow import refuse_underflow
+from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
@@ -195,8 +195,8 @@ class QRFactor:
                 f"{self.ddof + 1} samples are needed" + ("; found 1 sample" if state.n_samples == 1 else "")
             )
         squares = np.einsum("ij,ij->j", state.factor, state.factor)
-        if self.center or self.scale:
-            refuse_underflow(squares, scale=self.scale)
+        centred = self.center or self.scale
+        refuse_underflow(squares if centred else sums_about_zero(squares, state.mean, state.weight), scale=self.scale)
         variance = squares / divisor
         deviation = np.sqrt(variance)
         weights = np.ones_like(deviation)

@@ -24,6 +24,7 @@ _FACTORS = (21.6, 6.8, 3.4, 2.09, 1.76, 1.6, 1.37)  # U^(−1/4) for the 1 % qua
 _WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns are not made orthonormal once more
 _EPS = float(np.finfo(np.float64).eps)
 _NO_LESS = 16 * _EPS  # rounding of the square of a sine that is taken from a cosine
+_OUTSIDE = 64 * _EPS  # the same of all vectors together, which are orthonormal to 1e-14
 
 
 def schatten4(held_out: FloatArray, products: FloatArray, approx: LowRank, n_threads: int = 1) -> float:
@@ -148,7 +149,7 @@ def intervals(
 
     By Weyl's monotonicity from 0 ⪯ E ⪯ σ(I − P_Ω): of second order in the angle between Ω and the eigenvectors, where
     Weyl's λ̂ᵢ + σ is of first. Computed in span[Ω, V], which both matrices leave invariant; outside of it the matrix
-    is σI.
+    is σI. Sines are known from cosines to √(64 eps) only, which counts where λ̂ᵢ is close to σ (see `_room_outside`).
 
     Parameters
     ----------
@@ -218,7 +219,20 @@ def _upper(approx: LowRank, aligned: FloatArray, sigma: float, n: int) -> FloatA
     inside = np.linalg.eigvalsh(matrix)[::-1] * size
     beyond = np.full(min(n, max(0, d - len(matrix))), sigma)
     upper: FloatArray = _padded(np.sort(np.concatenate([inside, beyond]))[::-1], n)
-    return np.maximum(upper, 0.0)
+    return np.maximum(upper, 0.0) + (_room_outside(approx.values, upper, sigma) if d > p else 0.0)
+
+
+def _room_outside(values: FloatArray, upper: FloatArray, sigma: float) -> FloatArray:
+    """Return how far rounding of I − KᵀK = SᵀS may carry the eigenvalues `upper` of Ĉ + σ(I − P), V = PK + QS.
+
+    These are the eigenvalues of [[Λ, B], [Bᵀ, σ]] with BBᵀ = σ Λ^½ SᵀS Λ^½, and an eigenvalue μ ≠ σ is one of Λ + BBᵀ / (μ − σ).
+    An error η of SᵀS moves BBᵀ by σ λ̂₁ η at most, hence μ by σ λ̂₁ η / |μ − σ|, or over the distance of σ from Λ if that is more;
+    and never by more than √(σ λ̂₁ η), an error of B.
+    """
+    first = float(values.max(initial=0.0))
+    apart = np.maximum(np.abs(upper - sigma), np.abs(values - sigma).min(initial=np.inf))
+    most = np.sqrt(_OUTSIDE) * np.sqrt(sigma) * np.sqrt(first)
+    return most * np.minimum(1.0, most / np.maximum(apart, most)) if most > 0 else np.zeros_like(upper)
 
 
 @dataclass(frozen=True)

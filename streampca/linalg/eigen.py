@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
 from streampca.linalg.selection import Count, Selection
-from streampca.linalg.underflow import refuse_underflow
+from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 
 if TYPE_CHECKING:
     from streampca.linalg.tiles import TileGrid
@@ -72,8 +72,7 @@ class SymmetricOperator:
             )
         divisor = weight - ddof
         squares = np.maximum(grid.diagonal(scatter) if diagonal is None else diagonal, 0)
-        if center or scale:
-            refuse_underflow(squares, scale=scale)
+        refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), scale=scale)
         variance = squares / divisor
         deviation = np.sqrt(variance)
         weights = (

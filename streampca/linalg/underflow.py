@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csc_array
 
 from streampca.errors import DataError
 
@@ -33,13 +34,29 @@ def mark_underflow(rows: NDArray[Any], squares: FloatArray) -> None:
     """
     if rows.dtype != np.float64 or not len(rows):
         return
-    columns = _vanished(rows, 0.0, squares)
+    columns = np.concatenate([_vanished(rows, 0.0, squares), _tiny(squares)])
     rows[0, columns], squares[columns] = _TRACE, _TRACE**2
 
 
+def mark_underflow_of_stored(columns: csc_array) -> None:
+    """Do the same to shifted sparse columns, of which the rest is zero; in place."""
+    if not columns.nnz or np.abs(columns.data).max() == 0:
+        return
+    peaks = np.asarray(abs(columns).max(axis=0).toarray()).ravel()
+    for column in np.flatnonzero((peaks > 0) & (peaks < _TRACE)):
+        stored = columns.data[columns.indptr[column] : columns.indptr[column + 1]]
+        if stored @ stored < _TRACE**2:
+            stored[int(np.abs(stored).argmax())] = _TRACE
+
+
 def underflows(rows: NDArray[Any], origin: FloatArray, squares: FloatArray) -> bool:
-    """Tell whether squares of a column of ``rows - origin`` underflow to 0 although it varies; False for float32 rows."""
-    return rows.dtype == np.float64 and len(_vanished(rows, origin, squares)) > 0
+    """Tell whether squares of a column of ``rows - origin`` underflow although it varies; False for float32 rows."""
+    return rows.dtype == np.float64 and len(_tiny(squares)) + len(_vanished(rows, origin, squares)) > 0
+
+
+def _tiny(squares: FloatArray) -> NDArray[np.int64]:
+    """Return the columns whose squares are above 0, but may not be when they are divided by a number of rows."""
+    return np.flatnonzero((squares > 0) & (squares < _TRACE**2))
 
 
 def _vanished(rows: NDArray[Any], origin: FloatArray | float, squares: FloatArray) -> NDArray[np.int64]:
@@ -54,6 +71,8 @@ def _vanished(rows: NDArray[Any], origin: FloatArray | float, squares: FloatArra
 def refuse_underflow(squares: FloatArray, *, scale: bool) -> None:
     """Raise `DataError` if sums of squares about the mean, ``(n_features,)``, have lost digits to underflow, and that counts.
 
+    Where rows are not centred, sums of squares about zero (see `sums_about_zero`).
+
     It does where features are divided by their standard deviations, and where no feature varies by more.
     """
     lost = np.flatnonzero((squares > 0) & (squares < _LEAST_SQUARES))
@@ -62,3 +81,13 @@ def refuse_underflow(squares: FloatArray, *, scale: bool) -> None:
             f"feature {lost[0]} varies by so little that its squares underflow float64 ({len(lost)} such feature(s)): expected "
             "standard deviations above 1e-150, or 0; rescale these features first"
         )
+
+
+def sums_about_zero(squares: FloatArray, mean: FloatArray, weight: FloatArray | float) -> FloatArray:
+    """Return sums of squares about zero, from those about the `mean` of rows of a `weight`, for `refuse_underflow`.
+
+    Squares of a mean that underflow to 0 leave the smallest number above it.
+    """
+    with np.errstate(over="ignore"):  # what is infinite is refused elsewhere
+        sums = squares + weight * mean**2
+    return np.where((sums == 0) & (mean != 0), np.finfo(np.float64).smallest_subnormal, sums)

@@ -129,7 +129,10 @@ class PCAModel:
     @property
     def singular_values(self) -> FloatArray:
         """Return the singular values of the centred (and scaled) data, ``(k,)``."""
-        return np.sqrt(self.explained_variance * max(0.0, self.weight - self.ddof))
+        variance, divisor = self.explained_variance, max(0.0, self.weight - self.ddof)
+        with np.errstate(over="ignore"):
+            squares = variance * divisor
+        return np.where(np.isfinite(squares), np.sqrt(squares), np.sqrt(variance) * np.sqrt(divisor))
 
     @property
     def weight(self) -> float:

@@ -143,7 +143,7 @@ def allowed_refusals(case: Case) -> list[str]:
     size = np.nanmax(np.abs(counted), initial=0)
     if size > 1e140:
         found.append("^(NotFiniteError|DataError): .*overflow")
-    if truth is not None and (truth.variance[truth.variance > 0] < 1e-270).any():
+    if size < 1e-135 or (truth is not None and (truth.variance[truth.variance > 0] < 1e-270).any()):
         found.append("^(NotFiniteError|DataError|StreamPCAError): .*(underflow|too small|below|vanish|rescale)")
     return found
 
@@ -265,10 +265,11 @@ def _check_exact(case: Case, pca: Any, truth: Truth, value: float) -> None:
         residual = residual[:, positive]
     length = float(np.linalg.norm(residual, axis=0).max(initial=0.0))
     if pca.solver_ == "gram":
-        # A component is Xᵀu / σ, which magnifies rounding by σ₁ / σ, and all that stand above rounding share it.
+        # A component is Xᵀu / σ, and XXᵀu = λu + r leaves Xᵀr / σ: rounding is magnified by σ₁ / σ, and all that stand above it share it.
         found = truth.in_unit(pca.explained_variance_)
         least = found[found > pca.error_["trusted_above"] * found[0]].min(initial=np.inf)
-        value += 32 * EPS * float(truth.values[0] * np.sqrt(max(truth.values[0] / least, 1.0)))
+        unit = max(32 * EPS, pca.error_["trusted_above"])
+        value += unit * float(truth.values[0] * np.sqrt(max(truth.values[0] / least, 1.0)))
     if length > 4 * value + 2e-11 * truth.values[0] * squared:
         raise Wrong(f"components_: residual {length / max(truth.values[0], 1e-300):.1e} of the first eigenvalue")
 
@@ -449,7 +450,8 @@ def _check_scores(case: Case, given: Any, pca: Any, truth: Truth) -> None:
     # Below the smallest normal number, products keep their absolute and not their relative error.
     slack = slack + d * np.longdouble(np.finfo(dtype).smallest_normal)
     if dtype == np.float32:  # factors of features below the smallest normal number keep their absolute error
-        slack = slack + np.abs(rows[usable]).sum(axis=1)[:, None] * np.longdouble(np.finfo(dtype).smallest_subnormal)
+        entries = np.abs(rows[usable]).sum(axis=1)[:, None] + np.abs(mean).sum()
+        slack = slack + entries * np.longdouble(np.finfo(dtype).smallest_subnormal)
     _close("scores", scores[usable].astype(np.longdouble), centred @ axes, slack)
     if case.parameters.get("missing") == "drop_rows" and not np.isnan(scores[~usable]).all():
         raise Wrong("scores of rows with holes are not NaN")

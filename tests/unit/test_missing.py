@@ -178,3 +178,14 @@ def test_more_rows_go_on_after_missing_ones() -> None:
         for start in range(0, 500, 125):
             grown.partial_fit(rows[start : start + 125])
         np.testing.assert_allclose(grown.explained_variance_, whole.explained_variance_, rtol=1e-11)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_far_mean_that_is_filled_in_costs_the_gram_solver_no_digits(weighted: bool) -> None:
+    """Where a mean of 1e8 deviations was rounded to float64, it stood for missing values in the second reading."""
+    draw = np.random.default_rng(0)
+    rows = 1e8 + draw.standard_normal((60, 8)) * np.arange(1, 9)
+    rows[draw.random(rows.shape) < 0.4] = np.nan
+    weights = np.random.default_rng(1).uniform(0, 2, 60) if weighted else None
+    one, other = (PCA(3, solver=s, missing="mean").fit(rows, sample_weight=weights) for s in ("gram", "covariance"))
+    np.testing.assert_allclose(one.components_, other.components_, atol=1e-12)

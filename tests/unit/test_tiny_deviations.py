@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tolerances
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from sklearn.base import clone
 
 from streampca import PCA
 from streampca.errors import DataError
@@ -88,3 +90,40 @@ def test_a_feature_below_the_rounding_of_an_incremental_pass_is_refused() -> Non
     rows[:, 1] *= 1e-30
     with pytest.raises(DataError, match=r"feature 1 .*cannot standardise it"):
         fitted(rows, "adaptive", scale=True)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("size", [1e-160, 1e-170])
+@pytest.mark.parametrize("constant", [False, True])
+def test_squares_about_zero_that_underflow_are_named(solver: str, size: float, constant: bool) -> None:
+    """Without centring they were eigenvalues of a few of the smallest numbers there are, or 0."""
+    rows = np.full((60, 5), 3.0) if constant else BASE + 3
+    with pytest.raises(DataError, match="underflow"):
+        fitted(rows * size, solver, center=False)
+    assert fitted(np.column_stack([rows, rows * size]), solver, center=False).explained_variance_[0] > 1
+
+
+@pytest.mark.parametrize("solver", ["covariance", "sketch"])
+@pytest.mark.parametrize("size", [1e-161, 1e-170])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sparse_features_whose_squares_underflow_are_not_constant(solver: str, weighted: bool, size: float) -> None:
+    """Sums of squares of stored values were 0, and the feature was taken for one that never varies."""
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((400, 40)) * (draw.random((400, 40)) < 0.03)
+    rows[:, 3] *= size
+    rows[:, 5] = np.where(draw.random(400) < 0.9, size, 0.0)  # stored in most rows
+    rows[:, 7] = size
+    rows[:, 8] = 0
+    weights = draw.uniform(0.5, 2, 400) if weighted else None
+    pca = PCA(3, solver=solver, **({"sketch_size": 13} if solver == "sketch" else {}))
+    assert pca.fit(csr_array(rows), sample_weight=weights).constant_features_.tolist() == [7, 8]
+    with pytest.raises(DataError, match=r"feature 3 varies .* \(2 such feature\(s\)\)"):
+        clone(pca).set_params(scale=True).fit(csr_array(rows), sample_weight=weights)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_variances_that_underflow_where_squares_do_not_are_of_no_constant_feature(solver: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((3000, 5))
+    rows[:, 3] *= 0
+    rows[7, 3] = 3e-162
+    assert fitted(rows, solver).constant_features_.tolist() == []

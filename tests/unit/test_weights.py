@@ -239,8 +239,13 @@ def test_integer_weights_equal_repeated_rows_for_every_solver(solver: str, missi
 
 
 @pytest.mark.parametrize("holes", [False, True])
-def test_an_outlier_of_small_weight_costs_no_digits_of_pairs(holes: bool) -> None:
-    """Products of pairs were taken about the mean without weights, 2,000 deviations away: 12 digits were left of 16."""
+@pytest.mark.parametrize(
+    ("solver", "missing"), [("covariance", "pairwise"), ("covariance", "mean"), ("gram", "mean")], ids=str
+)
+def test_an_outlier_of_small_weight_costs_no_digits_beside_missing_values(
+    solver: str, missing: str, holes: bool
+) -> None:
+    """Products were taken about the mean without weights, 2,500 deviations away: 9 digits were left of 16."""
     draw = np.random.default_rng(0)
     rows = draw.standard_normal((40, 6))
     rows[7] = 1e5
@@ -250,8 +255,24 @@ def test_an_outlier_of_small_weight_costs_no_digits_of_pairs(holes: bool) -> Non
         seen[10:] = draw.random((30, 6)) > 0.2
     values, w = np.where(seen, rows, 0).astype(np.longdouble), weights[:, None] * seen
     mean = (w * values).sum(axis=0) / w.sum(axis=0)
-    deviation = np.sqrt((w * (values - mean) ** 2).sum(axis=0) / (w.sum(axis=0) - 1))
-    pca = PCA(3, missing="pairwise", scale=True).fit(np.where(seen, rows, np.nan), sample_weight=weights)
+    divisor = (w.sum(axis=0) if missing == "pairwise" else weights.sum()) - 1
+    deviation = np.sqrt((w * (values - mean) ** 2).sum(axis=0) / divisor)
+    pca = PCA(3, solver=solver, missing=missing, scale=True).fit(np.where(seen, rows, np.nan), sample_weight=weights)
     assert pca.scale_ is not None
     # Rows are first centred about the mean without weights, 1e5 / 40 away, to eps of that.
     np.testing.assert_allclose(pca.scale_, deviation.astype(np.float64), rtol=1e5 / 40 * np.finfo(np.float64).eps)
+
+
+def test_an_outlier_of_small_weight_costs_no_digits_of_the_gram_matrix() -> None:
+    """The matrix of float32 rows was made about the mean without weights: eigenvalues were wrong by 1e-5 of the first and more."""
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((60, 90)).astype(np.float32)
+    rows[7] = 1e4
+    weights = np.where(np.arange(60) == 7, 1e-5, 1.0)
+    pca = PCA(5, solver="gram", scale=True).fit(rows, sample_weight=weights)
+    mean = weights @ rows.astype(np.longdouble) / weights.sum()
+    centred = rows - mean
+    deviation = np.sqrt(weights @ centred**2 / (weights.sum() - 1))
+    scaled = np.sqrt(weights / (weights.sum() - 1))[:, None] * centred / deviation
+    exact = np.linalg.svd(scaled.astype(np.float64), compute_uv=False)[:5] ** 2
+    np.testing.assert_allclose(pca.explained_variance_, exact, rtol=0, atol=1e-6 * exact[0])
