@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.pca import save_model
+from streampca.models.persistence.models import save_model
 from streampca.runs.report import write_report
 
 MIB = 2**20

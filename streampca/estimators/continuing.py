@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
 from streampca.errors import MergeError, ParameterError
 from streampca.linalg.selection import as_selection
+from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -18,9 +19,7 @@ from streampca.planning.kinds import as_weights
 from streampca.solvers.state import continued, gather, solve, taken_out
 from streampca.sources import Source, open_source
 
-if TYPE_CHECKING:
-    pass
-
+_Model = TypeVar("_Model", PCAModel, KernelModel)
 _SOLVED = frozenset(
     (
         *("_model", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"),
@@ -172,9 +171,9 @@ def _some(names: list[str] | None) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def with_names(model: PCAModel, estimator: Any) -> PCAModel:
+def with_names(model: _Model, estimator: Any) -> _Model:
     """Return `model` with the feature names that `estimator` knows and the source did not."""
     names = names_of(estimator)
     if names is None or model.source.get("feature_names"):
         return model
-    return PCAModel(**{**model.__dict__, "source": model.source | {"feature_names": names}})
+    return replace(model, source=model.source | {"feature_names": names})

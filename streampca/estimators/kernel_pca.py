@@ -13,10 +13,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.errors import ParameterError
 from streampca.estimators.containers import require_lazy_output
+from streampca.estimators.continuing import with_names
 from streampca.estimators.persistence import record_of_fitted
 from streampca.execution.distributed.active_client import active_client
 from streampca.models.kernel import KernelModel
-from streampca.models.persistence.kernel import save_kernel_model
+from streampca.models.persistence.models import save_model
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
@@ -279,10 +280,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         """
         check_is_fitted(self)
         self._parameters()  # checks them
-        names = self.__dict__.get("feature_names_in_")
-        names = None if names is None else [str(name) for name in names]
-        fit = record_of_fitted(self)
-        return save_kernel_model(self._model, path, overwrite=overwrite, feature_names=names, fit=fit)
+        return save_model(with_names(self._model, self), path, overwrite=overwrite, fit=record_of_fitted(self))
 
     @property
     def _n_features_out(self) -> int:

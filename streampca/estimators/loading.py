@@ -18,9 +18,9 @@ from streampca.estimators.persistence import parameters_from, plan_from
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.kernel import is_kernel_model, load_saved_kernel
-from streampca.models.persistence.pca import FORMAT, load_saved
-from streampca.models.persistence.reading import format_of
+from streampca.models.persistence.groups import format_of
+from streampca.models.persistence.models import is_kernel_model, load_saved, load_saved_kernel
+from streampca.models.persistence.pca import FORMAT
 from streampca.models.persistence.state import load_state
 from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan

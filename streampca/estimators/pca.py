@@ -20,7 +20,7 @@ from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
 from streampca.execution.distributed.active_client import active_client
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.pca import save_model
+from streampca.models.persistence.models import save_model
 from streampca.models.persistence.state import write_state
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.kinds import as_weights

@@ -15,7 +15,7 @@ from streampca.errors import ModelError, StreamPCAError
 from streampca.kernels import Kernel, kernel_from_dict
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import FitRecord
-from streampca.models.persistence.reading import in_short
+from streampca.models.persistence.groups import shortened
 from streampca.planning.plan import Plan
 from streampca.version import __version__
 
@@ -86,8 +86,8 @@ def parameters_from(record: FitRecord, arrays: Mapping[str, NDArray[Any] | None]
     unknown = sorted(set(record.parameters) - known)
     if unknown:
         raise ModelError(
-            f"it was fitted with the parameter {in_short(unknown[0])!r}, which streampca {__version__} does not have: streampca "
-            f"{in_short(record.written_by)} wrote it; load it with that version"
+            f"it was fitted with the parameter {shortened(unknown[0])!r}, which streampca {__version__} does not have: streampca "
+            f"{shortened(record.written_by)} wrote it; load it with that version"
         )
     available = {**arrays, **record.arrays}
     return {name: _value(name, plain, available) for name, plain in record.parameters.items()}
@@ -101,12 +101,12 @@ def plan_from(record: FitRecord, kind: type[AnyPlan]) -> AnyPlan | None:
     for entry in fields(kind):
         types = _TYPES_OF_FIELDS.get(str(entry.type))
         if types is not None and entry.name in written and type(written[entry.name]) not in types:
-            raise ModelError(f"{entry.name} of its plan is {in_short(repr(written[entry.name]))}")
+            raise ModelError(f"{entry.name} of its plan is {shortened(repr(written[entry.name]))}")
     try:
         plan = kind.from_dict(written)
         str(plan)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ModelError(f"its plan is damaged: {in_short(str(error))}") from error
+        raise ModelError(f"its plan is damaged: {shortened(str(error))}") from error
     return plan
 
 
@@ -148,8 +148,8 @@ def _value(name: str, plain: Any, arrays: Mapping[str, NDArray[Any] | None]) -> 
         if form in ("threshold", "path"):
             return Threshold(written) if form == "threshold" else Path(written)
     except (StreamPCAError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelError(f"parameter {name} is damaged: {in_short(str(error))}") from error
-    raise ModelError(f"parameter {name} is {in_short(repr(plain))}, which streampca {__version__} does not know")
+        raise ModelError(f"parameter {name} is damaged: {shortened(str(error))}") from error
+    raise ModelError(f"parameter {name} is {shortened(repr(plain))}, which streampca {__version__} does not know")
 
 
 def _landmarks(sampling: Any) -> NDArray[Any]:

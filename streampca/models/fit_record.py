@@ -1,16 +1,14 @@
-"""What is saved beside the numbers of a model: parameters, plan and reads of its fit, and the names of its features."""
+"""The record of a fit that is saved with its model: parameters, plan and reads, and the names of the features."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.models.persistence.reading import require
+from streampca.models.persistence.groups import StoredGroup
 
 ARRAYS = {
     "feature_name_bytes": "u",
@@ -25,7 +23,7 @@ _NAMES = ("feature_name_bytes", "feature_name_ends")
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What an estimator knows of its fit beside the model, as plain data."""
+    """Parameters, plan and reads of a fit, as plain data."""
 
     parameters: dict[str, Any]
     """Constructor parameters by name; one that is an array is ``{"array": name}``."""
@@ -38,23 +36,17 @@ class FitRecord:
     written_by: str = ""
     """Version of streampca that wrote it."""
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """``plan_edges``, ``sampling`` and ``eigenvectors``, where there are such; see `ARRAYS`."""
+    """``plan_edges``, ``sampling`` and ``eigenvectors``, if the fit has them; see `ARRAYS`."""
 
     def to_attributes(self) -> dict[str, Any]:
-        """Return what goes into the attributes of the group of the model."""
+        """Return the fields that are stored as attributes of the model's group."""
         names = ("parameters", "plan", "n_passes", "bytes_read", "written_by")
         return {name: getattr(self, name) for name in names}
 
 
-def record_from(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], path: Path) -> FitRecord | None:
-    """Return the record in the attributes and arrays of a model, None in models of version 1.
-
-    Raises
-    ------
-    ModelError
-        If a value is not of its type.
-    """
-    written: Any = attributes.get("fit")
+def record_from(group: StoredGroup) -> FitRecord | None:
+    """Return the record in a stored model, None in models of version 1; `ModelError` if a value is not of its type."""
+    written: Any = group.stored_attributes.get("fit")
     if written is None:
         return None
     types: dict[str, tuple[type, ...]] = {
@@ -67,12 +59,13 @@ def record_from(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     good = isinstance(written, dict) and set(written) == set(types)
     good = good and all(type(written[name]) in kinds for name, kinds in types.items())
     good = good and all((written[name] or 0) >= 0 for name in ("n_passes", "bytes_read"))
-    require(good, path, "what it says of its fit is damaged")
-    return FitRecord(**written, arrays={n: v for n, v in arrays.items() if n in ARRAYS and n not in _NAMES})
+    group.require(good, "the record of its fit is damaged")
+    arrays = {name: group.array(name) for name in ARRAYS if name in group and name not in _NAMES}
+    return FitRecord(**written, arrays=arrays)
 
 
 def arrays_of_names(names: list[str] | None) -> dict[str, NDArray[Any]]:
-    """Return names of features as arrays: their UTF-8 bytes one after the other, and where each of them ends."""
+    """Return names of features as two arrays: their concatenated UTF-8 bytes, and the end of each name in them."""
     if names is None:
         return {}
     encoded = [str(name).encode("utf-8", "surrogatepass") for name in names]
@@ -80,32 +73,36 @@ def arrays_of_names(names: list[str] | None) -> dict[str, NDArray[Any]]:
     return dict(zip(_NAMES, (np.frombuffer(b"".join(encoded), dtype=np.uint8), ends), strict=True))
 
 
-def names_from(arrays: Mapping[str, NDArray[Any]], n_features: int, path: Path) -> list[str] | None:
-    """Return the names that `arrays_of_names` made arrays of, None if there are none.
+def source_of(group: StoredGroup, n_features: int) -> dict[str, Any]:
+    """Return the description of the source in a stored model, with the names of its features.
 
     Raises
     ------
     ModelError
-        If they are not `n_features` texts.
+        If the names are not `n_features` strings.
     """
-    if not any(name in arrays for name in _NAMES):
-        return None
-    good = all(name in arrays and arrays[name].ndim == 1 for name in _NAMES)
-    require(good, path, "the arrays of its feature names are incomplete")
-    data, ends = (arrays[name] for name in _NAMES)
+    source: dict[str, Any] = group.attributes["source"]
+    message = f"its feature names are not {n_features:,} texts"
+    stored = source.get("feature_names")  # of models of version 1
+    is_list = isinstance(stored, list) and len(stored) == n_features and all(isinstance(name, str) for name in stored)
+    group.require(stored is None or is_list, message)
+    if not any(name in group for name in _NAMES):
+        return source
+    group.require(all(name in group for name in _NAMES), "the arrays of its feature names are incomplete")
+    data, ends = (group.array(name) for name in _NAMES)
+    group.require(data.ndim == 1 == ends.ndim, "the arrays of its feature names are incomplete")
     starts = np.concatenate([[0], ends[:-1]])
     good = data.dtype == np.uint8 and len(ends) == n_features and bool((starts <= ends).all()) and ends[-1] == len(data)
-    require(good, path, f"its feature names are not {n_features:,} texts")
-    whole = data.tobytes()
+    group.require(good, message)
+    text, pairs = data.tobytes(), zip(starts.tolist(), ends.tolist(), strict=True)
     try:
-        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-        return [whole[start:end].decode("utf-8", "surrogatepass") for start, end in pairs]
-    except UnicodeDecodeError:
-        require(False, path, f"its feature names are not {n_features:,} texts")
-        raise
+        names = [text[start:end].decode("utf-8", "surrogatepass") for start, end in pairs]
+    except UnicodeDecodeError as error:
+        raise group.form.unusable(group.path, message) from error
+    return source | {"feature_names": names}
 
 
 def without_names(source: dict[str, Any]) -> tuple[dict[str, Any], list[str] | None]:
-    """Return what is known of a source without the names of its features, and these names."""
+    """Return the description of a source without the names of its features, and these names."""
     names = source.get("feature_names")
     return {key: value for key, value in source.items() if key != "feature_names"}, names or None

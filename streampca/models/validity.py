@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.models.persistence.reading import require
+from streampca.models.persistence.groups import require
 from streampca.models.stored_components import Survey
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.errors import DataError
-from streampca.models.persistence.reading import format_of
+from streampca.models.persistence.groups import format_of
 from streampca.runs.summary import accuracy
 from streampca.storage.directories import read_record
 
@@ -113,7 +113,7 @@ def _of_run(place: Path) -> dict[str, Any]:
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")
     files = sorted(child.name for child in place.iterdir())
-    from streampca.models.persistence.kernel import is_kernel_model
+    from streampca.models.persistence.models import is_kernel_model
 
     # Kernel models keep no state.
     kept = {} if is_kernel_model(place / "model.zarr") else {"state": _state_of(place / "model.zarr")}
@@ -129,8 +129,7 @@ def _of_run(place: Path) -> dict[str, Any]:
 
 
 def _of_model(place: Path) -> dict[str, Any]:
-    from streampca.models.persistence.kernel import is_kernel_model
-    from streampca.models.persistence.pca import load_model
+    from streampca.models.persistence.models import is_kernel_model, load_model
 
     if is_kernel_model(place):
         return _of_kernel_model(place)
@@ -165,7 +164,7 @@ def _sure(certificate: Any, approximation: Any) -> dict[str, Any]:
 
 
 def _of_kernel_model(place: Path) -> dict[str, Any]:
-    from streampca.models.persistence.kernel import load_kernel_model
+    from streampca.models.persistence.models import load_kernel_model
 
     model = load_kernel_model(place)
     return {

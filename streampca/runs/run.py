@@ -25,8 +25,8 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.task import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_known_scores, write_scores
 from streampca.linalg.selection import Threshold
-from streampca.models.persistence.kernel import write_kernel_model
-from streampca.models.persistence.pca import write_array, write_model
+from streampca.models.persistence.groups import write_array
+from streampca.models.persistence.models import write_model
 from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
@@ -250,10 +250,9 @@ def _write_model(config: RunConfig, fitted: AnyFit, path: Path) -> None:
     figures: dict[str, Any] = {"plan": fitted.plan, "n_passes": n_passes, "bytes_read": fitted.count.bytes}
     if isinstance(fitted, KernelFit):
         record = record_of(runs_kernel.kernel_estimator_of(config), **figures)
-        write_kernel_model(fitted.model, path, fit=record)
     else:
         record = record_of(_estimator_of(config, fitted.model.feature_weight), **figures)
-        write_model(fitted.model, path, record)
+    write_model(fitted.model, path, record)
 
 
 def _bytes_to_write(config: RunConfig, plan: Plan) -> int:

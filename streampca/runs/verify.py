@@ -16,8 +16,7 @@ from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.kernel import is_kernel_model, load_kernel_model
-from streampca.models.persistence.pca import load_model
+from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan

@@ -26,7 +26,7 @@ from stores import make_values, write_store
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError, PlanError
-from streampca.models.persistence.reading import SEAL, seal_of
+from streampca.models.persistence.groups import SEAL, seal_of
 from streampca.runs.inspection import inspect_path
 from streampca.sources import open_source
 from streampca.system.process import peak_bytes

@@ -16,7 +16,7 @@ from stores import make_values
 
 import streampca as sp
 from streampca.errors import ModelError, ParameterError
-from streampca.models.persistence.reading import SEAL, seal_of
+from streampca.models.persistence.groups import SEAL, seal_of
 from streampca.solvers.kernel.plan import KernelPlan
 
 OLD_MODELS = Path(__file__).parents[1] / "data" / "models-0.1.0.zip"
@@ -251,9 +251,9 @@ def test_model_of_another_version_is_refused(tmp_path: Path, kind: str, version:
         (lambda fit: fit["plan"].update(memory=[1]), "its plan is damaged"),
         (lambda fit: fit["plan"].update(unheard_of=1), "its plan is damaged"),
         (lambda fit: fit["plan"].pop("solver"), "its plan is damaged"),
-        (lambda fit: fit.update(n_passes=-1), "says of its fit is damaged"),
-        (lambda fit: fit.update(bytes_read="1"), "says of its fit is damaged"),
-        (lambda fit: fit.pop("plan"), "says of its fit is damaged"),
+        (lambda fit: fit.update(n_passes=-1), "record of its fit is damaged"),
+        (lambda fit: fit.update(bytes_read="1"), "record of its fit is damaged"),
+        (lambda fit: fit.pop("plan"), "record of its fit is damaged"),
     ],
 )
 def test_damaged_record_of_the_fit_is_refused(
@@ -266,7 +266,7 @@ def test_damaged_record_of_the_fit_is_refused(
 
 
 def test_names_that_are_no_texts_are_refused(tmp_path: Path) -> None:
-    from streampca.models.persistence.pca import digest
+    from streampca.models.persistence.groups import digest
 
     pca = sp.PCA(1).fit(ROWS)
     pca.feature_names_in_ = np.array([*"abcde"], dtype=object)

@@ -16,7 +16,7 @@ import zarr
 from pages import MIB, audit, change, make_run, write_json
 
 from streampca.errors import DamagedChunkError, DataError, ModelError, OutputError
-from streampca.models.persistence.pca import load_model
+from streampca.models.persistence.models import load_model
 from streampca.runs.report import projection, words, write_report
 from streampca.runs.report.run_files import read_run
 

@@ -21,8 +21,7 @@ from stores import Command, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import DataError, ModelError
-from streampca.models.persistence.pca import digest, write_array
-from streampca.models.persistence.reading import SEAL, seal_of
+from streampca.models.persistence.groups import SEAL, digest, seal_of, write_array
 from streampca.models.stored_components import survey
 
 PACKAGE = Path(sp.__file__).parent

@@ -438,7 +438,7 @@ def test_a_damaged_test_matrix_is_found(tmp_path: Path) -> None:
     model.save(tmp_path / "model.zarr", state=True)
     test = zarr.open_group(tmp_path / "model.zarr" / "state", mode="r+")["test"]
     test[3, 2] = test[3, 2] + 1
-    with pytest.raises(ModelError, match="test matrix"):
+    with pytest.raises(ModelError, match="array test does not have the SHA-256"):
         sp.load(tmp_path / "model.zarr")
 
 

@@ -34,8 +34,8 @@ from streampca.execution.components import Summary, drawn, make_orthonormal, ort
 from streampca.execution.fold import fold
 from streampca.execution.write import write_known_scores, write_scores
 from streampca.models.persistence import pca as store
-from streampca.models.persistence.pca import digest, load_model, save_model
-from streampca.models.persistence.reading import SEAL
+from streampca.models.persistence.groups import SEAL, digest
+from streampca.models.persistence.models import load_model, save_model
 from streampca.models.stored_components import StoredComponents, slab_features, survey
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.scores import plan_scores

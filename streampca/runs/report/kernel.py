@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streampca.models.kernel import KernelModel
-from streampca.models.persistence.kernel import load_kernel_model
+from streampca.models.persistence.models import load_kernel_model
 from streampca.runs.report import pictures, projection, result, what_ran, words
 from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
 from streampca.runs.report.result import ReportedSpectrum, field

@@ -48,7 +48,7 @@ def write_report(directory: Path) -> Path:
 
 
 def _page_of(directory: Path) -> Page:
-    from streampca.models.persistence.kernel import is_kernel_model  # here, because it imports zarr
+    from streampca.models.persistence.models import is_kernel_model  # here, because it imports zarr
 
     if is_kernel_model(directory / "model.zarr"):
         from streampca.runs.report import kernel

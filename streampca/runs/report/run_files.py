@@ -215,7 +215,7 @@ def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArr
     """Return those arrays of a zarr group that exist, unread, and its attributes; nothing where there is no group."""
     import zarr
 
-    from streampca.models.persistence.reading import open_strictly
+    from streampca.models.persistence.groups import open_strictly
     from streampca.sources.zarr.strictness import strict
 
     if not path.is_dir():

@@ -1,0 +1,320 @@
+"""The reader and the writer of zarr groups for models and states: plain arrays with digests and sealed JSON attributes, never pickle.
+
+Reading is strict: metadata within limits, every chunk present, no array larger than memory, arrays and attributes with
+the SHA-256 that was saved with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore
+
+from streampca.errors import ModelError, StreamPCAError
+from streampca.formatting import as_text
+from streampca.sources.zarr.metadata import read_document, require_document, require_readable
+from streampca.sources.zarr.strictness import StrictStore, read_whole
+from streampca.system.process import available_bytes
+
+SEAL = "seal"
+"""Attribute that holds the SHA-256 of all others."""
+_MAX_CHUNKS = 2**20
+_CHUNK_BYTES = 8 * 2**20
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GroupFormat:
+    """The fields of one kind of zarr group, from which it is written and checked."""
+
+    format: str
+    """Attribute ``format``."""
+    title: str
+    """Name of such a group in messages."""
+    noun: str
+    """Name of its content in messages: model or state."""
+    versions: tuple[int, ...]
+    """Versions that can be read; the last one is written."""
+    kind: str | None = None
+    """Attribute ``kind``, where several kinds share a format."""
+    arrays: Mapping[str, str] = field(default_factory=dict)
+    """Names of the arrays and the kinds of their data types (``"f"``, ``"i"``, ``"u"``)."""
+    required: frozenset[str] = frozenset()
+    """Arrays that every such group has."""
+    attributes: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
+    """Names of the attributes and their types."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Values of attributes that groups of earlier versions do not have."""
+
+    def matches(self, attributes: Mapping[str, Any]) -> bool:
+        """Return whether attributes name this format and kind."""
+        return attributes.get("format") == self.format and attributes.get("kind") == self.kind
+
+    def unusable(self, path: Path, reason: str) -> ModelError:
+        """Return the error that the group at `path` cannot be used for `reason`."""
+        return ModelError(f"{path} is not a usable {self.noun}: {shortened(reason)}")
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[None]:
+        """Turn errors of zarr and of the system while the group at `path` is read into `ModelError`."""
+        try:
+            yield
+        except ModelError:
+            raise
+        except (FileNotFoundError, zarr.errors.ContainsArrayError) as error:
+            raise ModelError(
+                f"{path} is not a {self.title}: expected the model.zarr of a run, or what save wrote"
+            ) from error
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ModelError(f"{path} cannot be read as a {self.noun}: {reason}") from error
+
+
+class StoredGroup:
+    """A zarr group on disk, opened for reading; its header is checked at once and an array when it is read."""
+
+    def __init__(self, path: Path, form: GroupFormat):
+        """Open the group at `path` and check it against `form`.
+
+        Raises
+        ------
+        ModelError
+            If format, kind or version differ, arrays are missing, or an attribute is of another type.
+        """
+        self.path, self.form = path, form
+        self._group = open_strictly(path)
+        stored: dict[str, Any] = dict(self._group.attrs)
+        self.stored_attributes = stored
+        self.require(form.matches(stored), f"it is not a {form.title}")
+        self._require_version()
+        self.attributes = {name: stored.get(name, form.defaults.get(name)) for name in form.attributes}
+        """Attributes of the format, with defaults for those that earlier versions do not have."""
+        for name, types in form.attributes.items():
+            self.require(type(self.attributes[name]) in types, f"attribute {name} is {self.attributes[name]!r}")
+        self.digests: dict[str, Any] = stored.get("sha256") or {}
+        """SHA-256 of the arrays by name, as saved."""
+        self.names = [name for name in form.arrays if name in self._group]
+        """Names of the arrays of the format that the group has."""
+        self.require(form.required <= set(self.names), "arrays are missing")
+        same = isinstance(self.digests, dict) and (not form.arrays or set(self.digests) == set(self.names))
+        self.require(same, "its arrays are not those that were saved")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._group
+
+    def require(self, condition: bool, reason: str) -> None:
+        """Raise `ModelError` with `reason` unless `condition` is true."""
+        if not condition:
+            raise self.form.unusable(self.path, reason)
+
+    def require_digest(self, name: str, found: str) -> None:
+        """Raise `ModelError` unless `found` is the saved digest of the array `name`."""
+        self.require(self.digests.get(name) == found, f"array {name} does not have the SHA-256 that was saved with it")
+
+    def zarr_array(self, name: str, kinds: str | None = None, *, in_memory: bool = True) -> zarr.Array[Any]:
+        """Return the array `name`, not read yet; `ModelError` if its type or size is not acceptable."""
+        array = self._group[name]
+        require_array(array, kinds or self.form.arrays[name], self._label(name), in_memory=in_memory)
+        assert isinstance(array, zarr.Array)  # noqa: S101 for the type checker: required above
+        return array
+
+    def array(self, name: str, kinds: str | None = None) -> NDArray[Any]:
+        """Return the values of the array `name`; `ModelError` if they are not those that were saved."""
+        values = self.values(self.zarr_array(name, kinds))
+        self.require_digest(name, digest(values))
+        return values
+
+    def values(self, array: zarr.Array[Any]) -> NDArray[Any]:
+        """Return the values of one of the arrays, without a check of their digest; `ModelError` if chunks are damaged."""
+        label = self._label(array.basename)
+        try:
+            return read_whole(array)
+        except StreamPCAError as error:
+            raise ModelError(f"{label} cannot be read: {error}") from error
+        except Exception as error:  # codecs have no class of errors in common
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ModelError(f"{label} cannot be read: {reason}") from error
+
+    def array_like(self, name: str, expected: NDArray[Any]) -> NDArray[Any]:
+        """Return the finite values of the array `name` with shape, data type and memory order of `expected`."""
+        stored = self._group[name]
+        if not isinstance(stored, zarr.Array) or stored.shape != expected.shape or stored.dtype != expected.dtype:
+            raise ModelError(f"{self.path}: array {name} is not of shape {expected.shape} and type {expected.dtype}")
+        values = np.empty_like(expected)
+        values[...] = self.array(name, stored.dtype.kind)
+        self.require(bool(np.isfinite(values).all()), f"array {name} holds numbers that are not finite")
+        return values
+
+    def require_sealed(self) -> None:
+        """Raise `ModelError` if attributes were changed after saving; groups of early versions have no seal."""
+        others = {name: value for name, value in self.stored_attributes.items() if name != SEAL}
+        sealed = SEAL not in self.stored_attributes or self.stored_attributes[SEAL] == seal_of(others)
+        self.require(sealed, "its attributes do not have the SHA-256 that was saved with them")
+
+    def _label(self, name: str) -> str:
+        return f"{self.path} is not a usable {self.form.noun}: array {name}"
+
+    def _require_version(self) -> None:
+        version, fit, versions = (
+            self.stored_attributes.get("version"),
+            self.stored_attributes.get("fit"),
+            self.form.versions,
+        )
+        writer = fit.get("written_by") if isinstance(fit, dict) else None
+        later = type(version) is int and version > versions[-1]
+        hint = f": streampca {writer or 'of a later version'} wrote it; load it with that version" if later else ""
+        expected = " or ".join(map(str, versions))
+        known = type(version) is int and version in versions
+        self.require(known, f"it has format version {version!r}, expected {expected}{hint}")
+
+
+def read_group(path: Path, form: GroupFormat, build: Callable[[StoredGroup], T]) -> T:
+    """Return the object that `build` makes from the group at `path`; the seal of its attributes is checked last.
+
+    Raises
+    ------
+    ModelError
+        If there is no such group, or it is damaged.
+    """
+    with form.reading(path):
+        group = StoredGroup(path, form)
+        value = build(group)
+        group.require_sealed()
+    return value
+
+
+def write_group(
+    group: zarr.Group,
+    form: GroupFormat,
+    arrays: Mapping[str, NDArray[Any] | None],
+    attributes: Mapping[str, Any],
+    digests: Mapping[str, str] | None = None,
+) -> None:
+    """Write arrays that are not None, header and attributes to a new group; `digests` are those of arrays already written.
+
+    Raises
+    ------
+    ModelError
+        If the attributes are not JSON, or too large to be read again.
+    """
+    written = dict(digests or {})
+    for name, values in arrays.items():
+        if values is not None:
+            write_array(group, name, values)
+            written[name] = digest(values)
+    kind = {} if form.kind is None else {"kind": form.kind}
+    header = {"format": form.format, "version": form.versions[-1], **kind, "sha256": written}
+    try:
+        _write_attributes(group, header | dict(attributes))
+    except ModelError as error:
+        raise ModelError(f"the {form.noun} is not saved: {error}") from error
+
+
+def create_array(group: zarr.Group, name: str, like: Any, chunks: tuple[int, ...]) -> zarr.Array[Any]:
+    """Return a new array in `group` with shape and data type of `like`; chunks have zstd and a CRC-32C."""
+    return group.create_array(
+        name,
+        shape=like.shape,
+        chunks=chunks,
+        dtype=like.dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+
+
+def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
+    """Write `values` to a new array in `group`, in chunks of up to 8 MiB."""
+    rows = 1
+    if values.size:
+        rows = max(1, min(len(values), _CHUNK_BYTES // max(1, values.nbytes // len(values))))
+    array = create_array(group, name, values, (rows, *(max(1, n) for n in values.shape[1:])))
+    for start in range(0, len(values), rows):  # one chunk at a time: zarr copies all that it is given at once
+        array[start : start + rows] = values[start : start + rows]
+
+
+def digest(values: NDArray[Any]) -> str:
+    """Return the SHA-256 of the values in C order."""
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+def open_strictly(path: Path) -> zarr.Group:
+    """Open the group at `path` for reading, by the metadata of each array and without links to files outside."""
+    store = StrictStore(LocalStore(path, read_only=True))
+    return zarr.open_group(store, mode="r", use_consolidated=False)
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that the attributes of the zarr group at `path` name, None if there is no such group."""
+    name = kind_of(path)[0]
+    return None if name is None else str(name)
+
+
+def kind_of(path: Path) -> tuple[object, object]:
+    """Return format and kind that the attributes of the zarr group at `path` name; None for what is not there."""
+    try:
+        attributes = read_document(path / "zarr.json")["attributes"]
+        return attributes.get("format"), attributes.get("kind")
+    except (OSError, StreamPCAError, ValueError, KeyError, TypeError, AttributeError):
+        return None, None
+
+
+def shortened(text: str) -> str:
+    """Return `text` without its middle if it has more than 400 characters: values from files may have any length."""
+    return text if len(text) <= 400 else f"{text[:300]} … {text[-50:]}"
+
+
+def require(condition: bool, path: Path, reason: str) -> None:
+    """Raise `ModelError` with `reason` about the model at `path` unless `condition` is true."""
+    if not condition:
+        raise ModelError(f"{path} is not a usable model: {shortened(reason)}")
+
+
+def _write_attributes(group: zarr.Group, attributes: dict[str, Any]) -> None:
+    """Write the attributes of a new group and their SHA-256; `ModelError` if they could not be read again."""
+    try:
+        plain = json.loads(json.dumps(attributes, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"its attributes cannot be written as JSON: {error}") from error
+    whole = {**plain, SEAL: seal_of(plain)}
+    try:  # as zarr writes them, within the document of the group
+        require_document(json.dumps({"attributes": whole}, indent=2).encode(), "zarr.json")
+    except StreamPCAError as error:
+        raise ModelError(f"its attributes could not be read again: {error}") from error
+    group.attrs.update(whole)
+
+
+def seal_of(attributes: dict[str, Any]) -> str:
+    """Return the SHA-256 of attributes."""
+    return hashlib.sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()
+
+
+def require_array(array: object, kinds: str, label: str, *, in_memory: bool = True) -> None:
+    """Raise `ModelError` unless `array` is an array with a data type of `kinds`, and fits into memory if `in_memory` is set."""
+    dtype = np.dtype(array.dtype) if isinstance(array, zarr.Array) else None
+    if (
+        not isinstance(array, zarr.Array)
+        or dtype is None
+        or dtype.kind not in kinds
+        or (dtype.kind == "f" and dtype.itemsize not in (4, 8))
+    ):
+        raise ModelError(f"{label} is not an array of the right type: found {dtype or 'none'}")
+    try:
+        require_readable(array.metadata, dtype.itemsize, label, most_chunks=_MAX_CHUNKS)
+    except StreamPCAError as error:
+        raise ModelError(str(error)) from error
+    n_bytes, available = math.prod(int(n) for n in array.shape) * dtype.itemsize, available_bytes()
+    if in_memory and n_bytes > available:
+        raise ModelError(
+            f"{label} declares {as_text(n_bytes)}, of which {as_text(available)} can be had: free some memory"
+        )
