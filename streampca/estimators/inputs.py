@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import ParameterError
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.sources import Source
 
@@ -40,8 +39,3 @@ def _lazy_rows(source: Source) -> Any:
     share_credentials(source)
     rows = max(1, 2**25 // source.row_bytes)
     return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
-
-
-def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ParameterError(f"{name}={value!r}: expected one of {', '.join(choices)}")

@@ -16,12 +16,14 @@ from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.continuing import with_names
 from streampca.estimators.persistence import record_of_fitted
 from streampca.execution.distributed.active_client import active_client
+from streampca.kernels import kernel_of
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.models import save_model
+from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
-from streampca.solvers.kernel.parameters import METHODS, SAMPLINGS, KernelParameters, given_landmarks
+from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import Source, open_source
 from streampca.storage.directories import AtomicDirectory, require_apart
@@ -308,40 +310,15 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def _parameters(self, threads: int | None = None) -> KernelParameters:
         """Return the checked parameters of a fit."""
-        from streampca.kernels import kernel_of
-
-        _require_choice("method", self.method, METHODS)
-        _require_choice("sketch", self.sketch, ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping"))
-        _require_choice("recovery", self.recovery, ("nystrom", "conversion"))
-        for name in ("center", "fit_inverse_transform"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ParameterError(f"{name}={getattr(self, name)!r}: expected True or False")
-        for name, least in (("n_landmarks", 1), ("n_hashes", 1), ("random_state", None), ("sketch_size", 1)):
-            _require_whole(name, getattr(self, name), least)
-        number = isinstance(self.alpha, int | float | np.integer | np.floating) and not isinstance(self.alpha, bool)
-        if not (number and self.alpha >= 0):
-            raise ParameterError(f"alpha={self.alpha!r}: expected a number of at least 0")
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str | Path):
-            raise ParameterError(f"checkpoint={self.checkpoint!r}: expected the path of a directory, or None")
+        named = checked(KERNEL_PCA_PARAMETERS, vars(self))
         given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
-        if given is None:
-            _require_choice("sampling", self.sampling, SAMPLINGS)
+        if given is None and self.sampling not in SAMPLINGS:
+            raise ParameterError(f"sampling={self.sampling!r}: expected one of {', '.join(SAMPLINGS)}")
         return KernelParameters(
+            **named,
             kernel=kernel_of(self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params),
-            n_components=self.n_components,
-            method=self.method,
-            n_landmarks=int(self.n_landmarks),
             sampling=self.sampling if given is None else "given",
             given=given,
-            sketch=self.sketch,
-            sketch_size=self.sketch_size if isinstance(self.sketch_size, str) else int(self.sketch_size),
-            n_hashes=int(self.n_hashes),
-            recovery=self.recovery,
-            center=bool(self.center),
-            inverse=bool(self.fit_inverse_transform),
-            alpha=float(self.alpha),
-            seed=int(self.random_state),
-            memory=self.memory,
             threads=threads,
         )
 
@@ -389,21 +366,6 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.n_samples_seen_ = model.n_samples
         self.n_features_in_ = model.n_features
         self.error_ = model.certificate
-
-
-def _require_whole(name: str, value: Any, least: int | None) -> None:
-    if name == "sketch_size" and value == "auto":
-        return
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or (least is not None and value < least):
-        raise ParameterError(
-            f"{name}={value!r}: expected an integer" + ("" if least is None else f" of at least {least}")
-        )
-
-
-def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ParameterError(f"{name}={value!r}: expected one of {', '.join(choices)}")
 
 
 def _is_array_like(X: Any) -> bool:

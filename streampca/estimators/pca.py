@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.continuing import Continuing, with_names
-from streampca.estimators.inputs import _is_array_like, _is_dask, _lazy_rows, _map_rows, _require_choice
+from streampca.estimators.inputs import _is_array_like, _is_dask, _lazy_rows, _map_rows
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
 from streampca.execution.distributed.active_client import active_client
@@ -23,10 +23,11 @@ from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import save_model
 from streampca.models.persistence.state import write_state
 from streampca.models.stored_components import StoredComponents
+from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
-from streampca.solvers.fit import Fit, Parameters, fit, plan_fit
+from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.state import fitted_state_of
 from streampca.sources import Source, open_source
 from streampca.storage.directories import AtomicDirectory, require_apart
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from streampca.execution.task import ProgressCallback
 
 FloatArray = NDArray[np.float64]
-
-_SOLVERS = ("auto", "covariance", "gram", "qr", "sketch", "adaptive")
-_MISSING = ("error", "drop_rows", "mean", "pairwise")
 
 
 class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -329,69 +327,8 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
-        _require_choice("solver", self.solver, _SOLVERS)
-        _require_choice("missing", self.missing, _MISSING)
-        _require_choice("missing_scores", self.missing_scores, ("conditional", "mean"))
-        self._require_sketch()
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str | Path):
-            raise ParameterError(f"checkpoint={self.checkpoint!r}: expected the path of a directory, or None")
-        for name in ("center", "scale", "whiten"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ParameterError(f"{name}={getattr(self, name)!r}: expected True or False")
-        if isinstance(self.ddof, bool) or not isinstance(self.ddof, int | np.integer) or self.ddof < 0:
-            raise ParameterError(f"ddof={self.ddof!r}: expected an integer of at least 0")
-        number = isinstance(self.forgetting, int | float | np.integer | np.floating)
-        if not number or isinstance(self.forgetting, bool) or not 0 < self.forgetting <= 1:
-            raise ParameterError(f"forgetting={self.forgetting!r}: expected a number in (0, 1]; 1 forgets nothing")
-        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
-            raise ParameterError(
-                f"random_state={self.random_state!r}: expected an integer, so that a run can be repeated"
-            )
-        return Parameters(
-            n_components=self.n_components,
-            solver=self.solver,
-            center=bool(self.center),
-            scale=bool(self.scale),
-            whiten=bool(self.whiten),
-            ddof=int(self.ddof),
-            missing=self.missing,
-            missing_scores=self.missing_scores,
-            feature_weight=as_weights("feature_weight", self.feature_weight),
-            forgetting=float(self.forgetting),
-            sketch=self.sketch,
-            sketch_size=self.sketch_size if isinstance(self.sketch_size, str) else int(self.sketch_size),
-            n_hashes=int(self.n_hashes),
-            recovery=self.recovery,
-            pilot=self.pilot if isinstance(self.pilot, str) else int(self.pilot),
-            max_passes=int(self.max_passes),
-            tolerance=None if self.tolerance is None else float(self.tolerance),
-            seed=int(self.random_state),
-            memory=self.memory,
-            threads=threads,
-        )
-
-    def _require_sketch(self) -> None:
-        """Raise `ParameterError` for parameters of the approximate solvers that are out of range."""
-        _require_choice("sketch", self.sketch, ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping"))
-        _require_choice("recovery", self.recovery, ("nystrom", "conversion"))
-        for name, least, automatic in (
-            ("sketch_size", 1, True),
-            ("pilot", 0, True),
-            ("n_hashes", 1, False),
-            ("max_passes", 1, False),
-        ):
-            value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
-            if not whole and not (automatic and value == "auto"):
-                also = ', or "auto"' if automatic else ""
-                raise ParameterError(f"{name}={value!r}: expected an integer of at least {least}{also}")
-        number = isinstance(self.tolerance, int | float | np.integer | np.floating) and not isinstance(
-            self.tolerance, bool
-        )
-        if self.tolerance is not None and not (number and 0 <= self.tolerance < np.inf):
-            raise ParameterError(
-                f"tolerance={self.tolerance!r}: expected a finite number of at least 0, or None for one pass"
-            )
+        named = checked(PCA_PARAMETERS, vars(self))
+        return Parameters(**named, feature_weight=as_weights("feature_weight", self.feature_weight), threads=threads)
 
     def _is_checked_by_sklearn(self, X: Any) -> bool:
         return _is_array_like(X)

@@ -65,26 +65,18 @@ def kernel_parameters_of(config: RunConfig) -> KernelParameters:
 
 def kernel_estimator_of(config: RunConfig) -> KernelPCA:
     """Return the estimator that `config` describes, not fitted."""
-    model, preprocess = config.model, config.preprocess
+    model = config.model
     if not isinstance(model, KernelPCAConfig):
         raise ConfigError(f"model.kind: {model.kind}: expected kernel_pca")
     k, sampling = model.n_components, model.sampling
-    return KernelPCA(
-        Threshold(k.threshold) if isinstance(k, ConfigThreshold) else k,
-        kernel=_kernel_of(model),
-        method=model.method,
-        n_landmarks=model.n_landmarks,
-        sampling=sampling if isinstance(sampling, str) else np.array(sampling, dtype=np.int64),
-        sketch=model.sketch,
-        sketch_size=model.sketch_size,
-        n_hashes=model.n_hashes,
-        recovery=model.recovery,
-        center=preprocess.center,
-        fit_inverse_transform=model.fit_inverse_transform,
-        alpha=model.alpha,
-        memory=config.resources.memory_bytes,
-        random_state=config.seed,
-    )
+    given = {
+        "n_components": Threshold(k.threshold) if isinstance(k, ConfigThreshold) else k,
+        "kernel": _kernel_of(model),
+        "sampling": sampling if isinstance(sampling, str) else np.array(sampling, dtype=np.int64),
+    }
+    in_kernel = ("gamma", "degree", "coef0", "kernel_params")
+    named = {name: value for name, value in config.estimator_parameters().items() if name not in in_kernel}
+    return KernelPCA(**(named | given))
 
 
 def _kernel_of(model: KernelPCAConfig) -> Kernel:

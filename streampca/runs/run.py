@@ -341,28 +341,10 @@ def _estimator_of(config: RunConfig, feature_weight: NDArray[Any] | None) -> PCA
     model = config.model
     if model.kind != "pca":
         raise ConfigError(f"model.kind: {model.kind}: expected pca")
-    n_components = model.n_components
-    return PCA(
-        Threshold(n_components.threshold) if isinstance(n_components, ConfigThreshold) else n_components,
-        solver=model.solver,
-        center=config.preprocess.center,
-        scale=config.preprocess.scale,
-        missing=config.preprocess.missing,
-        missing_scores=config.preprocess.missing_scores,
-        feature_weight=feature_weight,
-        whiten=model.whiten,
-        ddof=model.ddof,
-        forgetting=model.forgetting,
-        sketch=model.sketch,
-        sketch_size=model.sketch_size,
-        n_hashes=model.n_hashes,
-        recovery=model.recovery,
-        pilot=model.pilot,
-        max_passes=model.max_passes,
-        tolerance=model.tolerance,
-        memory=config.resources.memory_bytes,
-        random_state=config.seed,
-    )
+    k = model.n_components
+    n_components = Threshold(k.threshold) if isinstance(k, ConfigThreshold) else k
+    given = {"n_components": n_components, "feature_weight": feature_weight}
+    return PCA(**(config.estimator_parameters() | given))
 
 
 def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
+from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
 from streampca.runs.config.document import Document, read_text, set_at
+from streampca.runs.config.fields import section_of
 from streampca.runs.config.problems import problems_of
 from streampca.runs.config.values import (
     AutoOrCount,
-    AutoOrNatural,
     Count,
     Directory,
     Duration,
@@ -23,7 +25,6 @@ from streampca.runs.config.values import (
     MemorySize,
     Natural,
     NComponents,
-    NotNegative,
     Options,
     Positive,
     PrivateOptions,
@@ -33,6 +34,7 @@ from streampca.runs.config.values import (
     Section,
     SourcePath,
     Text,
+    ThresholdValue,
     memory_in_bytes,
     one_list_of_kernels,
     seconds_of,
@@ -66,24 +68,25 @@ class SourceConfig(Section):
         return redacted(self._written.get(("path",), self.path))
 
 
+if TYPE_CHECKING:
+    _Preprocess = Section
+else:
+    _Preprocess = section_of("Preprocess", PCA_PARAMETERS, "preprocess", {"feature_weight": Text | None})
+
+_NOTHING = Annotated[None, Field(description="null")]
 _WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"
 
 
-class PreprocessConfig(Section):
+class PreprocessConfig(_Preprocess):
     """What happens to the rows before the components are taken."""
 
-    center: Flag = True
-    """Subtract the mean of each feature."""
-    scale: Flag = False
-    """Divide each feature by its standard deviation."""
-    missing: Literal["error", "drop_rows", "mean", "pairwise"] = "error"
-    """What to do about NaN."""
-    missing_scores: Literal["conditional", "mean"] = "conditional"
-    """Scores of rows with NaN where `missing` is mean or pairwise: conditional means given the observed features, or with means for NaN."""
     sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
-    """Path of an ``.npy`` file, or name of an array beside ``source.array``: how many times each sample counts."""
+    """Path of an ``.npy`` file, or name of an array beside `source.array`: how many times each sample counts."""
     feature_weight: Text | None = Field(default=None, description=_WEIGHTS)
-    """The same for features, which are multiplied by the square root of their weight."""
+    """The same for features: centred and scaled features are multiplied by the square root of their weight."""
+
+    if TYPE_CHECKING:
+        center: bool = True
 
 
 _KERNEL_KEYS = {
@@ -100,7 +103,7 @@ _KERNEL_KEYS = {
 class KernelConfig(Section):
     """One kernel of a sum; keys that are null are those of the model."""
 
-    name: Literal["linear", "rbf", "poly", "sigmoid", "tanh", "laplacian", "cosine"] = "rbf"
+    name: KernelName = "rbf"
     """Name of the kernel function."""
     gamma: Positive | None = Field(default=None, description="a number above 0, or null")
     """Factor of the inner product or of the distance."""
@@ -132,74 +135,41 @@ Kernels = Annotated[
 ]
 
 
-class PCAConfig(Section):
+if TYPE_CHECKING:
+    _PCA = Section
+    _KernelPCA = Section
+else:
+    _MODEL = {"n_components": NComponents, "sampling": Sampling, "kernel_params": _NOTHING}
+    _PCA = section_of("PCA", PCA_PARAMETERS, "model", _MODEL, kinds=("pca",))
+    _KERNEL = _MODEL | {"kernel": (Kernels, (KernelConfig(),))}
+    _KernelPCA = section_of("KernelPCA", KERNEL_PCA_PARAMETERS, "model", _KERNEL, kinds=("kernel_pca",))
+
+
+class PCAConfig(_PCA):
     """Parameters of `streampca.PCA`, each under its own name."""
 
     kind: Literal["pca"] = "pca"
-    """Says that this is linear PCA."""
-    n_components: NComponents = None
-    """Number of components, share of variance, threshold, or null for all."""
-    solver: Literal["auto", "covariance", "gram", "qr", "sketch", "adaptive"] = "auto"
-    """How the components are computed."""
-    sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "auto"
-    """What maps the features to the sketch."""
-    sketch_size: AutoOrCount = "auto"
-    """Side of the sketch."""
-    n_hashes: Count = 4
-    """Number of hash functions of a count sketch."""
-    recovery: Literal["nystrom", "conversion"] = "nystrom"
-    """How eigenvectors come back from the sketch."""
-    pilot: AutoOrNatural = "auto"
-    """Number of rows sampled before the pass."""
-    max_passes: Count = 2
-    """Most readings of the source."""
-    tolerance: NotNegative | None = Field(default=None, description="a number of at least 0, or null")
-    """Relative error at which the approximate solvers stop reading; 0 reads `max_passes` times, null once."""
-    whiten: Flag = False
-    """Give scores unit variance."""
-    ddof: Natural = 1
-    """Subtracted from the number of samples in the divisor of the covariance."""
-    forgetting: Annotated[float, Field(gt=0, le=1, description="a number above 0 and at most 1")] = 1.0
-    """Factor by which the weight of every row shrinks with each row after it."""
+    """Linear PCA; ``kernel_pca`` is kernel PCA."""
     kernel: Kernels | None = None
     """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
 
+    if TYPE_CHECKING:
+        n_components: int | float | ThresholdValue | None = None
 
-class KernelPCAConfig(Section):
+
+class KernelPCAConfig(_KernelPCA):
     """Parameters of `streampca.KernelPCA`, each under its own name."""
 
     kind: Literal["kernel_pca"]
-    """Says that this is kernel PCA."""
-    n_components: NComponents = None
-    """Number of components, share of variance, threshold, or null for all."""
-    kernel: Kernels = (KernelConfig(),)
-    """The kernels whose weighted sum is taken."""
-    gamma: Positive | None = Field(default=None, description="a number above 0, or null")
-    """For kernels that give none of their own; null is 1 / n_features."""
-    degree: Count = 3
-    """For kernels that give none of their own."""
-    coef0: Annotated[float, Field(description="a number")] = 1.0
-    """For kernels that give none of their own."""
-    kernel_params: None = Field(default=None, description="null")
-    """Parameters of a callable, which a file cannot hold."""
-    method: Literal["auto", "exact", "nystrom", "nystrom_extension", "empirical_map"] = "auto"
-    """How the components are computed."""
-    n_landmarks: Count = 1000
-    """Number of landmarks."""
-    sampling: Sampling = "auto"
-    """How landmarks are chosen, or their row numbers."""
-    sketch: Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"] = "gaussian"
-    """What maps the empirical kernel map to the sketch."""
-    sketch_size: AutoOrCount = "auto"
-    """Side of the sketch."""
-    n_hashes: Count = 4
-    """Number of hash functions of a count sketch."""
-    recovery: Literal["nystrom", "conversion"] = "nystrom"
-    """How eigenvectors come back from the empirical kernel map."""
-    fit_inverse_transform: Flag = False
-    """Learn the map from scores back to features."""
-    alpha: Positive = 1.0
-    """Ridge penalty of the map from scores back to features."""
+    """Kernel PCA; ``pca`` is linear PCA."""
+
+    if TYPE_CHECKING:
+        n_components: int | float | ThresholdValue | None
+        kernel: tuple[KernelConfig, ...]
+        gamma: float | None
+        degree: int
+        coef0: float
+        sampling: str | tuple[int, ...]
 
 
 class ResourcesConfig(Section):
@@ -270,6 +240,16 @@ class RunConfig(Section):
     """What the run leaves."""
     seed: Natural = 0
     """Addresses every random number."""
+
+    def estimator_parameters(self) -> dict[str, Any]:
+        """Return what the file says of the parameters of the estimator of `model.kind`, by name.
+
+        Weights, thresholds and kernels are as the file has them; `memory` is in bytes.
+        """
+        parameters = PCA_PARAMETERS if self.model.kind == "pca" else KERNEL_PCA_PARAMETERS
+        sections: dict[str | None, Section] = {"model": self.model, "preprocess": self.preprocess}
+        named = {p.name: getattr(sections[p.key], p.name) for p in parameters if p.key in sections}
+        return named | {"memory": self.resources.memory_bytes, "random_state": self.seed}
 
     def to_yaml(self) -> str:
         """Write the configuration with every default, ``${NAME}`` references as they were written."""

@@ -213,16 +213,10 @@ Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
 Count: TypeAlias = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
 Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0")]
-NotNegative: TypeAlias = Annotated[float, Field(ge=0, description="a number of at least 0")]
 AutoOrCount: TypeAlias = Annotated[
     int | Literal["auto"],
     PlainValidator(_auto_or_at_least(1)),
     Field(description="auto, or a whole number of at least 1"),
-]
-AutoOrNatural: TypeAlias = Annotated[
-    int | Literal["auto"],
-    PlainValidator(_auto_or_at_least(0)),
-    Field(description="auto, or a whole number of at least 0"),
 ]
 Options: TypeAlias = Annotated[
     dict[str, Any], AfterValidator(PrivateOptions), Field(description="a mapping of options")

@@ -1,0 +1,114 @@
+"""The parameters of `KernelPCA`."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from streampca.parameters.choices import Method, Sampling, Sketch
+from streampca.parameters.common import (
+    CENTER,
+    CHECKPOINT,
+    MEMORY,
+    N_COMPONENTS,
+    N_HASHES,
+    PROGRESS,
+    RANDOM_STATE,
+    RECOVERY,
+    SKETCH_SIZE,
+)
+from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
+from streampca.parameters.statement import Parameter
+
+KERNEL_PCA_PARAMETERS = (
+    Parameter(
+        "n_components",
+        None,
+        N_COMPONENTS,
+        "How many components: a count, the smallest number that carries this share of the trace, a threshold relative to the first eigenvalue, or all that the method finds.",
+        "model",
+    ),
+    Parameter(
+        "kernel",
+        "rbf",
+        Special("str, Kernel or callable"),
+        "Kernel function: a name, an object of `streampca.kernels` (in a file a mapping, or a list of mappings: their weighted sum), or a function of two blocks of rows.",
+        "model",
+        field=None,
+    ),
+    Parameter(
+        "gamma",
+        None,
+        Number(above=0, optional=True),
+        "Factor of the inner product or of the distance, for kernels given by name; None: 1 / n_features.",
+        "model",
+        field=None,
+        checked=False,
+    ),
+    Parameter(
+        "degree",
+        3,
+        Whole(1),
+        "Degree of a polynomial kernel given by name.",
+        "model",
+        field=None,
+        checked=False,
+    ),
+    Parameter(
+        "coef0",
+        1.0,
+        Number(),
+        "Constant added to the inner product, for kernels given by name.",
+        "model",
+        field=None,
+        checked=False,
+    ),
+    Parameter(
+        "kernel_params",
+        None,
+        Special("mapping or None"),
+        "Keywords of a kernel that is a callable, which a file cannot hold.",
+        "model",
+        field=None,
+    ),
+    Parameter(
+        "method",
+        "auto",
+        Choice(get_args(Method)),
+        "The kernel matrix of all rows (exact), landmarks and the PCA of their features (nystrom), the eigenpairs of the landmarks extended to all rows, or the empirical kernel map through a sketch.",
+        "model",
+    ),
+    Parameter("n_landmarks", 1000, Whole(1), "Number of landmarks that are drawn.", "model"),
+    Parameter(
+        "sampling",
+        "auto",
+        Special(Choice(get_args(Sampling)).type + " or array"),
+        "How landmarks are drawn, or their row indices, or (in Python) the landmarks themselves; auto: uniform where κ(x, x) is constant or the kernel is not positive semi-definite, else rpcholesky.",
+        "model",
+        field=None,
+    ),
+    Parameter(
+        "sketch",
+        "gaussian",
+        Choice(get_args(Sketch)),
+        "Transform of the empirical kernel map.",
+        "model",
+    ),
+    Parameter("sketch_size", "auto", SKETCH_SIZE, "Columns of the empirical kernel map.", "model"),
+    N_HASHES,
+    RECOVERY,
+    CENTER,
+    Parameter(
+        "fit_inverse_transform",
+        False,
+        Flag(),
+        "Learn the map from scores back to features, by kernel ridge regression from the scores of the landmarks.",
+        "model",
+        field="inverse",
+    ),
+    Parameter("alpha", 1.0, Number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
+    MEMORY,
+    RANDOM_STATE,
+    CHECKPOINT,
+    PROGRESS,
+)
+"""In the order of the signature."""

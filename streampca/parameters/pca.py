@@ -1,0 +1,168 @@
+"""The parameters of `PCA`, and those of a fit after they were checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from streampca.parameters.choices import Missing, MissingScores, Sketch, Solver
+from streampca.parameters.common import (
+    CENTER,
+    CHECKPOINT,
+    MEMORY,
+    N_COMPONENTS,
+    N_HASHES,
+    PROGRESS,
+    RANDOM_STATE,
+    RECOVERY,
+    SKETCH_SIZE,
+)
+from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
+from streampca.parameters.statement import Parameter
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from streampca.linalg.selection import Selection
+    from streampca.sources.base import Source
+
+PCA_PARAMETERS = (
+    Parameter(
+        "n_components",
+        None,
+        N_COMPONENTS,
+        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, or min(n_samples, n_features).",
+        "model",
+    ),
+    Parameter(
+        "solver",
+        "auto",
+        Choice(get_args(Solver)),
+        "How the components are computed: exact by covariance, gram or qr; approximate, with a certificate, by sketch or adaptive.",
+        "model",
+    ),
+    Parameter(
+        "sketch",
+        "auto",
+        Choice(get_args(Sketch)),
+        "Test matrix that maps features to the columns of the sketch; auto: gaussian, the only one that a pilot informs.",
+        "model",
+    ),
+    Parameter(
+        "sketch_size",
+        "auto",
+        SKETCH_SIZE,
+        "Columns of the sketch, or rank of the incremental solver; auto: the larger of twice the components and 32 more (four times and 64 more without a pilot).",
+        "model",
+    ),
+    N_HASHES,
+    RECOVERY,
+    Parameter(
+        "pilot",
+        "auto",
+        Whole(0, auto=True),
+        "Rows read before the first pass to inform the test matrix; auto: ten for each column and at least 500, unless more than a tenth of the data would be decoded for them; 0: none.",
+        "model",
+    ),
+    Parameter("max_passes", 2, Whole(1), "Most readings by an approximate solver.", "model"),
+    Parameter(
+        "tolerance",
+        None,
+        Number(least=0, optional=True, hint=" for one pass"),
+        "Relative error to which every eigenvalue is to be certified: an approximate solver reads again until it is or `max_passes` are over; 0: always `max_passes`; None: one reading.",
+        "model",
+    ),
+    CENTER,
+    Parameter("scale", False, Flag(), "Divide each feature by its standard deviation.", "preprocess"),
+    Parameter("whiten", False, Flag(), "Divide scores by the standard deviation of their component.", "model"),
+    Parameter(
+        "missing",
+        "error",
+        Choice(get_args(Missing)),
+        "What NaN means: an error, a row to leave out, the mean of the feature, or covariances over the rows in which both features were observed.",
+        "preprocess",
+    ),
+    Parameter(
+        "missing_scores",
+        "conditional",
+        Choice(get_args(MissingScores)),
+        "Scores of rows with NaN where `missing` is mean or pairwise: the conditional mean given the observed features, or those of the row with means for NaN.",
+        "preprocess",
+    ),
+    Parameter(
+        "feature_weight",
+        None,
+        Special("array-like, shape (n_features,), or None"),
+        "Weights of features such as areas: centred and scaled features are multiplied by their square root.",
+        "preprocess",
+        field=None,
+    ),
+    Parameter("ddof", 1, Whole(0), "Variances are divided by n − ddof.", "model"),
+    Parameter(
+        "forgetting",
+        1.0,
+        Number(above=0, most=1, hint="; 1 forgets nothing"),
+        "Factor by which the weight of every row shrinks with each row after it.",
+        "model",
+    ),
+    MEMORY,
+    RANDOM_STATE,
+    CHECKPOINT,
+    PROGRESS,
+)
+"""In the order of the signature."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The checked parameters of a fit; those of `PCA_PARAMETERS` mean what is said there."""
+
+    n_components: Any = None
+    """Count, share, `Threshold` or None."""
+    solver: str = "auto"
+    """As `PCA`."""
+    center: bool = True
+    """As `PCA`."""
+    scale: bool = False
+    """As `PCA`."""
+    whiten: bool = False
+    """As `PCA`."""
+    ddof: int = 1
+    """As `PCA`."""
+    missing: str = "error"
+    """As `PCA`."""
+    missing_scores: str = "conditional"
+    """As `PCA`."""
+    sample_weight: NDArray[np.float64] | None = None
+    """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
+    feature_weight: NDArray[np.float64] | None = None
+    """Weight of each feature, ``(n_features,)``."""
+    forgetting: float = 1.0
+    """As `PCA`."""
+    sketch: str = "auto"
+    """As `PCA`."""
+    sketch_size: int | str = "auto"
+    """As `PCA`."""
+    n_hashes: int = 4
+    """As `PCA`."""
+    recovery: str = "nystrom"
+    """As `PCA`."""
+    pilot: int | str = "auto"
+    """As `PCA`."""
+    max_passes: int = 2
+    """As `PCA`."""
+    tolerance: float | None = None
+    """As `PCA`."""
+    seed: int = 0
+    """The parameter `random_state` of `PCA`."""
+    memory: int | str | None = None
+    """As `PCA`."""
+    threads: int | None = None
+    """Threads to share; None = all cores this process may use."""
+
+    def selection(self, source: Source) -> Selection:
+        """Return the rule for how many components, checked against the shape of `source`."""
+        from streampca.linalg.selection import as_selection  # numpy, which a configuration does not need
+
+        return as_selection(self.n_components, min(source.shape))

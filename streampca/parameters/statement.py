@@ -1,0 +1,56 @@
+"""The statement of one parameter, and the check of all parameters of an estimator against their statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streampca.errors import ParameterError
+from streampca.parameters.domains import Domain
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an estimator, from which its check, its key in a configuration file and its reference are made."""
+
+    name: str
+    """Name in the signature of the estimator."""
+    default: Any
+    """Default in the signature and in the file."""
+    domain: Domain
+    """The values that it may have."""
+    text: str
+    """What it does, in one sentence."""
+    key: str | None = None
+    """Where a configuration file has it: a section, in which it has its own name, or a whole key; None = nowhere."""
+    field: str | None = ""
+    """Name among the parameters of a fit: empty = its own; None = the fit does not read it as it is."""
+    checked: bool = True
+    """Whether the estimator checks it against the domain; else the module that uses it does."""
+
+    @property
+    def path(self) -> str | None:
+        """Key in a configuration file, such as ``model.solver``."""
+        return f"{self.key}.{self.name}" if self.key in ("model", "preprocess") else self.key
+
+
+def checked(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values`, by the names of `parameters`, as plain objects under their names among the parameters of a fit.
+
+    Raises
+    ------
+    ParameterError
+        For the first value outside its domain, with the name, the value and what is expected.
+    """
+    plain = {}
+    for parameter in parameters:
+        value = values[parameter.name]
+        if parameter.checked:
+            try:
+                value = parameter.domain.plain(value)
+            except ValueError:
+                raise ParameterError(f"{parameter.name}={value!r}: expected {parameter.domain.expected}") from None
+        if parameter.field is not None:
+            plain[parameter.field or parameter.name] = value
+    return plain
