@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.errors import NoSpaceError, OutputError, PlanError
 from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import FloatArray, TileGrid
+from streampca.storage.files import is_disk_full
 from streampca.system.workspace import borrow, release
 
 _AHEAD = 2  # tiles for each thread whose products may wait to be added up
@@ -111,7 +111,7 @@ class TileFile:
                 file.write(tiles.data.cast("B"))
         except OSError as error:
             found = error.strerror or str(error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if is_disk_full(error):
                 raise NoSpaceError(
                     f"{self.path}: no room for the tiles of the matrix, {8 * self.grid.size:,} bytes ({found}): make room, or "
                     "name another place (Dask's temporary-directory, or TMPDIR)"

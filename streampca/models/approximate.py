@@ -127,14 +127,9 @@ class Answer:
         model = PCAModel.of_spectrum(
             spectrum,
             known,
-            center=parameters.center,
-            scale=parameters.scale,
-            whiten=parameters.whiten,
-            ddof=parameters.ddof,
-            work="float64",
-            source=source,
+            parameters,
             precision=self.certified.precision,
-            feature_weight=parameters.feature_weight,
+            source=source,
             sample_weight=None if known.weight == known.n_samples else known.weight,
         )
         self._say_of_the_rest(said, len(values) - k)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from streampca.accumulators.gram import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
-from streampca.linalg.eigen import Spectrum, SymmetricOperator, relative_precision
+from streampca.linalg.eigen import Spectrum, SymmetricOperator
 from streampca.linalg.selection import smallest_count
 from streampca.models import by_slabs, conditional
 from streampca.models.stored_components import Components, StoredComponents
+from streampca.parameters import Parameters
 
 FloatArray = NDArray[np.float64]
 
@@ -68,42 +69,31 @@ class PCAModel:
     def of_spectrum(
         cls,
         spectrum: Spectrum,
-        reduced: SymmetricOperator | GramOperator | Factored | Sketched,
+        matrix: SymmetricOperator | GramOperator | Factored | Sketched,
+        parameters: Parameters,
         *,
-        center: bool,
-        scale: bool,
-        whiten: bool,
-        ddof: int,
-        work: str,
+        precision: float,
         source: dict[str, Any],
-        precision: float | None = None,
-        feature_weight: FloatArray | None = None,
-        sample_weight: float | None = None,
-        components: Components | None = None,
-        orthonormality: float | None = None,
+        sample_weight: float | None,
     ) -> PCAModel:
-        """Return the model of the eigenpairs of an accumulated matrix; `precision` is that of `work` unless given.
-
-        `components`, and by how much their inner products differ from the identity, are given where the eigenvectors
-        of the matrix are not the components.
-        """
-        deviation = np.sqrt(reduced.variance)
-        constant = np.flatnonzero(reduced.variance == 0)
+        """Return the model of the eigenpairs of an accumulated matrix, whose eigenvalues have the relative `precision`."""
+        deviation = np.sqrt(matrix.variance)
+        constant = np.flatnonzero(matrix.variance == 0)
         return cls(
-            components=spectrum.vectors if components is None else components,
+            components=spectrum.vectors,
             explained_variance=spectrum.values,
-            mean=reduced.mean if center else np.zeros_like(reduced.mean),
-            scale=np.where(deviation > 0, deviation, 1.0) if scale else None,
+            mean=matrix.mean if parameters.center else np.zeros_like(matrix.mean),
+            scale=np.where(deviation > 0, deviation, 1.0) if parameters.scale else None,
             total_variance=spectrum.total,
-            n_samples=reduced.n_samples,
-            ddof=ddof,
-            center=center,
-            whiten=whiten,
+            n_samples=matrix.n_samples,
+            ddof=parameters.ddof,
+            center=parameters.center,
+            whiten=parameters.whiten,
             numerical_rank=spectrum.numerical_rank,
             constant_features=constant.astype(np.int64),
-            certificate=exact_certificate(spectrum, work, precision, orthonormality),
+            certificate=exact_certificate(spectrum, precision),
             source=source,
-            feature_weight=feature_weight,
+            feature_weight=parameters.feature_weight,
             sample_weight=sample_weight,
         )
 
@@ -263,18 +253,11 @@ class PCAModel:
         return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted
 
 
-def exact_certificate(
-    spectrum: Spectrum, work: str, precision: float | None = None, orthonormality: float | None = None
-) -> dict[str, Any]:
-    """Return what an exact solver can say of its own result; `precision` of the eigenvalues is that of `work` unless given.
-
-    `orthonormality` is that of the components where they are not the vectors of `spectrum`.
-    """
+def exact_certificate(spectrum: Spectrum, precision: float) -> dict[str, Any]:
+    """Return the certificate of an exact solver whose eigenvalues have the relative `precision`."""
     vectors = spectrum.vectors
-    if orthonormality is None:
-        orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
+    orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
     captured = min(1.0, float(spectrum.values.sum()) / spectrum.total) if spectrum.total > 0 else 0.0
-    precision = relative_precision(work, vectors.shape[1]) if precision is None else precision
     return {
         "kind": "exact",
         "statement": (

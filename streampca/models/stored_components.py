@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import MissingChunkError, ModelError, NoSpaceError, ParameterError
+from streampca.storage.files import is_disk_full
 
 if TYPE_CHECKING:
     import zarr
@@ -140,7 +140,7 @@ class StoredComponents:
         try:
             self._writable[:, start : start + values.shape[1]] = values
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if is_disk_full(error):
                 raise NoSpaceError(
                     f"{self.path}: no room for components of {self.nbytes:,} bytes: make room, or set Dask's temporary-directory"
                 ) from error

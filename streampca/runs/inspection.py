@@ -86,7 +86,7 @@ def _arrays_in(path: str) -> list[dict[str, Any]] | None:
     """Return names, shapes, data types and chunks of the arrays in the group at `path`; None if it is none."""
     if path.startswith("builtin:") or path.endswith(".npy"):
         return None
-    from streampca.sources.zarr.reader import arrays_in
+    from streampca.sources.zarr.opening import arrays_in
 
     return arrays_in(path)
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.redaction import shown
-from streampca.sources.remote import RemoteStore, code_of, open_store, protocol_of, status_of
+from streampca.sources.remote import RemoteStore, open_store, protocol_of
+from streampca.sources.request_errors import code_of, status_of
 from streampca.storage.directories import RECORD, AtomicDirectory, is_own_file, read_record
 from streampca.storage.files import output_error, write_whole
 from streampca.storage.regular_files import read_regular

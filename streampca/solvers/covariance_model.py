@@ -43,13 +43,9 @@ def solve_model(
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,
-        center=parameters.center,
-        scale=parameters.scale,
-        whiten=parameters.whiten,
-        ddof=parameters.ddof,
-        work=work,
+        parameters,
+        precision=precision,
         source=source,
-        feature_weight=parameters.feature_weight,
         # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
         # covariances is 1: each of them has a divisor of its own.
         sample_weight=None

@@ -297,18 +297,13 @@ def _model(
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,
-        center=parameters.center,
-        scale=parameters.scale,
-        whiten=parameters.whiten,
-        ddof=parameters.ddof,
-        work=plan.work_dtype,
-        source=source.describe(),
+        parameters,
         precision=precision,
-        feature_weight=parameters.feature_weight,
+        source=source.describe(),
         sample_weight=None if weight == reduced.n_samples else float(weight),
-        components=found.components,
-        orthonormality=found.orthonormality,
     )
+    certificate = model.certificate | {"orthonormality": found.orthonormality}
+    model = replace(model, components=found.components, certificate=certificate)
     return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 

@@ -183,14 +183,9 @@ def solve_model(
     model = PCAModel.of_spectrum(
         spectrum,
         factored,
-        center=parameters.center,
-        scale=parameters.scale,
-        whiten=parameters.whiten,
-        ddof=parameters.ddof,
-        work=work,
-        source=source,
+        parameters,
         precision=precision,
-        feature_weight=parameters.feature_weight,
+        source=source,
         sample_weight=None if state.weight == state.n_samples else state.weight,
     )
     left = model.certificate["relative_residual"]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError, NoSpaceError, OutputError
+from streampca.storage.files import is_disk_full
 from streampca.storage.regular_files import read_regular
 
 BUILTIN_NAMES: tuple[str, ...] = ("photo-patches", "digits", "iris", "breast-cancer", "wine", "diabetes")
@@ -88,7 +89,7 @@ def materialise(name: str, data_directory: Path = Path("data")) -> Path:
     except OSError as error:
         if isinstance(error, OutputError):
             raise
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise NoSpaceError(f"{data_directory}: no room for the built-in data set {name}: {error}") from error
         raise OutputError(f"{data_directory}: cannot write the built-in data set {name}: {error}") from error
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import errno
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,34 +17,13 @@ from zarr.storage import FsspecStore, WrapperStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.redaction import redacted, shown
 from streampca.sources.credentials import keep, kept, recall
+from streampca.sources.request_errors import is_transient, is_unreachable, status_of
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
 
 Answer = TypeVar("Answer")
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
-_PASSING_STATUS = frozenset({408, 425, 429})
-"""Statuses below 500 that a second request may not meet."""
-_PASSING_CODES = frozenset(
-    {"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
-)
-"""Codes of S3, some of which come with a status of 400 or none."""
-_PASSING_NAMES = frozenset(
-    {
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "FlexibleChecksumError",
-        "HTTPClientError",
-        "IncompleteRead",
-        "IncompleteReadError",
-        "ResponseParserError",
-        "TimeoutError",
-    }
-)
-"""Classes of aiohttp, botocore and their kin for a connection that broke or an answer that was cut short."""
-_UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError"})
-"""Classes of botocore for a connection that did not come about: a wrong address, or, once the store has answered, a busy one."""
-_LASTING_NUMBERS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENAMETOOLONG})
 _S3 = '"streampca[s3]"'
 _CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
 """What pip installs to have the client of a protocol."""
@@ -180,7 +158,7 @@ class RemoteStore(WrapperStore[Store]):
             except StreamPCAError:
                 raise
             except Exception as error:  # noqa: BLE001 clients of stores have no class of errors in common
-                if not (is_passing(error) or (self._has_answered and _is_one_of(error, _UNREACHED))):
+                if not (is_transient(error) or (self._has_answered and is_unreachable(error))):
                     raise StoreError(self._refused(key, error)) from None
                 if n_asked == PATIENCE.requests:
                     raise StoreError(self._given_up(key, error)) from None
@@ -299,49 +277,6 @@ def _url_of(store: FsspecStore) -> str:
 def protocol_of(url: str) -> str:
     """Return what stands before ``://``, of a chain of file systems the first."""
     return url.partition("://")[0].partition("::")[0].lower()
-
-
-def is_passing(error: BaseException) -> bool:
-    """Tell whether a request that failed with `error` may succeed when it is repeated."""
-    if code_of(error) in _PASSING_CODES:
-        return True
-    status = status_of(error)
-    if status is not None:
-        return status >= 500 or status in _PASSING_STATUS
-    if isinstance(error, OSError):
-        return not isinstance(error, PermissionError) and error.errno not in _LASTING_NUMBERS
-    return _is_one_of(error, _PASSING_NAMES)
-
-
-def _is_one_of(error: BaseException, names: frozenset[str]) -> bool:
-    return any(kind.__name__ in names for kind in type(error).__mro__)
-
-
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that `error`, or what it was made from, tells of."""
-    for ask in (_told_by_s3, lambda it: getattr(it, "status", None), lambda it: getattr(it, "code", None)):
-        found = ask(error)  # one after the other: aiohttp warns of its second name
-        if isinstance(found, int) and not isinstance(found, bool) and 100 <= found < 600:
-            return found
-    return None
-
-
-def _told_by_s3(error: BaseException) -> Any:
-    return _response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
-
-
-def code_of(error: BaseException) -> str | None:
-    """Return the code of S3 that `error`, or what it was made from, tells of."""
-    code = _response_of(error).get("Error", {}).get("Code")
-    return code if isinstance(code, str) else None
-
-
-def _response_of(error: BaseException) -> dict[str, Any]:
-    for found in (error, error.__cause__):
-        response = getattr(found, "response", None)
-        if isinstance(response, dict):
-            return response
-    return {}
 
 
 def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,17 @@ def writing(path: Path, meaning: str = "nothing at this path was changed") -> It
 
 def output_error(error: OSError, path: Path, meaning: str = "nothing at this path was changed") -> OSError:
     """Return the named error for a failure to write at `path`."""
-    found = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    reason = error.strerror or str(error)
+    if is_disk_full(error):
         return NoSpaceError(
-            f"{path}: no room to write ({found}{_free(error, path)}); {meaning}: make room and start again"
+            f"{path}: no room to write ({reason}{_free(error, path)}); {meaning}: make room and start again"
         )
-    return OutputError(f"{path} cannot be written: {found}; {meaning}")
+    return OutputError(f"{path} cannot be written: {reason}; {meaning}")
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Return whether a write failed because the file system, a quota or the largest file size is exhausted."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _free(error: OSError, path: Path) -> str:

@@ -19,7 +19,8 @@ import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
 from streampca.redaction import shown
 from streampca.sources import open_source, remote
-from streampca.sources.remote import RetryPolicy, is_passing, open_store
+from streampca.sources.remote import RetryPolicy, open_store
+from streampca.sources.request_errors import is_transient
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
@@ -359,7 +360,7 @@ def _answer(status: int, code: str) -> dict[str, Any]:
     ],
 )
 def test_which_failures_pass(error, passes):
-    assert is_passing(error) is passes
+    assert is_transient(error) is passes
 
 
 def test_urls_are_shown_without_what_may_be_secret():

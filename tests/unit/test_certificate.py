@@ -15,7 +15,7 @@ from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
 from streampca.linalg.bounds import alignment, angles, components_for, intervals, plain_intervals, schatten4, sines
 from streampca.linalg.certificate import certified
-from streampca.linalg.eigen import Spectrum
+from streampca.linalg.eigen import Spectrum, relative_precision
 from streampca.linalg.nystrom import LowRank, converted, nystrom
 from streampca.models.pca import exact_certificate
 
@@ -312,7 +312,9 @@ def test_coverage(name):
 
 def test_same_names_as_the_exact_certificate():
     said, _, _ = one_pass(spectra.symmetric(SPECTRA["slow"]))
-    exact = exact_certificate(Spectrum(np.ones(2), np.eye(2, D), 2.0, 0.0, 2, "lapack"), "float64")
+    exact = exact_certificate(
+        Spectrum(np.ones(2), np.eye(2, D), 2.0, 0.0, 2, "lapack"), relative_precision("float64", D)
+    )
     told = said.to_dict(n_passes=2)
     assert set(exact) <= set(told)
     assert json.loads(json.dumps(told, allow_nan=False)) == told

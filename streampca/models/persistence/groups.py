@@ -22,7 +22,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from streampca.errors import ModelError, StreamPCAError
-from streampca.formatting import as_text
+from streampca.formatting import as_text, one_line
 from streampca.sources.zarr.metadata import read_document, require_document, require_readable
 from streampca.sources.zarr.strictness import StrictStore, read_whole
 from streampca.system.process import available_bytes
@@ -77,8 +77,7 @@ class GroupFormat:
                 f"{path} is not a {self.title}: expected the model.zarr of a run, or what save wrote"
             ) from error
         except Exception as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ModelError(f"{path} cannot be read as a {self.noun}: {reason}") from error
+            raise ModelError(f"{path} cannot be read as a {self.noun}: {one_line(error)}") from error
 
 
 class StoredGroup:
@@ -143,8 +142,7 @@ class StoredGroup:
         except StreamPCAError as error:
             raise ModelError(f"{label} cannot be read: {error}") from error
         except Exception as error:  # codecs have no class of errors in common
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ModelError(f"{label} cannot be read: {reason}") from error
+            raise ModelError(f"{label} cannot be read: {one_line(error)}") from error
 
     def array_like(self, name: str, expected: NDArray[Any]) -> NDArray[Any]:
         """Return the finite values of the array `name` with shape, data type and memory order of `expected`."""

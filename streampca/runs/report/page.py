@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from streampca.errors import NoSpaceError, OutputError
 from streampca.runs.report import approximate, in_slabs, pictures, projection, result, what_ran, words
 from streampca.runs.report.parts import Page
 from streampca.runs.report.run_files import RunFiles, read_run
+from streampca.storage.files import write_whole
 
 NAME = "report.html"
 
@@ -33,17 +30,7 @@ def write_report(directory: Path) -> Path:
     directory = Path(directory)
     html = _render(_page_of(directory))
     target = directory / NAME
-    part = directory / f"{NAME}.part-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        with part.open("xb") as file:
-            file.write(html.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else OutputError
-        raise kind(f"{target} cannot be written: {error.strerror}") from error
+    write_whole(target, [html.encode("utf-8")])
     return target
 
 

@@ -28,13 +28,14 @@ from streampca.errors import (
     StoreError,
     StreamPCAError,
 )
+from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
-from streampca.sources.conventions import describes_others, describing_names, dimensions_of, packing, require_unpacked
-from streampca.sources.remote import RemoteStore, open_store, patient, place_of
+from streampca.sources.conventions import packing
+from streampca.sources.remote import RemoteStore, patient
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.codecs import bounded, chain_of
-from streampca.sources.zarr.digests import ChunkDigests, metadata_digest, verified_by
+from streampca.sources.zarr.digests import ChunkDigests, metadata_digest
 from streampca.sources.zarr.direct import DirectReader
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
@@ -43,215 +44,12 @@ from streampca.sources.zarr.metadata import (
     most_stored_object,
     require_readable,
 )
-from streampca.sources.zarr.strictness import StrictStore, as_stored, quietly, strict_group
+from streampca.sources.zarr.strictness import StrictStore
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
-_DECODE = (
-    "write the decoded values to a store of their own (xarray.open_zarr decodes them) and read that, or, if the stored "
-    'numbers are meant, set source.decode: raw (from Python: open_source(…, decode="raw"))'
-)
 _REMOTE_READINGS = 3
 _MOST_NAMED = 5
 _MOST_COUNTED = 100_000
-
-
-def open_path(path: str, array: str | None, options: dict[str, Any], storage_options: dict[str, Any] | None) -> Source:
-    """Open the zarr array at `path`, or the one named `array` in the group there; reads metadata only.
-
-    Raises
-    ------
-    DataError
-        If there is none, or it is not a table of real numbers.
-    """
-    store, label = _store_at(path, storage_options)
-    return open_stored(store, array, options, label)
-
-
-def open_stored(store: Store, array: str | None, options: dict[str, Any], label: str) -> Source:
-    """Open the array or group in `store`, which messages call `label`; raises what `open_path` raises."""
-    node = _node_of(store, label, links=bool(options.get("follow_symlinks", False)))
-    if isinstance(node, zarr.Array):
-        if array is not None:
-            raise DataError(f"{label} is an array, not a group: expected no array name, found array: {array}")
-        return open_array(node, description=label, **options)
-    return open_group(node, array, options, label)
-
-
-def arrays_in(path: str, storage_options: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
-    """Return names, shapes, data types and chunks of the arrays in the zarr group at `path`, None if it is an array.
-
-    Raises
-    ------
-    DataError
-        If there is no zarr array or group.
-    """
-    store, label = _store_at(path, storage_options)
-    node = _node_of(store, label, links=False)
-    if isinstance(node, zarr.Array):
-        return None
-    return [
-        {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "chunks": list(array.chunks)}
-        for name, array in sorted(_members(node, label).items())
-        if isinstance(array, zarr.Array)
-    ]
-
-
-def _store_at(path: str, storage_options: dict[str, Any] | None) -> tuple[Store, str]:
-    """Return the store at `path`, and what it is called in messages."""
-    if "://" in path:
-        return open_store(path, storage_options), shown(path)
-    if not Path(path).exists():
-        raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
-    if Path(path).is_file():
-        raise DataError(
-            f"{path} is a file that cannot be read as data: expected a zarr array or group, or an .npy file"
-        )
-    return LocalStore(path, read_only=True), path
-
-
-def _node_of(store: Store, label: str, *, links: bool) -> Any:
-    """Return the zarr array or group in `store`, read strictly."""
-    try:
-        with quietly():
-            node = zarr.open(StrictStore(patient(store), follow_symlinks=links), mode="r")
-    except DataError as error:
-        raise type(error)(str(error) if label in str(error) else f"{label} cannot be opened: {error}") from error
-    except StreamPCAError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{label} is not a zarr store: found no zarr.json, .zarray or .zgroup in it; expected a zarr array or group, or an .npy file"
-        ) from error
-    except Exception as error:
-        raise DataError(
-            f"{label} cannot be opened as zarr: {_one_line(error)}; expected a zarr array or group of format 2 or 3"
-        ) from error
-    return node
-
-
-def open_group(group: zarr.Group, array: str | None, options: dict[str, Any], description: str | None = None) -> Source:
-    """Open the array called `array` in `group`, or the only one that can be the table.
-
-    Raises
-    ------
-    DataError
-        If there is no such array, or, where none is named, several arrays have two or more axes, or the only one describes
-        others (bounds, masks, coordinates); lists names, shapes and axes.
-    """
-    description = description or place_of(group)
-    group = strict_group(group)
-    if array is not None:  # listing a large group takes many requests, or cannot be done
-        named = _named(group, array)
-        if named is not None:
-            return open_array(named, description=description, name=array, **options)
-    elif str(group.attrs.get("format", "")) == "streampca-model":
-        raise DataError(f"{description} is a model of streampca: expected data; an array of the model can be named")
-    arrays = _members(group, description)
-    listing = _listing(arrays)
-    if array is None:
-        array = _only_table(arrays)
-    if array is None:
-        raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
-    node = arrays.get(array)
-    if not isinstance(node, zarr.Array):
-        raise DataError(f"{description} has no array {array[:80]!r}: expected one of: {listing}")
-    return open_array(node, description=description, name=array, **options)
-
-
-def _members(group: zarr.Group, description: str) -> dict[str, Any]:
-    """Return the arrays and groups in `group` by their names."""
-    try:
-        with quietly():
-            return dict(group.members(max_depth=4))
-    except Exception as error:
-        raise DataError(
-            f"the members of {description} cannot be listed: {_one_line(error)}; name the array to read, or the URL of the array itself"
-        ) from error
-
-
-def _only_table(members: dict[str, Any]) -> str | None:
-    """Return the name of the only array with two or more axes, if it has two and describes no other; None otherwise.
-
-    So neither the mask beside a cube is taken, nor the bounds of a time axis, nor an embedding beside sparse rows.
-    """
-    arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
-    tables = [name for name, node in arrays.items() if node.ndim >= 2]
-    tables += [name for name, node in members.items() if _encoding_of(node).endswith("_matrix")]
-    if len(tables) != 1 or tables[0] not in arrays or arrays[tables[0]].ndim != 2 or describes_others(tables[0]):
-        return None
-    described: set[str] = set().union(*(describing_names(node.metadata.attributes) for node in members.values()))
-    return None if tables[0].rsplit("/", 1)[-1] in described else tables[0]
-
-
-def _encoding_of(node: Any) -> str:
-    """Return how AnnData says that a group is to be read, such as ``csr_matrix``; an empty text for all others."""
-    return str(node.metadata.attributes.get("encoding-type", "")) if isinstance(node, zarr.Group) else ""
-
-
-def _listing(members: dict[str, Any]) -> str:
-    """Return names, shapes and axes of arrays, those with most axes first."""
-    shown = []
-    arrays = [(name, node) for name, node in members.items() if isinstance(node, zarr.Array)]
-    for name, node in sorted(arrays, key=lambda pair: (-pair[1].ndim, pair[0]))[:12]:
-        dimensions = dimensions_of(node.metadata)
-        shown.append(f"{name} {node.shape}" + (f" [{', '.join(dimensions)}]" if dimensions else ""))
-    return ", ".join(shown) + (f" and {len(arrays) - 12} more" if len(arrays) > 12 else "") or "none"
-
-
-def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
-    if name != "/".join(filter(None, name.split("/"))):  # which zarr would set right
-        return None
-    try:
-        with quietly():
-            found = group[name]
-    except StreamPCAError:
-        raise
-    except (KeyError, ValueError, OSError):  # also names that no file can have
-        return None
-    except Exception as error:  # clients of stores have no class of errors in common
-        raise StoreError(f"{place_of(group)}: {name} cannot be opened: {_one_line(error)}") from error
-    return found if isinstance(found, zarr.Array) else None
-
-
-def open_array(
-    array: zarr.Array[Any],
-    *,
-    description: str | None = None,
-    name: str | None = None,
-    orientation: str = "samples_first",
-    missing_chunks: str = "error",
-    verify: str | None = None,
-    follow_symlinks: bool = False,
-    decode: str = "auto",
-) -> ZarrSource:
-    """Return the source of an open zarr array.
-
-    Raises
-    ------
-    DataError
-        If it is not a table of real numbers, not what `verify` names, or packed and `decode` is not ``"raw"``.
-    """
-    if verify == "manifest" and description is None:
-        raise DataError(
-            "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
-        )
-    digests = verified_by(verify, description or "", name)
-    label = description or place_of(array)
-    array = as_stored(array, label, follow_symlinks)
-    if decode != "raw":
-        require_unpacked(array.metadata, f"{label}/{name}" if name else label, _DECODE)
-    source = ZarrSource(
-        array,
-        label,
-        name,
-        orientation == "features_first",
-        missing_chunks == "fill",
-        digests,
-        follow_symlinks,
-    )
-    if digests is not None:
-        digests.require_array(source.metadata_digest(), source.chunk_counts, source.label)
-    return source
 
 
 class ZarrSource(Source):
@@ -509,10 +307,10 @@ class ZarrSource(Source):
                 break
         if isinstance(error, MissingInnerChunkError):
             return MissingInnerChunkError(
-                f"{self.label}: {where}: {_one_line(error)}; write it, or set missing_chunks: fill to read it as the fill value"
+                f"{self.label}: {where}: {one_line(error)}; write it, or set missing_chunks: fill to read it as the fill value"
             )
         return DamagedChunkError(
-            f"{self.label}: {where} (codec {chain_of(self.array.metadata)}) is damaged or cut short: {_one_line(error)}; "
+            f"{self.label}: {where} (codec {chain_of(self.array.metadata)}) is damaged or cut short: {one_line(error)}; "
             "restore it or write the array again"
         )
 
@@ -547,8 +345,3 @@ def _listed_by_obstore(store: Any, prefix: str) -> InputVersion | None:
 
 async def _list(store: Store, prefix: str) -> list[str]:
     return [key async for key in store.list_prefix(prefix)]
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,45 @@
+"""Options of `open_source` in one object, which every kind of source reads what it needs from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streampca.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How data are opened; see `open_source` for the meaning of each option.
+
+    Raises
+    ------
+    ParameterError
+        If `decode` is neither of its values.
+    """
+
+    array: str | None = None
+    """Name of the array in a zarr group."""
+    orientation: str = "samples_first"
+    """``"samples_first"``, or ``"features_first"`` for arrays of (features, samples)."""
+    missing_chunks: str = "error"
+    """``"error"``, or ``"fill"`` to read chunks that do not exist as the fill value."""
+    storage_options: dict[str, Any] | None = None
+    """Options of fsspec, for URLs."""
+    verify: str | None = None
+    """File of the fingerprint, or ``"manifest"``."""
+    follow_symlinks: bool = False
+    """Whether files of a local store may be links to places outside of it."""
+    decode: str = "auto"
+    """``"auto"`` to refuse packed values, ``"raw"`` to read them as they are stored."""
+    max_reads: float | None = None
+    """Upper limit of the mean number of reads of the chunks behind a Dask array in one pass."""
+
+    def __post_init__(self) -> None:
+        if self.decode not in ("auto", "raw"):
+            raise ParameterError(f'decode={self.decode!r}: expected "auto" or "raw"')
+
+    @property
+    def transposed(self) -> bool:
+        """Return whether the stored array is (features, samples)."""
+        return self.orientation == "features_first"
