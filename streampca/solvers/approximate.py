@@ -13,6 +13,7 @@ from streampca.accumulators.adaptive import IncrementalSVD, rescaled
 from streampca.accumulators.centring import FloatArray, sketch_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import RowSample
+from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched, weighted
 from streampca.errors import DataError, NotAvailableError
@@ -276,7 +277,8 @@ class Reader:
         `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
         """
         wide = basis * known.weights[:, None]
-        test = wide.astype(sketch_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1)))
+        dtype = sketch_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1))
+        test = wide.astype(dtype if _within_float32(known) else np.float64)
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
         sketch = self._sketch(test, origin, moments=False, near=near)
@@ -311,6 +313,14 @@ class Reader:
         found = accumulate(self.source, accumulator, plan, weights=weights, **told)
         give_back_freed_memory()
         return found
+
+
+def _within_float32(known: Sketched) -> bool:
+    """Tell whether float32 holds the sums of squares of all features about zero, as a pass with moments asks of every panel."""
+    low, high = SAFE_SQUARES
+    with np.errstate(over="ignore"):
+        squares = known.variance * known.divisor + known.weight * known.mean**2
+    return bool(((squares == 0) | ((low < squares) & (squares < high))).all())
 
 
 def _sketch_state(state: Any) -> SketchState:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from streampca.accumulators.centring import refuse_not_finite, work_dtype
+from streampca.accumulators.centring import FloatArray, refuse_not_finite, work_dtype
 from streampca.accumulators.missing import refuse_infinite
+from streampca.accumulators.shifting import sampled_origin
 from streampca.accumulators.sparse import refuse_stored
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
@@ -19,6 +20,7 @@ from streampca.sources.base import ReadCount, Source
 _LEAST_ROWS = 500
 _MOST_SHARE = 0.1  # of the source that the pilot may decode unless its size is given
 _LEAST_BANDS = 2
+_ORIGIN_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,31 @@ def read_pilot(
         if on_rows is not None:
             on_rows(len(group), cost.bytes)
     return chosen, out, count
+
+
+def observed_origin(
+    source: Source, origin: FloatArray, seen: NDArray[np.bool_], weights: FloatArray | None
+) -> tuple[FloatArray, ReadCount]:
+    """Return `origin` with a number near the mean of every feature that is not among those `seen`, and what reading cost.
+
+    Products of rows with holes cannot be moved to another origin afterwards, and with an origin of zero a far mean costs digits.
+    Rows are read from the first one on until every feature was observed.
+    """
+    origin, seen, count, start = origin.copy(), seen.copy(), ReadCount(), 0
+    dtype, n = work_dtype(source.dtype), source.shape[0]
+    while not seen.all() and start < n:
+        stop = min(n, start + max(_ORIGIN_ROWS, source.chunk_rows))
+        values, cost = source.read(start, stop)
+        count += cost
+        rows = np.where(np.isfinite(values), values, np.nan).astype(dtype)
+        if weights is not None:
+            rows = rows[weights[start:stop] > 0]
+        for first in range(0, len(rows), _ORIGIN_ROWS):
+            part = rows[first : first + _ORIGIN_ROWS]
+            new = ~seen & ~np.isnan(part).all(axis=0)
+            origin[new], seen = sampled_origin(part, dtype)[new], seen | new
+        start = stop
+    return origin, count
 
 
 def _runs(chosen: NDArray[np.int64], source: Source) -> list[NDArray[np.int64]]:

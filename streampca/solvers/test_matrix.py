@@ -17,7 +17,7 @@ from streampca.linalg.tiles import spread
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.random import generator
-from streampca.solvers.pilot import read_pilot
+from streampca.solvers.pilot import observed_origin, read_pilot
 from streampca.solvers.plan_sketch import sizes_of
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.state_file import storable
@@ -57,12 +57,13 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     sizes, d = sizes_of(plan), source.shape[1]
     weights = np.ones(d) if parameters.feature_weight is None else np.sqrt(parameters.feature_weight)
     origin, count, basis, near = None, ReadCount(), None, False
+    seen = np.zeros(d, dtype=bool)
     if sizes.pilot_rows:
         told = Meter("pilot", sizes.pilot_rows, progress).add
         chosen, rows, count = once(
             "pilot", lambda: read_pilot(sizes.pilot, source, parameters.seed, parameters.missing, told)
         )
-        middle = sampled_origin(rows, rows.dtype)
+        middle, seen = sampled_origin(rows, rows.dtype), ~np.isnan(rows).all(axis=0)
         origin = None if source.sparse else middle  # sparse rows would be filled by it
         row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
         weights, near = _prepare(rows, middle, weights, parameters, row_weights, plan.threads)
@@ -70,6 +71,10 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
             basis = _directions(rows, sizes.columns - _hedge(sizes.columns), plan.threads)
         del rows
         release()  # this thread decodes nothing more
+    if parameters.missing == "pairwise":
+        known = np.zeros(d) if origin is None else origin
+        origin, cost = observed_origin(source, known, seen, parameters.sample_weight)
+        count += cost
     held = held_out_columns(parameters, d, sizes.held_out)
     if plan.solver == "adaptive":
         basis = np.empty((d, 0))

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.numerical
 
 @pytest.mark.parametrize("solver", ["adaptive", "sketch"])
 @pytest.mark.parametrize(
-    ("dtype", "exponent"), [("float64", 272), ("float64", -272), ("float32", 60), ("float32", -60)], ids=str
+    ("dtype", "exponent"),
+    [("float64", 272), ("float64", -272), ("float32", 60), ("float32", -60), ("float32", 100)],
+    ids=str,
 )
 def test_a_later_pass_of_rows_of_any_size_gives_the_same_certificate(solver: str, dtype: str, exponent: int) -> None:
     """Products of held-out columns, of the size of variances, were multiplied with the matrix again: they overflowed."""
