@@ -17,6 +17,7 @@ _LEAST_SQUARES = 1e-305
 _TRACE = 1e-157
 """A value whose square, 1e-314, is greater than 0 and never taken for a sum of squares, with weights or of many panels."""
 _SLAB_ROWS = 256
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def mark_underflow(rows: NDArray[Any], squares: FloatArray) -> None:
@@ -90,4 +91,7 @@ def sums_about_zero(squares: FloatArray, mean: FloatArray, weight: FloatArray | 
     """
     with np.errstate(over="ignore"):  # what is infinite is refused elsewhere
         sums = squares + weight * mean**2
-    return np.where((sums == 0) & (mean != 0), np.finfo(np.float64).smallest_subnormal, sums)
+    sums = np.where((sums == 0) & (mean != 0), np.finfo(np.float64).smallest_subnormal, sums)
+    # A trace in the place of a value may have moved a weighted mean.
+    marked = (squares > 0) & (squares < _LEAST_SQUARES) & (np.abs(mean) * _EPS < _TRACE)
+    return np.where(marked, squares, sums)

@@ -127,3 +127,13 @@ def test_variances_that_underflow_where_squares_do_not_are_of_no_constant_featur
     rows[:, 3] *= 0
     rows[7, 3] = 3e-162
     assert fitted(rows, solver).constant_features_.tolist() == []
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_small_means_beside_deviations_that_underflow_are_named(solver: str) -> None:
+    """The trace of 1e-157 that a deviation leaves moved weighted means of 1e-152, and the eigenvalues about zero with them."""
+    weights = np.where(np.arange(60) == 0, 1e6, 1.0)
+    with pytest.raises(DataError, match="underflow"):
+        PCA(3, solver=solver, sketch_size=5, pilot=0, center=False).fit(
+            (BASE * 1e-8 + 3) * 1e-152, sample_weight=weights
+        )
