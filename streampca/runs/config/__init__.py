@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -128,9 +128,19 @@ class KernelConfig(Section):
         return self
 
 
+class AnyFormOfKernels:
+    """Lets the JSON Schema of kernels accept a name, a mapping, or a list of these."""
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the schema, from that of a list of mappings."""
+        one = {"anyOf": [{"enum": list(get_args(KernelName))}, handler(schema)["items"]]}
+        return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "items": one}]}
+
+
 Kernels = Annotated[
     tuple[KernelConfig, ...],
     BeforeValidator(one_list_of_kernels),
+    AnyFormOfKernels(),
     Field(description="the name of a kernel, a mapping with name, gamma, …, or a list of these"),
 ]
 

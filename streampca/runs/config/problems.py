@@ -39,7 +39,7 @@ def _problem(kind: str, place: KeyPath, message: str, document: Document, root: 
 
 def _as_written(place: KeyPath, document: Document, root: type[BaseModel]) -> KeyPath:
     """Turn pydantic's place into a key path: without the kind of a section, or the index of an item written alone."""
-    if len(place) > 1 and len(_sections_in(root.model_fields.get(str(place[0])))) > 1:
+    if len(place) > 1 and len(sections_in(root.model_fields.get(str(place[0])))) > 1:
         place = (place[0], *place[2:])
     path: KeyPath = ()
     for part in place:
@@ -74,7 +74,7 @@ def _other_kinds(key: str, path: KeyPath, root: type[BaseModel]) -> list[str]:
     """Name the kinds of the same section that know the key."""
     if len(path) != 2:
         return []
-    sections = _sections_in(root.model_fields.get(str(path[0])))
+    sections = sections_in(root.model_fields.get(str(path[0])))
     return [kind for section in sections if key in section.model_fields for kind in _kinds(section)]
 
 
@@ -84,7 +84,7 @@ def _allowed(path: KeyPath, document: Document, root: type[BaseModel]) -> str:
         path = path[:-1]
     above = path[:-1]
     if path[-1:] == ("kind",) and len(path) == 2:
-        sections = _sections_in(root.model_fields.get(str(path[0])))
+        sections = sections_in(root.model_fields.get(str(path[0])))
         return ", ".join(kind for section in sections for kind in _kinds(section))
     section = _section_at(above, document, root)
     field = section.model_fields.get(str(path[-1])) if section and path else None
@@ -94,7 +94,7 @@ def _allowed(path: KeyPath, document: Document, root: type[BaseModel]) -> str:
         return field.description
     if get_origin(field.annotation) is Literal:
         return ", ".join(str(value) for value in get_args(field.annotation))
-    sections = _sections_in(field)
+    sections = sections_in(field)
     if len(sections) > 1:
         return (
             f"a mapping with kind ({', '.join(kind for section in sections for kind in _kinds(section))}) and its keys"
@@ -108,7 +108,7 @@ def _section_at(path: KeyPath, document: Document, root: type[BaseModel]) -> typ
     for position, part in enumerate(path, start=1):
         if isinstance(part, int):
             continue
-        choices = _sections_in(section.model_fields.get(part))
+        choices = sections_in(section.model_fields.get(part))
         kind = document.value_at((*path[:position], "kind"))
         choices = [choice for choice in choices if len(choices) == 1 or kind in _kinds(choice)]
         if not choices:
@@ -120,16 +120,16 @@ def _section_at(path: KeyPath, document: Document, root: type[BaseModel]) -> typ
 def _all_sections(root: type[BaseModel], path: KeyPath) -> Iterator[tuple[KeyPath, type[BaseModel]]]:
     yield path, root
     for key, field in root.model_fields.items():
-        for section in _sections_in(field):
+        for section in sections_in(field):
             yield from _all_sections(section, (*path, key))
 
 
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the classes of mappings that a field or an annotation admits."""
     if isinstance(annotation, FieldInfo):
         annotation = annotation.annotation
     if inner := get_args(annotation):
-        return [section for part in inner for section in _sections_in(part)]
+        return [section for part in inner for section in sections_in(part)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 

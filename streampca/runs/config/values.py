@@ -7,10 +7,20 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, PrivateAttr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    WithJsonSchema,
+)
 
+from streampca.parameters.choices import Sampling as SamplingName
 from streampca.runs.config.yaml import KeyPath, has_control_characters
 
 MIN_MEMORY_BYTES = 64 * 2**20
@@ -140,7 +150,7 @@ def _n_components_as_data(value: Any) -> Any:
 
 def _sampling(value: Any) -> Any:
     if isinstance(value, str):
-        _need(value in ("auto", "uniform", "diagonal", "column_norm", "rpcholesky"))
+        _need(value in get_args(SamplingName))
         return value
     _need(isinstance(value, list | tuple) and len(value) > 0)
     _need(all(type(index) is int and index >= 0 for index in value) and len(set(value)) == len(value))
@@ -208,7 +218,9 @@ class ThresholdValue(Section):
     """Share of the largest eigenvalue."""
 
 
-Text: TypeAlias = Annotated[str, PlainValidator(_text), Field(description="text on one line")]
+_TEXT = WithJsonSchema({"type": "string"})
+
+Text: TypeAlias = Annotated[str, PlainValidator(_text), _TEXT, Field(description="text on one line")]
 Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
 Count: TypeAlias = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
@@ -216,20 +228,22 @@ Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0
 AutoOrCount: TypeAlias = Annotated[
     int | Literal["auto"],
     PlainValidator(_auto_or_at_least(1)),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
     Field(description="auto, or a whole number of at least 1"),
 ]
 Options: TypeAlias = Annotated[
     dict[str, Any], AfterValidator(PrivateOptions), Field(description="a mapping of options")
 ]
 RunName: TypeAlias = Annotated[
-    str, PlainValidator(_name), Field(description="a name for the run: text on one line without slashes")
+    str, PlainValidator(_name), _TEXT, Field(description="a name for the run: text on one line without slashes")
 ]
 SourcePath: TypeAlias = Annotated[
-    str, PlainValidator(_source_path), Field(description="a local path, a URL, or builtin:NAME")
+    str, PlainValidator(_source_path), _TEXT, Field(description="a local path, a URL, or builtin:NAME")
 ]
 Directory: TypeAlias = Annotated[
     Path,
     PlainValidator(_directory),
+    _TEXT,
     Field(
         description="the path of a local directory, which output.publish copies to an object store when it is complete"
     ),
@@ -237,34 +251,61 @@ Directory: TypeAlias = Annotated[
 PublishURL: TypeAlias = Annotated[
     str,
     PlainValidator(_publish_url),
+    WithJsonSchema({"type": "string", "pattern": "://"}),
     Field(description="the URL of a place in an object store, such as s3://bucket/runs/name, or null"),
 ]
 MemorySize: TypeAlias = Annotated[
     int | str | None,
     PlainValidator(_memory),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": MIN_MEMORY_BYTES}, {"type": "null"}]}),
     Field(description="a size of at least 64 MiB such as 2GiB, a whole number of bytes, or null"),
 ]
 Duration: TypeAlias = Annotated[
     str | None,
     PlainValidator(_every),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
     Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d), or null"),
 ]
 Wait: TypeAlias = Annotated[
-    str, PlainValidator(_wait), Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d)")
+    str, PlainValidator(_wait), _TEXT, Field(description="a duration such as 30s, 5min or 1h (ms, s, min, h, d)")
 ]
 SchedulerAddress: TypeAlias = Annotated[
     str,
     PlainValidator(_scheduler_address),
+    _TEXT,
     Field(description="the address of a scheduler, tls://HOST:PORT or tcp://HOST:PORT"),
 ]
 Sampling: TypeAlias = Annotated[
-    Literal["auto", "uniform", "diagonal", "column_norm", "rpcholesky"] | tuple[int, ...],
+    SamplingName | tuple[int, ...],
     PlainValidator(_sampling),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(get_args(SamplingName))},
+                {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+            ]
+        }
+    ),
     Field(description="auto, uniform, diagonal, column_norm, rpcholesky, or a list of different row numbers"),
 ]
 NComponents: TypeAlias = Annotated[
     int | float | ThresholdValue | None,
     PlainValidator(_n_components),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                {
+                    "type": "object",
+                    "properties": {"threshold": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}},
+                    "required": ["threshold"],
+                    "additionalProperties": False,
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
     PlainSerializer(_n_components_as_data),
     Field(
         description="a whole number of at least 1, a share of variance such as 0.95, "

@@ -1,27 +1,16 @@
-"""The command: results on stdout, progress and errors on stderr, one line for each error, and an exit status."""
+"""The commands of the command line; each imports what it runs, so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
-import signal
-import sys
-import textwrap
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-from streampca.errors import ConfigError, StreamPCAError
-from streampca.redaction import redacted
-from streampca.storage.signals import StopSignalError, deliver, forget
+from streampca.cli.output import notice, on_one_line, print_json, print_wrapped, progress_bar
+from streampca.errors import ConfigError
 from streampca.version import __version__
 
 _SET = click.option(
@@ -69,10 +58,10 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
     from streampca.runs.run import run as carry_out
 
-    with _progress(quiet) as progress:
-        finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=_notice)
+    with progress_bar(quiet) as progress:
+        finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=notice)
     if as_json:
-        _print_json(finished.manifest)
+        print_json(finished.manifest)
         return
     manifest, directory = finished.manifest, finished.directory
     from streampca.formatting import as_text
@@ -81,21 +70,21 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     result, memory, said = manifest["result"], manifest["memory"], manifest["certificate"]
     rows, features = manifest["source"]["shape"]
     carry = f"components of {rows:,} x {features:,} carry {carried(said)} of the variance"
-    _print_wrapped(f"{_plain(manifest['name'])}: {result['n_components']} {carry}", 2)
+    print_wrapped(f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2)
     sure = accuracy(said, manifest["approximation"])
     if sure is not None:
-        _print_wrapped(f"approximate: {sure}", 2)
+        print_wrapped(f"approximate: {sure}", 2)
     reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
         ", 1 for the scores" if manifest["reads"]["scores"] else ""
     )
-    _print_wrapped(
+    print_wrapped(
         f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
         f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
         2,
     )
     for label in ("warning", "note"):
         for sentence in manifest.get(f"{label}s", ()):
-            _print_wrapped(f"{label}: {_plain(sentence)}", len(label) + 2)
+            print_wrapped(f"{label}: {on_one_line(sentence)}", len(label) + 2)
     click.echo(
         f"results in {directory}"
         + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
@@ -120,10 +109,10 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
     loaded = load_config(config, overrides)
     planned = plan_of(loaded, source_of(loaded), parameters_of(loaded), probe=probe)
     if as_json:
-        _print_json(planned.to_dict())
+        print_json(planned.to_dict())
     else:
         for line in str(planned).splitlines():
-            _print_wrapped(line, 13)
+            print_wrapped(line, 13)
 
 
 @cli.command()
@@ -136,11 +125,28 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     loaded = load_config(config, overrides)
     if as_json:
-        _print_json({"valid": True, "name": loaded.name})
+        print_json({"valid": True, "name": loaded.name})
     else:
         click.echo(
             f"{config} is valid: {loaded.name}, {loaded.model.kind} of {loaded.source.path_as_written}, results to {loaded.output.directory}"
         )
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of stdout.")
+def schema(out: Path | None) -> None:
+    """Print the JSON Schema of configuration files.
+
+    With it an editor completes keys, shows what they mean and marks errors.
+    """
+    from streampca.runs.config.schema import json_schema
+    from streampca.storage.files import write_whole
+
+    if out is None:
+        print_json(json_schema())
+        return
+    write_whole(out, [json.dumps(json_schema(), indent=2).encode() + b"\n"])
+    click.echo(str(out))
 
 
 @cli.command()
@@ -153,18 +159,18 @@ def inspect(path: str, array: str | None, as_json: bool) -> None:
 
     found = inspect_path(path, array)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     width = max(len(key) for key in found)
     for key, value in found.items():
         if key == "arrays":
             for entry in value:
-                _print_wrapped(f"{key:<{width}}  {_plain(_array_in_words(entry))}", width + 2)
+                print_wrapped(f"{key:<{width}}  {on_one_line(_array_in_words(entry))}", width + 2)
             continue
         told = value.get("statement", value) if key == "certificate" and isinstance(value, dict) else value
         text, limit = (told, 1000) if isinstance(told, str) else (json.dumps(told), 300)
         shown = text if len(text) <= limit else text[:limit] + "…"
-        _print_wrapped(f"{key:<{width}}  {_plain(shown)}", width + 2)
+        print_wrapped(f"{key:<{width}}  {on_one_line(shown)}", width + 2)
 
 
 def _array_in_words(entry: dict[str, Any]) -> str:
@@ -193,17 +199,7 @@ def _array_in_words(entry: dict[str, Any]) -> str:
 @_QUIET
 @_JSON
 def transform(
-    model: Path,
-    source: str,
-    out: Path,
-    array: str | None,
-    orientation: str,
-    memory: str | None,
-    follow_symlinks: bool,
-    decode: str,
-    overwrite: bool,
-    quiet: bool,
-    as_json: bool,
+    model: Path, source: str, out: Path, memory: str | None, overwrite: bool, quiet: bool, as_json: bool, **options: Any
 ) -> None:
     """Stream the scores of SOURCE to the zarr group OUT.
 
@@ -213,13 +209,13 @@ def transform(
     from streampca.sources import open_source
 
     estimator = load(model)
-    opened = open_source(source, array=array, orientation=orientation, follow_symlinks=follow_symlinks, decode=decode)
-    with _progress(quiet) as progress:
+    opened = open_source(source, **options)
+    with progress_bar(quiet) as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite)
     shape = [opened.shape[0], estimator.n_components_]
     if as_json:
-        _print_json({"path": str(out), "array": "scores", "shape": shape})
+        print_json({"path": str(out), "array": "scores", "shape": shape})
     else:
         click.echo(f"{out}: array scores, {shape[0]:,} x {shape[1]:,}")
 
@@ -250,7 +246,7 @@ def publish(directory: Path, url: str, as_json: bool) -> None:
 
     found = carry_out(directory, url)
     if as_json:
-        _print_json(asdict(found))
+        print_json(asdict(found))
         return
     there = f", {found.n_objects - found.n_written:,} of them were there" if found.n_written < found.n_objects else ""
     click.echo(f"{found.url}: run {found.run_id}, {found.n_objects:,} objects, {as_text(found.n_bytes)}{there}")
@@ -288,7 +284,7 @@ def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -
     total.save(out, overwrite=overwrite, state=True)
     k, d = total.components_.shape
     if as_json:
-        _print_json({"path": str(out), "models": len(models), "n_samples": total.n_samples_seen_, "components": [k, d]})
+        print_json({"path": str(out), "models": len(models), "n_samples": total.n_samples_seen_, "components": [k, d]})
     else:
         click.echo(f"{out}: {k} components of {total.n_samples_seen_:,} x {d:,} from {len(models)} models")
 
@@ -308,14 +304,14 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
     """
     from streampca.runs.verify import verify_run
 
-    with _progress(quiet) as progress:
+    with progress_bar(quiet) as progress:
         found = verify_run(run_directory, overrides=overrides, progress=progress)
     if as_json:
-        _print_json(found.to_dict())
+        print_json(found.to_dict())
     else:
         lines, indent = found.table()
         for line in lines:
-            _print_wrapped(_plain(line), indent)
+            print_wrapped(on_one_line(line), indent)
         click.echo(found.summary)
     found.require()
 
@@ -346,11 +342,11 @@ def fingerprint(
     """
     from streampca.runs.fingerprint import write_fingerprint
 
-    with _progress(quiet) as progress:
+    with progress_bar(quiet) as progress:
         opened = _opened(source, array, missing_chunks)
         made = write_fingerprint(opened, out, overwrite=overwrite, progress=progress)
     if as_json:
-        _print_json(made.to_dict())
+        print_json(made.to_dict())
         return
     from streampca.formatting import as_text
 
@@ -371,122 +367,3 @@ def _opened(source: str, array: str | None, missing_chunks: str) -> Any:
 
     changes = ["source.verify=null", "source.decode=raw", f"source.missing_chunks={missing_chunks}"]
     return source_of(load_config(source, [*changes, *([f"source.array={array}"] if array else [])]))
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
-    """Give a progress callback, or None; close it at the end."""
-    if quiet:
-        yield None
-        return
-    from streampca.runs.progress import ProgressBar
-
-    bar = ProgressBar()
-    try:
-        yield bar
-    finally:
-        bar.close()
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    click.echo(json.dumps(data, indent=2, default=str))
-
-
-def _print_wrapped(text: str, indent: int) -> None:
-    """Print a line, wrapped under `indent` spaces on a terminal; elsewhere it stays one line."""
-    if sys.stdout.isatty():
-        width = max(40, min(shutil.get_terminal_size().columns, 120))
-        text = textwrap.fill(
-            text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        )
-    click.echo(text)
-
-
-def _plain(text: str) -> str:
-    """Return `text` on one line, with control characters escaped: names come from files of others."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    deliver(StopSignalError(number))
-
-
-def _notice(sentence: str) -> None:
-    click.echo(f"streampca: {_plain(sentence)}", err=True)
-
-
-def _kept(error: BaseException) -> str | None:
-    """Return what an error says of a checkpoint from which the run can go on."""
-    return next((note for note in getattr(error, "__notes__", ()) if note.startswith("progress is kept")), None)
-
-
-def _stopped(stop: StopSignalError, arguments: list[str] | None) -> str:
-    name, kept = signal.Signals(stop.number).name, _kept(stop)
-    if kept is None:
-        return f"stopped by {name}: nothing was changed; start the same command again to run from the beginning"
-    given = [argument for argument in (sys.argv[1:] if arguments is None else arguments) if argument != "--fresh"]
-    command = shlex.join(["streampca", *given, *([] if "--resume" in given else ["--resume"])])
-    return f"stopped by {name}: {kept}; start the same command again to go on: {command}"
-
-
-def _fail(message: str, status: int) -> int:
-    click.echo(f"streampca: error: {_plain(redacted(' '.join(message.split())))}", err=True)
-    return status
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its status; signals are handled as before when it is over."""
-    with _signals_stop_the_run():
-        status = _status(arguments)
-    sys.exit(status)
-
-
-@contextmanager
-def _signals_stop_the_run() -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop the run for as long as the block lasts; only the main thread can have it so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, _stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        forget()
-
-
-def _status(arguments: list[str] | None) -> int:
-    try:
-        cli.main(arguments, prog_name="streampca", standalone_mode=False)
-    except StopSignalError as stop:
-        return _fail(_stopped(stop, arguments), 128 + stop.number)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx is not None else error.format_message(), err=True)
-        return 2
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "streampca"
-        return _fail(f"{error.format_message().rstrip('.')}; see {command} --help", 2)
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except (click.Abort, BrokenPipeError):
-        return 1
-    except StreamPCAError as error:
-        kept = _kept(error)
-        return _fail(f"{error}; {kept}: the same command goes on from there" if kept else str(error), error.exit_status)
-    except MemoryError as error:
-        return _fail(f"the system gave no more memory ({error}): allow less with resources.memory, or free some", 7)
-    except Exception as error:
-        if os.environ.get("STREAMPCA_DEBUG"):
-            raise
-        return _fail(
-            f"internal error ({type(error).__name__}: {error}); set STREAMPCA_DEBUG=1 to see where, and please report it",
-            1,
-        )
-    return 0

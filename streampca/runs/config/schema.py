@@ -1,0 +1,69 @@
+"""The JSON Schema of configuration files, for editors, and the table of their keys, for the reference."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
+from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig
+from streampca.runs.config.problems import sections_in
+
+_STATED = {PCAConfig: PCA_PARAMETERS, PreprocessConfig: PCA_PARAMETERS, KernelPCAConfig: KERNEL_PCA_PARAMETERS}
+_DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
+"""Keys that follow from others if the file does not have them."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a configuration file: every key with its meaning, default and values.
+
+    References ``${NAME}`` to environment variables are known in texts only.
+    """
+    schema = RunConfig.model_json_schema()
+    definitions = {"RunConfig": schema} | schema["$defs"]
+    for section in set(_sections(RunConfig)):
+        definition = definitions.get(section.__name__)
+        if definition is None:
+            continue  # written in place
+        definition.pop("title")
+        definition["description"] = inspect.cleandoc(section.__doc__ or "")
+        for key, meaning in meanings_of(section).items():
+            entry = definition["properties"][key]
+            entry.pop("title", None)
+            allowed = section.model_fields[key].description
+            entry["description"] = f"{meaning} Allowed: {allowed}." if allowed else meaning
+        left = set(definition.get("required", ())) - set(_DERIVED.get(section.__name__, ()))
+        definition["required"] = sorted(left)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Configuration of a run of streampca",
+        **schema,
+    }
+
+
+def meanings_of(section: type[BaseModel]) -> dict[str, str]:
+    """Return a sentence for each key of `section`: of a stated parameter its text, else the string below the field."""
+    stated = {parameter.name: parameter.text for parameter in _STATED.get(section, ())}
+    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
+    written = {}
+    if isinstance(body, ast.ClassDef):
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                written[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return {key: written.get(key) or stated[key] for key in section.model_fields}
+
+
+def _sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield section
+    for field in section.model_fields.values():
+        for below in sections_in(field):
+            yield from _sections(below)

@@ -1,0 +1,114 @@
+"""The JSON Schema of configuration files accepts the files that are accepted and refuses those that are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts import SCRIPTS, run
+from streampca.cli import _status
+from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
+from streampca.runs.config.schema import json_schema
+from streampca.runs.config.yaml import load_strict
+
+CONFIGS = sorted((SCRIPTS.parent / "configs").glob("*.yaml"))
+SCHEMA = json_schema()
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "object": (dict,),
+    "array": (list,),
+}
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    """Tell whether `value` is valid; knows the keywords that the schema uses."""
+    if "$ref" in schema:
+        return fits(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    if "anyOf" in schema or "oneOf" in schema:
+        n_fitting = sum(fits(value, each) for each in schema.get("anyOf", schema.get("oneOf")))
+        return n_fitting >= 1 if "anyOf" in schema else n_fitting == 1
+    if "type" in schema and type(value) not in _TYPES[schema["type"]]:
+        return False
+    good = value in schema.get("enum", [value]) and value == schema.get("const", value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        good = good and schema.get("minimum", value) <= value <= schema.get("maximum", value)
+        good = good and value > schema.get("exclusiveMinimum", value - 1)
+        good = good and value < schema.get("exclusiveMaximum", value + 1)
+    if isinstance(value, str):
+        good = good and re.search(schema.get("pattern", ""), value) is not None
+    if isinstance(value, list):
+        good = good and len(value) >= schema.get("minItems", 0) and all(fits(v, schema["items"]) for v in value)
+    if isinstance(value, dict) and "properties" in schema:
+        good = good and set(schema.get("required", ())) <= set(value) <= set(schema["properties"])
+        good = good and all(fits(each, schema["properties"][key]) for key, each in value.items())
+    return good
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configurations_of_the_repository_fit(path: Path) -> None:
+    assert fits(load_strict(path.read_text(), path.name), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "source: {path: x}",
+        "{source: {path: x}, model: {n_components: 0.95, pilot: auto, tolerance: null}, resources: {memory: 2GiB}}",
+        "{source: {path: x}, model: {n_components: {threshold: 0.001}, sketch_size: 40, forgetting: 0.5}, seed: 3}",
+        "{source: {path: x}, model: {kind: kernel_pca, kernel: rbf, sampling: [1, 2]}}",
+        "{source: {path: x}, model: {kind: kernel_pca, kernel: [rbf, {name: poly, degree: 2}]}, cluster: {kind: local}}",
+    ],
+)
+def test_valid_file_fits(text: str) -> None:
+    assert fits(load_strict(text, "x"), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "{source: {path: x}, modle: {}}",
+        "{source: {path: x}, model: {solver: svd}}",
+        "{source: {path: x}, model: {n_components: 0}}",
+        "{source: {path: x}, model: {pilot: -1}}",
+        "{source: {path: x}, model: {forgetting: 0.0}}",
+        "{source: {path: x}, model: {method: nystrom}}",
+        "{source: {path: x}, model: {kind: kernel_pca, kernel: []}}",
+        "{source: {path: x}, preprocess: {center: 1}}",
+        "{source: {path: x}, cluster: {kind: cloud}}",
+    ],
+)
+def test_invalid_file_does_not_fit(text: str) -> None:
+    assert not fits(load_strict(text, "x"), SCHEMA)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("PCA", PCA_PARAMETERS), ("KernelPCA", KERNEL_PCA_PARAMETERS)])
+def test_every_stated_parameter_has_its_sentence_default_and_values(name: str, parameters: Any) -> None:
+    sections = {"model": f"{name}Config", "preprocess": "PreprocessConfig"}
+    for parameter in parameters:
+        if parameter.key in sections:
+            entry = SCHEMA["$defs"][sections[parameter.key]]["properties"][parameter.name]
+            assert entry["description"].startswith(parameter.text) or parameter.name == "feature_weight"
+            assert parameter.name == "kernel" or entry["default"] == parameter.default
+            assert entry.items() >= parameter.domain.schema().items()
+
+
+def test_command_prints_the_schema_or_writes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _status(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(SCHEMA))
+    assert _status(["schema", "--out", str(tmp_path / "schema.json")]) == 0
+    assert json.loads((tmp_path / "schema.json").read_text()) == json.loads(json.dumps(SCHEMA))
+    assert _status(["schema", "--out", str(tmp_path / "nowhere" / "schema.json")]) != 1
+
+
+def test_reference_page_is_up_to_date() -> None:
+    done = run(SCRIPTS / "reference.py", "--check")
+    assert done.status == 0, done.stderr
