@@ -104,10 +104,10 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
     Passes, bytes, memory, flops and time, also of the other solvers.
     """
     from streampca.runs.config import load_config
-    from streampca.runs.run import parameters_of, plan_of, source_of
+    from streampca.runs.from_config import fit_of, plan_of, source_of
 
     loaded = load_config(config, overrides)
-    planned = plan_of(loaded, source_of(loaded), parameters_of(loaded), probe=probe)
+    planned = plan_of(loaded, source_of(loaded), fit_of(loaded), probe=probe)
     if as_json:
         print_json(planned.to_dict())
     else:
@@ -363,7 +363,7 @@ def _opened(source: str, array: str | None, missing_chunks: str) -> Any:
     if not source.endswith((".yaml", ".yml")):
         return open_source(source, array=array, missing_chunks=missing_chunks, decode="raw")
     from streampca.runs.config import load_config
-    from streampca.runs.run import source_of
+    from streampca.runs.from_config import source_of
 
     changes = ["source.verify=null", "source.decode=raw", f"source.missing_chunks={missing_chunks}"]
     return source_of(load_config(source, [*changes, *([f"source.array={array}"] if array else [])]))

@@ -10,13 +10,15 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
 from streampca.errors import MergeError, ParameterError
+from streampca.estimators.fitting import Fitting
 from streampca.linalg.selection import as_selection
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.kinds import as_weights
-from streampca.solvers.state import continued, gather, solve, taken_out
+from streampca.solvers.result import Fit
+from streampca.solvers.state import accumulate, continued, solve, taken_out
 from streampca.sources import Source, open_source
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
@@ -33,7 +35,7 @@ _NO_STATE = (
 )
 
 
-class Continuing:
+class Continuing(Fitting[Parameters, Fit]):
     """What an estimator that keeps its state can do with it.
 
     Attributes that come from the model are solved when one of them is first asked for, so adding many small batches
@@ -68,7 +70,7 @@ class Continuing:
         source = self._open_batch(X, first=kept is None)
         if kept is None:
             as_selection(parameters.n_components, source.shape[1])
-        more, plan, count = gather(source, parameters, kept, progress=self.progress)
+        more, plan, count = accumulate(source, parameters, kept, progress=self.progress)
         self._hold(more if kept is None else continued(kept, more))
         self.plan_, self.n_passes_ = plan, plan.passes
         self.bytes_read_ = count.bytes + (0 if kept is None else self.__dict__.get("bytes_read_", 0))
@@ -90,7 +92,7 @@ class Continuing:
         parameters, kept = self._weighted(sample_weight), self._kept_or_none()
         if kept is None:
             raise MergeError(_NO_STATE)
-        less, _, _ = gather(self._open_batch(X, first=False), parameters, kept, progress=self.progress)
+        less, _, _ = accumulate(self._open_batch(X, first=False), parameters, kept, progress=self.progress)
         self._hold(taken_out(kept, less))
         return self
 
@@ -150,7 +152,6 @@ class Continuing:
     if TYPE_CHECKING:
         n_features_in_: int
         n_samples_seen_: int
-        progress: Any
 
         def _parameters(self) -> Parameters: ...
         def _open(self, X: Any) -> Source: ...

@@ -14,14 +14,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampca.errors import ParameterError
 from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.continuing import with_names
+from streampca.estimators.fitting import Fitting
 from streampca.estimators.persistence import record_of_fitted
-from streampca.execution.distributed.active_client import active_client
 from streampca.kernels import kernel_of
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.models import save_model
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
+from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.solvers.kernel.result import KernelFit
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 
-class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
     Parameters
@@ -98,6 +99,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     error_ : dict
         The certificate: ``kind``, ``statement``, ``residual_trace``, ``sigma``, ``eigenvalue_intervals``, …
     """
+
+    _solvers = METHODS
 
     def __init__(
         self,
@@ -180,19 +183,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             more than a hundredth of the first eigenvalue.
         """
         source = self._open(X)
-        parameters = self._parameters()
-        if self.checkpoint is None:
-            result = fit_kernel(source, parameters, progress=self.progress)
-        else:
-            from streampca.execution.checkpoint.resume import fit_with_checkpoint
-
-            result = fit_with_checkpoint(
-                Path(self.checkpoint),
-                source,
-                parameters,
-                plan=lambda: plan_kernel(source, parameters, client=active_client(source)),
-                fit=lambda plan: fit_kernel(source, parameters, plan, progress=self.progress),
-            )
+        result = self._fit_or_resume(source, self._parameters())
         self._take(result, source if not source.buffered else None)
         for concern in result.model.concerns:
             warnings.warn(concern, UserWarning, stacklevel=2)
@@ -344,6 +335,16 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if source.feature_names is not None:
             self.feature_names_in_ = np.array(source.feature_names, dtype=object)
 
+    def _plan_source(
+        self, source: Source, parameters: KernelParameters, *, probe: bool = False, **options: Any
+    ) -> Plan:
+        return plan_kernel(source, parameters, **options)
+
+    def _fit_source(
+        self, source: Source, parameters: KernelParameters, plan: Plan | None = None, **options: Any
+    ) -> KernelFit:
+        return fit_kernel(source, parameters, plan, **options)  # type: ignore[arg-type]
+
     def _take(self, result: KernelFit, rows: Source | None) -> None:
         self.__dict__.pop("eigenvectors_", None)
         self._rows = rows
@@ -351,7 +352,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             self.eigenvectors_ = result.eigenvectors
         self._set_model(result.model)
         self.plan_ = result.plan
-        self.n_passes_ = result.plan.passes if result.n_passes is None else result.n_passes
+        self.n_passes_ = result.passes
         self.bytes_read_ = result.count.bytes
 
     def _set_model(self, model: KernelModel) -> None:

@@ -18,7 +18,6 @@ from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.inputs import _is_array_like, _is_dask, _lazy_rows, _map_rows
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
-from streampca.execution.distributed.active_client import active_client
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import save_model
 from streampca.models.persistence.state import write_state
@@ -27,8 +26,8 @@ from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
+from streampca.solvers import SOLVERS
 from streampca.solvers.fit import Fit, fit, plan_fit
-from streampca.solvers.state import fitted_state_of
 from streampca.sources import Source, open_source
 from streampca.storage.directories import AtomicDirectory, require_apart
 
@@ -143,6 +142,8 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         certificate (``missing="pairwise"``) intervals and widths are None.
     """
 
+    _solvers = SOLVERS
+
     def __init__(
         self,
         n_components: Any = None,
@@ -222,19 +223,7 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        if self.checkpoint is None:
-            result = fit(source, parameters, progress=self.progress)
-        else:
-            from streampca.execution.checkpoint.resume import fit_with_checkpoint
-
-            result = fit_with_checkpoint(
-                Path(self.checkpoint),
-                source,
-                parameters,
-                plan=lambda: plan_fit(source, parameters, client=active_client(source)),
-                fit=lambda plan: fit(source, parameters, plan, progress=self.progress),
-            )
-        self._take(result, replace(parameters, sample_weight=None))
+        self._take(self._fit_or_resume(source, parameters), replace(parameters, sample_weight=None))
         if not _is_array_like(X):
             self._remember_features(source)
         return self
@@ -358,11 +347,17 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             )
         return source
 
+    def _plan_source(self, source: Source, parameters: Parameters, **options: Any) -> Plan:
+        return plan_fit(source, parameters, **options)
+
+    def _fit_source(self, source: Source, parameters: Parameters, plan: Plan | None = None, **options: Any) -> Fit:
+        return fit(source, parameters, plan, **options)
+
     def _take(self, result: Fit, parameters: Parameters) -> None:
         self._set_model(result.model)
-        self._kept = fitted_state_of(result, parameters)
+        self._kept = result.fitted_state(parameters)
         self.plan_, self.solver_ = result.plan, result.plan.solver
-        self.n_passes_ = result.plan.passes if result.n_passes is None else result.n_passes
+        self.n_passes_ = result.passes
         self.bytes_read_ = result.count.bytes
 
     def _set_model(self, model: PCAModel) -> None:

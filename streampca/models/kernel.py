@@ -167,6 +167,25 @@ class KernelModel:
             out[start : start + step] = prepared(part) @ self.preimage.dual
         return out
 
+    def summary(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {
+            "n_components": self.n_components,
+            "method": self.method,
+            "kernel": self.kernel.to_dict(),
+            "sampling": self.sampling,
+            "n_landmarks": len(self.landmarks),
+            "landmark_indices": None if self.landmark_indices is None else self.landmark_indices[:1000].tolist(),
+            "trace": self.total,
+            "eigenvalues": self.eigenvalues.tolist(),
+            "explained_variance_ratio": self.explained_variance_ratio.tolist(),
+            "components_for": {str(share): self.components_for(share) for share in (0.9, 0.95, 0.99)},
+        }
+
+    def notes(self) -> list[str]:
+        """Return sentences about the data; there are none."""
+        return []
+
     def components_for(self, share: float) -> int | None:
         """Return how many components carry `share` of the trace, up to rounding; None if more than there are."""
         return smallest_count(self.eigenvalues, self.total, share)

@@ -241,6 +241,35 @@ class PCAModel:
         rows += self.mean.astype(dtype)
         return rows.astype(given, copy=False)
 
+    def summary(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {
+            "n_components": len(self.components),
+            "total_variance": self.total_variance,
+            "explained_variance": self.explained_variance.tolist(),
+            "explained_variance_ratio": self.explained_variance_ratio.tolist(),
+            "constant_features": self.constant_features.tolist(),
+            "components_for": {str(share): self.components_for(share) for share in (0.9, 0.95, 0.99)},
+        }
+
+    def notes(self) -> list[str]:
+        """Return sentences about constant features and missing values."""
+        notes = []
+        constant = self.constant_features.tolist()
+        if constant and self.scale is not None:
+            first = ", ".join(map(str, constant[:10])) + (", …" if len(constant) > 10 else "")
+            notes.append(f"{len(constant)} feature(s) never vary and were given weight 0: {first}")
+        if n_left_out := self.certificate.get("rows_left_out"):
+            notes.append(f"{n_left_out} row(s) with missing values (NaN) were left out; their scores are NaN")
+        if n_missing := self.certificate.get("missing_values"):
+            how = (
+                "scores of such rows are conditional means given what was observed"
+                if self.conditional
+                else "in scores they count as the mean of their feature"
+            )
+            notes.append(f"{n_missing} value(s) are missing (NaN); {how}")
+        return notes
+
     def components_for(self, share: float) -> int | None:
         """Return how many components carry `share` of the total variance, up to rounding; None if more than there are."""
         return smallest_count(self.explained_variance, self.total_variance, share, self.rounding)

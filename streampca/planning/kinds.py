@@ -15,7 +15,7 @@ from streampca.accumulators import (
     PairwiseCovariance,
     SparseCovariance,
 )
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import ParameterError
 from streampca.parameters import Parameters
 from streampca.sources.base import Source
 
@@ -64,8 +64,6 @@ def require_rows(source: Source, parameters: Parameters) -> None:
         raise ParameterError(
             f"missing={parameters.missing!r} is for dense rows: what a sparse matrix does not store is zero, not missing"
         )
-    if parameters.solver in ("gram", "qr"):
-        _require_plain(source, parameters)
     if parameters.forgetting != 1:
         for found, what in (
             (parameters.sample_weight is not None, "sample_weight"),
@@ -74,24 +72,6 @@ def require_rows(source: Source, parameters: Parameters) -> None:
         ):
             if found:
                 raise ParameterError(f"forgetting={parameters.forgetting!r} does not go together with {what}")
-
-
-_MISSING_TAKEN = {"gram": ("error", "mean"), "qr": ("error",)}
-"""What `missing` may be, by the names of solvers that do not take all."""
-
-
-def _require_plain(source: Source, parameters: Parameters) -> None:
-    """Raise `NotAvailableError` for rows that only the covariance solver takes."""
-    for found, what in (
-        (parameters.missing not in _MISSING_TAKEN[parameters.solver], f"missing={parameters.missing!r}"),
-        (source.sparse and parameters.solver == "qr", "sparse rows"),
-        (parameters.forgetting != 1, "forgetting"),
-    ):
-        if found:
-            other = " or missing='mean'" if parameters.solver == "gram" and what.startswith("missing") else ""
-            raise NotAvailableError(
-                f"solver={parameters.solver!r} does not take {what}: use solver='covariance'{other}"
-            )
 
 
 def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> NDArray[np.float64] | None:

@@ -10,7 +10,6 @@ from streampca.errors import ModelError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.checks import Check
-from streampca.runs.summary import result_of
 from streampca.storage.figures import changed_figures
 
 _ABSENT = object()
@@ -79,7 +78,7 @@ def _plain(value: Any) -> Any:
 def _expected(manifest: dict[str, Any], plan: dict[str, Any], model: PCAModel | KernelModel) -> dict[str, Any]:
     """Return what figures of the manifest must be, by their names, as JSON has them."""
     said = {f"certificate.{name}": value for name, value in model.certificate.items()}
-    said |= {f"result.{name}": value for name, value in result_of(model).items()}
+    said |= {f"result.{name}": value for name, value in model.summary().items()}
     source = manifest.get("source")
     stated = source if isinstance(source, dict) else {}
     said |= {f"source.{name}": value for name, value in model.source.items() if name in stated and name != "path"}

@@ -1,4 +1,4 @@
-"""A configured run: the line from a YAML file to a directory with model, scores, manifest and report."""
+"""A configured run: from a YAML file to a directory with model, scores, manifest and report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputError
 from streampca.estimators import PCA, KernelPCA, load
@@ -23,27 +22,23 @@ from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledg
 from streampca.execution.checkpoint.resume import concluding, open_ledger, recorded_plan, require_same
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.task import ProgressCallback
-from streampca.execution.write import require_writable_by_workers, write_known_scores, write_scores
-from streampca.linalg.selection import Threshold
+from streampca.execution.write import require_writable_by_workers, write_scores
+from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
-from streampca.models.persistence.models import write_model
-from streampca.planning.kinds import as_weights
+from streampca.models.persistence.state import write_state
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
-from streampca.runs import kernel as runs_kernel
 from streampca.runs.config import RunConfig, load_config
-from streampca.runs.config.values import ThresholdValue as ConfigThreshold
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
+from streampca.runs.from_config import ConfiguredFit, fit_of, plan_of, source_of
 from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, parts_kept, remove_leftovers, run_of
-from streampca.runs.summary import notes_of, result_of, warnings_of
-from streampca.solvers.fit import Fit, Parameters, fit, kept_rows, plan_fit
-from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan
-from streampca.solvers.kernel.result import KernelFit
-from streampca.sources import ReadCount, Source, open_source
-from streampca.sources.vector import read_vector
+from streampca.solvers import CONTINUABLE
+from streampca.solvers.base import Solver
+from streampca.solvers.fit import kept_rows
+from streampca.solvers.result import FitResult
+from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
     AtomicDirectory,
     require_apart,
@@ -61,9 +56,6 @@ from streampca.system.versions import versions
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
 
-AnyParameters = Parameters | KernelParameters
-AnyFit = Fit | KernelFit
-
 
 @dataclass(frozen=True)
 class Run:
@@ -72,7 +64,7 @@ class Run:
     directory: Path
     """Where everything is."""
     manifest: dict[str, Any]
-    """What was done: versions, fingerprints, reads, memory, time, certificate, result."""
+    """Versions, fingerprints, reads, memory, time, certificate, result."""
 
     @property
     def model(self) -> PCA | KernelPCA:
@@ -91,8 +83,8 @@ def run(
 ) -> Run:
     """Carry out a configuration file and return the finished run.
 
-    The directory is built aside and renamed when it is complete, so a run that fails leaves what was there before. One that
-    was stopped is gone on with where its checkpoint, the directory ``<output>.checkpoint``, ends, and has the same bits.
+    The directory is built under a temporary name and renamed when it is complete, so a run that fails leaves what was there
+    before. A run that was stopped is resumed from its checkpoint, the directory ``<output>.checkpoint``, to the same bits.
 
     Parameters
     ----------
@@ -101,14 +93,14 @@ def run(
     overrides : sequence of "key.sub=value"
         Changes to it, as with ``--set``.
     resume : bool
-        There must be a checkpoint to go on from, or a finished run, which is returned as it is.
+        Require a checkpoint to resume from, or a finished run, which is returned as it is.
     fresh : bool
-        Start over: a checkpoint that is there is removed.
+        Start over and remove an existing checkpoint.
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
     notice : callable, optional
-        Called with a sentence when a stopped run is gone on with, a checkpoint is found damaged, a dashboard is served, or
-        fewer workers come than were asked for.
+        Called with a sentence when a stopped run is resumed, a checkpoint is damaged, a dashboard is served, or fewer workers
+        start than were asked for.
 
     Raises
     ------
@@ -119,35 +111,51 @@ def run(
     if resume and fresh:
         raise ConfigError("resume and fresh contradict each other: give one of them")
     config = load_config(config, overrides) if not isinstance(config, RunConfig) else config
+    notice = notice or (lambda _: None)
     directory = config.output.directory
-    waits = resume or (directory.name != "" and lock_of(directory).exists())  # what a dead run left may be tidied first
-    require_replaceable(directory, "run", overwrite=config.output.overwrite or waits)
-    parameters = parameters_of(config)
-    source = source_of(config)
+    may_replace = resume or (
+        directory.name != "" and lock_of(directory).exists()
+    )  # a dead run's output is tidied first
+    require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
+    fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
     with Lock(directory, secrets.token_hex(8)) as lock:
-        place = CheckpointDirectory(checkpoint_of(directory))
-        finished, before = finished_run(directory, place), run_of(place)
-        remove_leftovers(directory, lock, before)
-        identity = identity_of_run(config, source, parameters)
-        told = notice or (lambda _: None)
-        if finished and resume and before is None:
-            same = _same_run(directory, identity)
-            _publish(config, told)
-            return same
-        require_replaceable(directory, "run", overwrite=config.output.overwrite)
-        every, about = config.checkpoint.every_seconds, {"config.yaml": config.to_yaml()}
-        terms = RunIdentity(lock.run_id, identity, every, about)
-        ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=told, require_held=lock.require_held)
-        if before is not None:  # also where the run that goes on could not give the earlier output its name back
-            tidy_after(directory, before, keep_part=before == ledger.terms.run_id)
-        if ledger.terms.run_id != lock.run_id:
-            lock.name(ledger.terms.run_id)
-        _require_free(config, ledger.terms.run_id)
-        with concluding(ledger), ledger_in_use(ledger):
-            done = _carry_out(config, source, parameters, ledger, progress, told)
-        _publish(config, told)
-        return done
+        finished = _run_or_resume(config, source, fit, lock, progress, notice, resume=resume, fresh=fresh)
+        _publish(config, notice)
+        return finished
+
+
+def _run_or_resume(
+    config: RunConfig,
+    source: Source,
+    fit: ConfiguredFit,
+    lock: Lock,
+    progress: ProgressCallback | None,
+    notice: Callable[[str], None],
+    *,
+    resume: bool,
+    fresh: bool,
+) -> Run:
+    """Return the finished run in the directory of `config`: the one that is there, a resumed one or a new one."""
+    directory = config.output.directory
+    place = CheckpointDirectory(checkpoint_of(directory))
+    finished, stopped = finished_run(directory, place), run_of(place)
+    remove_leftovers(directory, lock, stopped)
+    identity = identity_of_run(config, source, fit.parameters)
+    if finished and resume and stopped is None:
+        return _same_run(directory, identity)
+    require_replaceable(directory, "run", overwrite=config.output.overwrite)
+    files = {"config.yaml": config.to_yaml()}
+    terms = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
+    ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
+    run_id = ledger.terms.run_id
+    if stopped is not None:  # also where the run that goes on could not give the earlier output its name back
+        tidy_after(directory, stopped, keep_part=stopped == run_id)
+    if run_id != lock.run_id:
+        lock.name(run_id)
+    _require_free(config, run_id)
+    with concluding(ledger), ledger_in_use(ledger):
+        return _carry_out(config, source, fit, ledger, progress, notice)
 
 
 def _require_free(config: RunConfig, run_id: str) -> None:
@@ -164,7 +172,7 @@ def _require_free(config: RunConfig, run_id: str) -> None:
         require_free(config.output.publish, run_id, storage_options=options)
 
 
-def _publish(config: RunConfig, told: Callable[[str], None]) -> None:
+def _publish(config: RunConfig, notice: Callable[[str], None]) -> None:
     """Copy the finished run to the object store that `config` names, if it names one."""
     url, directory = config.output.publish, config.output.directory
     if url is None:
@@ -172,14 +180,12 @@ def _publish(config: RunConfig, told: Callable[[str], None]) -> None:
     from streampca.runs.publish import publish
 
     try:
-        found = publish(directory, url, storage_options=plain_options(config.output.storage_options) or None)
+        copy = publish(directory, url, storage_options=plain_options(config.output.storage_options) or None)
     except OutputError as error:
         raise OutputError(
             f"{error}; the run itself is finished, in {directory}: with --resume only the copy is made"
         ) from error
-    from streampca.formatting import as_text
-
-    told(f"published to {found.url}: {found.n_objects:,} objects, {as_text(found.n_bytes)}")
+    notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
 
 
 def _same_run(directory: Path, identity: dict[str, str]) -> Run:
@@ -192,89 +198,71 @@ def _same_run(directory: Path, identity: dict[str, str]) -> Run:
 def _carry_out(
     config: RunConfig,
     source: Source,
-    parameters: Parameters | KernelParameters,
+    fit: ConfiguredFit,
     ledger: ProgressLog,
     progress: ProgressCallback | None,
-    told: Callable[[str], None],
+    notice: Callable[[str], None],
 ) -> Run:
     """Carry out the run of `ledger`, from where it stopped."""
     directory, run_id = config.output.directory, ledger.terms.run_id
     started, began = datetime.now(UTC), time.perf_counter()
-    aside = AtomicDirectory(
+    unfinished = AtomicDirectory(
         directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger)
     )
-    with cluster_of(config, told), aside as part:
-        plan = recorded_plan(ledger, plan_of(config, source, parameters))
+    with cluster_of(config, notice), unfinished as path:
+        plan = recorded_plan(ledger, plan_of(config, source, fit))
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
-        require_room(directory, _bytes_to_write(config, plan))
+        require_room(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
         if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
-            require_writable_by_workers(active_client(source), part)
-        (part / "config.yaml").write_text(config.to_yaml())
-        _write_json(part / "plan.json", plan.to_dict())
-        report_rows = kept_rows(source) if config.output.report else 0
-        try:
-            fitted = _fit(source, parameters, plan, report_rows, progress)
-        except NotFiniteError as error:
-            raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
-        (part / "model.zarr").mkdir()
-        _write_model(config, fitted, part / "model.zarr")
-        if config.output.state:
-            _write_state(fitted, parameters, part / "model.zarr")
-        write_commit_record(part / "model.zarr", "model", run_id)  # so that it can be copied out of the run
-        if fitted.samples is not None:
-            _write_samples(fitted.samples, part / "samples.zarr")
+            require_writable_by_workers(active_client(source), path)
+        (path / "config.yaml").write_text(config.to_yaml())
+        _write_json(path / "plan.json", plan.to_dict())
+        result = _fit(config, source, fit, plan, progress)
+        _write_model(config, fit, result, path / "model.zarr", run_id)
+        if result.samples is not None:
+            _write_samples(result.samples, path / "samples.zarr")
         scored = time.perf_counter()
-        scores = _write_scores(config, source, fitted, part / "scores.zarr", progress)
+        scores = _write_scores(config, source, result, path / "scores.zarr", progress)
         scores_seconds = time.perf_counter() - scored
-        manifest = _manifest(config, source, fitted, scores)
+        manifest = _manifest(config, source, result, scores)
         manifest["run_id"], manifest["started"] = run_id, started.isoformat(timespec="seconds")
         manifest["identity"], manifest["resumed"] = ledger.terms.identity, ledger.told()
         manifest["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         manifest["seconds"] |= {"total": time.perf_counter() - began, "scores": scores_seconds if scores else None}
-        _finish(config, part, manifest)
+        _finish(config, path, manifest)
         ledger.require_held()
     return Run(directory, manifest)
 
 
 def _fit(
-    source: Source, parameters: AnyParameters, plan: Plan, keep_rows: int, progress: ProgressCallback | None
-) -> AnyFit:
-    if isinstance(parameters, KernelParameters):
-        return runs_kernel.fit_kernel_run(source, parameters, plan, keep_rows=keep_rows, progress=progress)
-    return fit(source, parameters, plan, keep_rows=keep_rows, progress=progress)
+    config: RunConfig, source: Source, fit: ConfiguredFit, plan: Plan, progress: ProgressCallback | None
+) -> FitResult:
+    """Return the fit of `source` by `plan`."""
+    report_rows = kept_rows(source) if config.output.report else 0
+    parameters: Any = fit.parameters
+    try:
+        return fit.estimator._fit_source(source, parameters, plan, keep_rows=report_rows, progress=progress)
+    except NotFiniteError as error:
+        raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
 
 
-def _write_model(config: RunConfig, fitted: AnyFit, path: Path) -> None:
-    n_passes = fitted.plan.passes if fitted.n_passes is None else fitted.n_passes
-    figures: dict[str, Any] = {"plan": fitted.plan, "n_passes": n_passes, "bytes_read": fitted.count.bytes}
-    if isinstance(fitted, KernelFit):
-        record = record_of(runs_kernel.kernel_estimator_of(config), **figures)
-    else:
-        record = record_of(_estimator_of(config, fitted.model.feature_weight), **figures)
-    write_model(fitted.model, path, record)
-
-
-def _bytes_to_write(config: RunConfig, plan: Plan) -> int:
-    """Return the size of model and scores; where a share of variance decides their number, that of one component."""
-    if isinstance(plan, KernelPlan):
-        return runs_kernel.bytes_to_write(config, plan)
+def _bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]) -> int:
+    """Return the size of model, state and scores; where a share of variance decides how many components, that of one."""
     rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
     k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
     itemsize = 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
-    kept = 16 * features * (plan.sketch["columns"] + plan.sketch["held_out"]) if plan.sketch else 4 * features**2
-    state = kept if config.output.state else 0
     twice = plan.components_on_disk and shares_disk(config.output.directory)  # in the temporary directory, too
-    return 8 * k * features * (1 + twice) + state + (itemsize * k * rows if config.output.scores else 0)
+    model_bytes = solver.model_bytes(plan, k) * (1 + twice)
+    state_bytes = solver.state_bytes(plan) if config.output.state else 0
+    return model_bytes + state_bytes + (itemsize * k * rows if config.output.scores else 0)
 
 
 def _require_state(config: RunConfig, plan: Plan) -> None:
     """Raise `ConfigError` if the state is to be kept and the solver has none."""
-    from streampca.models.state import CONTINUED
-
-    if config.output.state and plan.solver not in CONTINUED:
+    if config.output.state and plan.solver not in CONTINUABLE:
         raise ConfigError(
-            f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUED)}"
+            f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUABLE)}"
         )
     if config.output.state and plan.tile_groups:
         raise ConfigError(
@@ -283,33 +271,27 @@ def _require_state(config: RunConfig, plan: Plan) -> None:
         )
 
 
-def _write_state(fitted: AnyFit, parameters: AnyParameters, path: Path) -> None:
-    from streampca.models.persistence.state import write_state
-    from streampca.solvers.state import fitted_state_of
-
-    if not isinstance(fitted, Fit) or not isinstance(parameters, Parameters):
-        return
-    kept = fitted_state_of(fitted, parameters)
-    if kept is not None:
-        write_state(kept, path)
+def _write_model(config: RunConfig, fit: ConfiguredFit, result: FitResult, path: Path, run_id: str) -> None:
+    """Write the model, and its state if `config` asks for it, to the new directory `path`."""
+    path.mkdir()
+    record = record_of(fit.estimator, plan=result.plan, n_passes=result.passes, bytes_read=result.count.bytes)
+    result.write_model(path, record)
+    state = result.fitted_state(fit.parameters) if config.output.state else None
+    if state is not None:
+        write_state(state, path)
+    write_commit_record(path, "model", run_id)  # so that it can be copied out of the run
 
 
 def _write_scores(
-    config: RunConfig, source: Source, fitted: AnyFit, path: Path, progress: ProgressCallback | None
+    config: RunConfig, source: Source, result: FitResult, path: Path, progress: ProgressCallback | None
 ) -> ReadCount | None:
     """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
-    if not config.output.scores:
+    if not config.output.scores or result.write_known_scores(source, path):
         return None
-    if isinstance(fitted, Fit) and fitted.scores is not None:
-        write_known_scores(source, fitted.model, fitted.scores, path)
-        return None
-    plan: Plan = replace(fitted.plan, shuffle_seed=None)
-    if isinstance(fitted, Fit) and fitted.plan.solver == "gram" and fitted.model.conditional:
-        threads = config.resources.threads  # the plan of the fit has no room for the scores of rows with holes
-        plan = plan_scores(
-            source, fitted.model, config.resources.memory_bytes, None if threads == "auto" else int(threads)
-        )
-    return write_scores(source, fitted.model, plan, path, progress=progress)
+    plan = replace(result.plan, shuffle_seed=None)
+    if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
+        plan = plan_scores(source, result.model, config.resources.memory_bytes, config.resources.n_threads)
+    return write_scores(source, result.model, plan, path, progress=progress)
 
 
 def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
@@ -326,78 +308,19 @@ def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
         write_report(part)
 
 
-def parameters_of(config: RunConfig) -> AnyParameters:
-    """Return the parameters of the fit that `config` asks for; raise `NotAvailableError` for what is not carried out yet."""
-    if config.model.kind != "pca":
-        return runs_kernel.kernel_parameters_of(config)
-    threads = config.resources.threads
-    weights = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
-    estimator = _estimator_of(config, _weights_of(config, "feature_weight"))
-    return replace(estimator._parameters(None if threads == "auto" else int(threads)), sample_weight=weights)
-
-
-def _estimator_of(config: RunConfig, feature_weight: NDArray[Any] | None) -> PCA:
-    """Return the estimator that `config` describes, not fitted."""
-    model = config.model
-    if model.kind != "pca":
-        raise ConfigError(f"model.kind: {model.kind}: expected pca")
-    k = model.n_components
-    n_components = Threshold(k.threshold) if isinstance(k, ConfigThreshold) else k
-    given = {"n_components": n_components, "feature_weight": feature_weight}
-    return PCA(**(config.estimator_parameters() | given))
-
-
-def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:
-    """Read the weights that `config` names under preprocess, None where there are none."""
-    written, source = getattr(config.preprocess, name), config.source
-    if written is None:
-        return None
-    return read_vector(
-        f"preprocess.{name}",
-        written,
-        path=source.path,
-        array=source.array,
-        storage_options=plain_options(source.storage_options) or None,
-        follow_symlinks=source.follow_symlinks,
-    )
-
-
-def source_of(config: RunConfig) -> Source:
-    """Open the source of `config`; reads metadata only."""
-    source = config.source
-    return open_source(
-        source.path,
-        array=source.array,
-        orientation=source.orientation,
-        missing_chunks=source.missing_chunks,
-        verify=source.verify,
-        follow_symlinks=source.follow_symlinks,
-        decode=source.decode,
-        storage_options=plain_options(source.storage_options) or None,
-    )
-
-
-def plan_of(config: RunConfig, source: Source, parameters: AnyParameters, *, probe: bool = False) -> Plan:
-    """Return the plan of `config` with its alternatives; `probe` reads a few blocks to tell how long it takes."""
-    output, client = config.output, active_client(source)
-    if isinstance(parameters, KernelParameters):
-        return runs_kernel.plan_kernel_run(config, source, parameters, client)
-    wanted = {"scores": output.scores, "report": output.report, "alternatives": True, "probe": probe}
-    return plan_fit(source, parameters, client=client, **wanted)
-
-
-def _manifest(config: RunConfig, source: Source, fitted: AnyFit, scores: ReadCount | None) -> dict[str, Any]:
-    model, plan = fitted.model, fitted.plan
+def _manifest(config: RunConfig, source: Source, result: FitResult, scores: ReadCount | None) -> dict[str, Any]:
+    """Return what the manifest says of the configuration, the source and the result."""
+    plan = result.plan
     return {
         "format": "streampca-run",
         "format_version": 1,
         "name": config.name,
         "versions": versions(),
         "source": source.describe() | {"path": config.source.path_as_written},
-        "passes": plan.passes if fitted.n_passes is None else fitted.n_passes,
+        "passes": result.passes,
         "approximation": plan.sketch or None,
         "reads": {
-            "fit": _reads(fitted.count, plan, fitted.stream_seconds),
+            "fit": _reads(result.count, plan, result.stream_seconds),
             "scores": _reads(scores, plan, None) if scores else None,
         },
         "memory": {
@@ -405,11 +328,11 @@ def _manifest(config: RunConfig, source: Source, fitted: AnyFit, scores: ReadCou
             "projected_bytes": plan.projected_bytes,
             "peak_bytes": peak_bytes(),
         },
-        "seconds": {"fit": fitted.stream_seconds, "solve": fitted.solve_seconds},
-        "certificate": model.certificate,
-        "result": result_of(model),
-        "warnings": [*_unused_keys(config), *warnings_of(fitted)],
-        "notes": notes_of(fitted, source),
+        "seconds": {"fit": result.stream_seconds, "solve": result.solve_seconds},
+        "certificate": result.model.certificate,
+        "result": result.summary(),
+        "warnings": [*config.model.warnings(), *result.warnings()],
+        "notes": result.notes(source),
     }
 
 
@@ -421,11 +344,6 @@ def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> dict[str, Any
         "stored_bytes": count.stored_bytes,
         "seconds": seconds,
     }
-
-
-def _unused_keys(config: RunConfig) -> list[str]:
-    kernel = config.model.kind == "pca" and config.model.kernel is not None
-    return ["model.kernel is read by kind: kernel_pca only and was not used"] if kernel else []
 
 
 def _write_samples(samples: RowsState, path: Path) -> None:

@@ -23,9 +23,10 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.runs.checks import Check, Verification, close
 from streampca.runs.config import RunConfig, load_config
+from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
 from streampca.runs.recorded import figures
-from streampca.runs.run import parameters_of, read_manifest, source_of
+from streampca.runs.run import read_manifest
 from streampca.sources import Source
 from streampca.sources.zarr.digests import default_place
 from streampca.sources.zarr.reader import ZarrSource
@@ -73,7 +74,7 @@ def verify_run(
     _require_shape(source, model, manifest)
     plan = _planned(source, model, config)
     scores, scores_check = _stored_scores(directory, config, model, source)
-    weights = getattr(parameters_of(config), "sample_weight", None)
+    weights = getattr(fit_of(config).parameters, "sample_weight", None)
     measuring: Any = KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
     with one_blas_thread():
         state, count = accumulate(source, measuring, plan, weights=weights, progress=progress, phase="verify")

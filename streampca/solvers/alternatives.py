@@ -1,19 +1,15 @@
-"""What the solvers that were not chosen would take, beside the one that was."""
+"""Plans of the solvers that were not chosen, beside the one that was."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from streampca.accumulators.sketch import Sketch
 from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
-from streampca.planning.cost import PROBE_WIDTH, expected_seconds, nominal_rates, probe
-from streampca.planning.kinds import accumulator_of
+from streampca.planning.cost import expected_seconds, nominal_rates, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
-from streampca.solvers import SOLVERS, solver_of
+from streampca.solvers import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import give_back_freed_memory
 
@@ -29,7 +25,7 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
     rates = nominal_rates(plan)
     by_axis = source if plan.axis == "samples" or not probed else source.by_features()
     if probed and by_axis.reads_of(0, min(plan.rows_per_block, by_axis.shape[0])) <= _MOST_PROBED:
-        accumulator = _accumulator(plan, parameters, source)
+        accumulator = SOLVERS[plan.solver].accumulator_of(source, parameters, plan)
         rates = probe(by_axis, accumulator, plan)
         give_back_freed_memory()
     return replace(
@@ -37,14 +33,18 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
     )
 
 
-def _accumulator(plan: Plan, parameters: Parameters, source: Source) -> Any:
-    """Return what the first reading folds blocks of `source` into; for covariances that depends on the kind of rows."""
-    if plan.sketch:
-        columns = plan.sketch["columns"] + plan.sketch["held_out"]
-        return Sketch(np.ones((min(plan.n_features, PROBE_WIDTH), columns), dtype=plan.work_dtype), key="probe")
-    if plan.solver == "covariance":
-        return accumulator_of(parameters, source)
-    return solver_of(plan.solver).accumulator_of(parameters)
+def plan_by(solver: str, source: Source, parameters: Parameters, resources: Resources) -> Plan:
+    """Return the plan of a fit by the solver of that name.
+
+    Raises
+    ------
+    NotAvailableError
+        If it does not take such rows or parameters.
+    PlanError
+        If the work does not fit in memory.
+    """
+    SOLVERS[solver].require_taken(source, parameters)
+    return with_repeated_reads(SOLVERS[solver].plan(source, parameters, resources), source)
 
 
 def with_alternatives(
@@ -53,31 +53,16 @@ def with_alternatives(
     """Return `plan` with its expected time, and with the figures of every other solver, or why it does not do."""
     others = tuple(_figures(name, source, parameters, resources, probed) for name in SOLVERS if name != plan.solver)
     plan = with_time(plan, source, parameters, probed=probed)
-    told = {f"solver {other['solver']}: {other['why']}" for other in others}  # why `auto` passed it over
-    notes = tuple(note for note in plan.notes if note not in told)
-    return replace(plan, alternatives=others, notes=notes, reason=f"{plan.reason}; {_why(plan, parameters)}")
-
-
-def _why(plan: Plan, parameters: Parameters) -> str:
-    if parameters.solver != "auto":
-        return "asked for by name"
-    n, d = plan.n_samples, plan.n_features
-    if plan.sketch and parameters.tolerance is not None:
-        return f"chosen because errors up to {parameters.tolerance:g} are allowed, and it is expected to take less time or memory than exact solvers"
-    if plan.sketch:
-        return "chosen because no exact solver fits in the memory"
-    if plan.solver == "gram":
-        if 2 * n > d:
-            return "chosen because the covariance matrix does not fit"
-        return f"chosen because there are at most half as many samples as features: n² d flops, {d / n:,.0f} times fewer than n d²"
-    if 2 * n > d:
-        return "chosen because one reading is enough, and there are more samples than half the features"
-    return "chosen because one reading is enough, and there are few features or gram does not do"
+    refusals = {f"solver {other['solver']}: {other['why']}" for other in others}  # notes of `auto`
+    notes = tuple(note for note in plan.notes if note not in refusals)
+    by_name = parameters.solver != "auto"
+    why = "asked for by name" if by_name else SOLVERS[plan.solver].reason_chosen(plan, parameters)
+    return replace(plan, alternatives=others, notes=notes, reason=f"{plan.reason}; {why}")
 
 
 def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> dict[str, Any]:
     try:
-        other = with_repeated_reads(solver_of(solver).plan(source, parameters, resources), source)
+        other = plan_by(solver, source, parameters, resources)
     except StreamPCAError as error:
         return {"solver": solver, "fits": False, "why": str(error)}
     other = with_time(other, source, parameters, probed=probed)

@@ -16,16 +16,17 @@ from streampca.accumulators.rows import RowSample
 from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched, weighted
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.linalg.nystrom import LowRank
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, Evidence, answer_of
-from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
-from streampca.planning.plan import Plan
-from streampca.solvers.plan_sketch import HELD_OUT, SketchSizes, needs_moments, sizes_of
+from streampca.planning.cost import PROBE_WIDTH
+from streampca.planning.plan import Plan, Resources
+from streampca.solvers.base import PCASolver
+from streampca.solvers.plan_sketch import SketchSizes, plan_sketch, sizes_of
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
 from streampca.sources.base import ReadCount, Source
@@ -50,54 +51,6 @@ class _Clock:
 
     def __exit__(self, *_: object) -> None:
         self.solving += time.perf_counter() - self._began
-
-
-def run(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Fit:
-    """Read `source` once, and again while passes are left and the certificate asks for it; return what was found."""
-    began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
-    reader = Reader(source, parameters, plan, client, progress)
-    with one_blas_thread():
-        found, known, evidence, low_rank = reader.opening(keep_rows, clock)
-        count, n_passes, state = found.count, plan.passes - sizes.passes + 1, _sketch_state(found.state)
-        with clock:
-            chain = Chain(plan.n_features, _room(sizes, adaptive=low_rank is not None))
-            if low_rank is None:
-                chain.add(_main(known.test, sizes), _main(known.products, sizes))
-            known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
-            answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
-        while n_passes < plan.passes and not answer.within(parameters.tolerance):
-            with clock:
-                basis, width, factor = _next_test(chain, answer, evidence, plan)
-                del answer, low_rank
-            test, products, cost = reader.again(basis, known, state, n_passes + 1)
-            count, n_passes, low_rank = count + cost, n_passes + 1, None
-            with clock:
-                chain.add(test[:, :width], products[:, :width])
-                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
-                del basis, test, products
-                answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads)
-        with clock:
-            model = answer.model(known, state, parameters, source.describe(), n_passes)
-    keeps = plan.solver == "sketch" and not sizes.moments_first
-    return Fit(
-        model=model,
-        plan=plan,
-        state=found.state if keeps else None,
-        samples=found.samples,
-        count=count,
-        stream_seconds=time.perf_counter() - began - clock.solving,
-        solve_seconds=clock.solving,
-        accumulator=found.accumulator if keeps else None,
-        n_passes=n_passes,
-    )
 
 
 def _room(sizes: SketchSizes, *, adaptive: bool) -> int:
@@ -343,53 +296,75 @@ def feature_factors(parameters: Parameters, n_features: int) -> FloatArray:
     return np.ones(n_features) if weight is None else np.sqrt(weight)
 
 
-def gather(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-    accumulator: Sketch | None = None,
-) -> Accumulated:
-    """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
+class ApproximateSolver(PCASolver):
+    """One pass over the source, and further ones while the certificate asks for them and the plan allows."""
 
-    Without a pilot, so that the states of other rows can be merged with it. `NotAvailableError` for conversions that need
-    moments beforehand.
-    """
-    if needs_moments(parameters):
-        raise NotAvailableError(
-            "recovery='conversion' takes z-scores and shares of observed values in a second reading, so rows cannot be added: use fit, "
-            "or recovery='nystrom'"
+    approximate = True
+
+    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan_sketch(source, parameters, resources, self.name)
+
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Sketch:
+        """Return a sketch with as many columns as that of `plan`."""
+        columns = plan.sketch["columns"] + plan.sketch["held_out"]
+        return Sketch(np.ones((min(plan.n_features, PROBE_WIDTH), columns), dtype=plan.work_dtype), key="probe")
+
+    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+        """Return why ``solver="auto"`` chose `plan`."""
+        if parameters.tolerance is None:
+            return "chosen because no exact solver fits in the memory"
+        return (
+            f"chosen because errors up to {parameters.tolerance:g} are allowed, and it is expected to take less time or memory "
+            "than exact solvers"
         )
-    if accumulator is None:
-        begun = start(source, parameters, plan, progress)
-    else:
-        begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test, ReadCount())
-    with one_blas_thread():
-        found = Reader(source, parameters, plan, client, progress).first(begun, keep_rows)
-    return found if accumulator is None else replace(found, accumulator=accumulator)
 
+    def run(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> Fit:
+        """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
+        began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
+        reader = Reader(source, parameters, plan, client, progress)
+        with one_blas_thread():
+            rows, known, evidence, low_rank = reader.opening(keep_rows, clock)
+            count, n_passes, state = rows.count, plan.passes - sizes.passes + 1, _sketch_state(rows.state)
+            with clock:
+                chain = Chain(plan.n_features, _room(sizes, adaptive=low_rank is not None))
+                if low_rank is None:
+                    chain.add(_main(known.test, sizes), _main(known.products, sizes))
+                known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+                answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
+            while n_passes < plan.passes and not answer.within(parameters.tolerance):
+                with clock:
+                    basis, width, factor = _next_test(chain, answer, evidence, plan)
+                    del answer, low_rank
+                test, products, cost = reader.again(basis, known, state, n_passes + 1)
+                count, n_passes, low_rank = count + cost, n_passes + 1, None
+                with clock:
+                    chain.add(test[:, :width], products[:, :width])
+                    evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
+                    del basis, test, products
+                    answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads)
+            with clock:
+                model = answer.model(known, state, parameters, source.describe(), n_passes)
+        return Fit(
+            model=model,
+            plan=plan,
+            samples=rows.samples,
+            count=count,
+            stream_seconds=time.perf_counter() - began - clock.solving,
+            solve_seconds=clock.solving,
+            n_passes=n_passes,
+            **self.state_of(rows, plan),
+        )
 
-def solve_model(
-    state: SketchState,
-    accumulator: Sketch,
-    parameters: Parameters,
-    work: str,
-    source: dict[str, Any],
-    n_left_out: int = 0,
-) -> PCAModel:
-    """Return the model of an accumulated state; `source` says where its rows came from."""
-    n_features, threads = len(accumulator.test), accumulator.n_threads
-    known = weighted(accumulator.finalize(state), feature_factors(parameters, n_features))
-    held = min(HELD_OUT, n_features)
-    first = known.test.shape[1] - held
-    chain = Chain(n_features, first)
-    chain.add(known.test[:, :first], known.products[:, :first])
-    varying = known.weights > 0
-    stretch = float(known.weights[varying].max()) if varying.any() else 1.0
-    evidence = Evidence(known.test[:, first:].copy(), known.products[:, first:].copy(), max(stretch, 1.0))
-    known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
-    answer = answer_of(known, chain, evidence, parameters, work, threads)
-    return answer.model(known, state, parameters, source, 1)
+    def state_of(self, rows: Accumulated, plan: Plan) -> dict[str, Any]:
+        """Return `state` and `accumulator` of the fit, where it can be continued."""
+        return {}

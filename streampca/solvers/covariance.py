@@ -5,7 +5,6 @@ Where the matrix exceeds the memory and this solver was asked for by name, `disk
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +16,15 @@ from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.selection import Count
+from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
 from streampca.planning.kinds import accumulator_of, as_kept
 from streampca.planning.plan import Plan, Resources, plan_covariance
 from streampca.solvers import disk_covariance
+from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
-
-__all__ = ["gather", "plan", "run", "solve_model"]
 
 _ON_DISK_FROM = 2048  # features; below, the matrix takes 32 MiB at most and is not what takes the room
 
@@ -69,54 +67,80 @@ def _plan_on_disk(
     )
 
 
-def gather(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Accumulated:
-    """Read `source` once and return what was accumulated; raise `PlanError` if that is to be kept on disk."""
-    if plan.tile_groups:
-        raise PlanError(
-            f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where it is not a state that rows could be added "
-            f"to: use fit, or give it more memory; {plan.notes[-1]}"
-        )
-    kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
-    rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
-    accumulator: Any = Joint((kind, rows)) if keep_rows else kind
-    weights = parameters.sample_weight
-    state, count = accumulate(source, accumulator, plan, client=client, progress=progress, weights=weights)
-    state, samples = state if keep_rows else (state, None)
-    kept, state, n_left_out = as_kept(replace(kind, n_threads=plan.threads), state)
-    if samples is not None and parameters.missing != "error":
-        samples = samples.complete()
-    return Accumulated(replace(kept, n_threads=plan.threads), state, samples, count, n_left_out)
+class CovarianceSolver(ContinuableSolver):
+    """Exact, by the d × d covariance matrix."""
 
+    name = "covariance"
 
-def run(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Fit:
-    """Read `source` and return its principal components."""
-    if plan.tile_groups:
-        return disk_covariance.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
-    began = time.perf_counter()
-    with one_blas_thread():
-        found = gather(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
-        streamed = time.perf_counter()
-        # Of small integers without weights nothing but the last step is rounded, whatever the products were taken in.
+    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan(source, parameters, resources)
+
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Any:
+        """Return the accumulator of rows of this kind."""
+        return accumulator_of(parameters, source)
+
+    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+        """Return why ``solver="auto"`` chose `plan`."""
+        if 2 * plan.n_samples > plan.n_features:
+            return "chosen because one reading is enough, and there are more samples than half the features"
+        return "chosen because one reading is enough, and there are few features or gram does not do"
+
+    def accumulate(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+        accumulator: Any = None,
+    ) -> Accumulated:
+        """Read `source` once and return its state; raise `PlanError` if the matrix is to be on disk."""
+        if plan.tile_groups:
+            raise PlanError(
+                f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where it is not a state that rows could be added "
+                f"to: use fit, or give it more memory; {plan.notes[-1]}"
+            )
+        covariance: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
+        rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
+        both: Any = Joint((covariance, rows)) if keep_rows else covariance
+        weights = parameters.sample_weight
+        state, count = accumulate(source, both, plan, client=client, progress=progress, weights=weights)
+        state, samples = state if keep_rows else (state, None)
+        general, state, n_left_out = as_kept(replace(covariance, n_threads=plan.threads), state)
+        if samples is not None and parameters.missing != "error":
+            samples = samples.complete()
+        return Accumulated(replace(general, n_threads=plan.threads), state, samples, count, n_left_out)
+
+    def solve_model(
+        self,
+        state: Any,
+        accumulator: Any,
+        parameters: Parameters,
+        work: str,
+        source: dict[str, Any],
+        n_left_out: int = 0,
+    ) -> PCAModel:
+        """Return the model of a covariance matrix."""
+        return solve_model(state, accumulator, parameters, work, source, n_left_out)
+
+    def work_of(self, source: Source, parameters: Parameters, plan: Plan) -> str:
+        """Return the data type whose rounding the products carry: of small integers nothing but the last step is rounded."""
         exact = isinstance(accumulator_of(parameters, source), ExactIntegerCovariance)
-        work = "float64" if exact else plan.work_dtype
-        model = solve_model(found.state, found.accumulator, parameters, work, source.describe(), found.n_left_out)
-    solved = time.perf_counter()
-    return Fit(
-        model, plan, found.state, found.samples, found.count, streamed - began, solved - streamed, found.accumulator
-    )
+        return "float64" if exact else plan.work_dtype
+
+    def run(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> Fit:
+        """Read `source`, once or, with the matrix on disk, once for each group of tiles; return its principal components."""
+        run = disk_covariance.run if plan.tile_groups else super().run
+        return run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)

@@ -230,7 +230,14 @@ def run(
         work = "float64" if exact else plan.work_dtype
         model = solve_model(state, DiskCovariance.of(covariance, tiles), parameters, work, source.describe())
     solved = time.perf_counter()
-    return Fit(model, plan, None, samples, count, streamed - began, solved - streamed)
+    return Fit(
+        model=model,
+        plan=plan,
+        samples=samples,
+        count=count,
+        stream_seconds=streamed - began,
+        solve_seconds=solved - streamed,
+    )
 
 
 def _fill(

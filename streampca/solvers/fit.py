@@ -14,10 +14,10 @@ from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
 from streampca.planning.kinds import require_rows
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
-from streampca.planning.plan import Plan, Resources, with_repeated_reads
+from streampca.planning.plan import Plan, Resources
 from streampca.planning.resources import WorkerLimits, limits_of, spread, tightest
-from streampca.solvers import solver_of
-from streampca.solvers.alternatives import with_alternatives, with_time
+from streampca.solvers import SOLVERS
+from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
@@ -127,9 +127,9 @@ def fit(
     """Carry out `plan` and return the model."""
     client = active_client(source)
     plan = plan or plan_fit(source, parameters, client=client)
-    line = solver_of(plan.solver)
-    found = line.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
-    return replace(found, model=replace(found.model, source=found.model.source | {"solver": plan.solver}))
+    solver = SOLVERS[plan.solver]
+    fitted = solver.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+    return replace(fitted, model=replace(fitted.model, source=fitted.model.source | {"solver": plan.solver}))
 
 
 def kept_rows(source: Source) -> int:
@@ -143,17 +143,17 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     With a tolerance, approximate answers are allowed, and the first of the plans that fit is the fastest.
     """
     if parameters.solver != "auto":
-        return with_repeated_reads(solver_of(parameters.solver).plan(source, parameters, resources), source)
+        return plan_by(parameters.solver, source, parameters, resources)
     n, d = source.shape
     order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
     if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
         # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
         order += ["sketch"] if parameters.tolerance is not None else ["adaptive", "sketch"]
     refusals = []
-    found = []
+    plans = []
     for solver in order:
         try:
-            plan = with_repeated_reads(solver_of(solver).plan(source, parameters, resources), source)
+            plan = plan_by(solver, source, parameters, resources)
         except NotAvailableError:
             continue  # not for rows of this kind
         except PlanError as error:
@@ -161,8 +161,8 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
             continue
         if parameters.tolerance is None:
             return replace(plan, notes=(*plan.notes, *refusals))
-        found.append(with_time(plan, source, parameters))
-    if not found:
+        plans.append(with_time(plan, source, parameters))
+    if not plans:
         raise PlanError("; ".join(refusals))
-    plan = min(found, key=lambda plan: plan.expected_seconds or 0.0)
+    plan = min(plans, key=lambda plan: plan.expected_seconds or 0.0)
     return replace(plan, notes=(*plan.notes, *refusals))

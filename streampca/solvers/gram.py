@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, GramOperator, panel_features
 from streampca.accumulators.rows import RowSample, RowsState
-from streampca.errors import NotAvailableError, PlanError
+from streampca.errors import PlanError
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
@@ -26,6 +27,7 @@ from streampca.parameters import Parameters
 from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
 from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
+from streampca.solvers.base import PCASolver
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.storage.scratch import Scratch
@@ -37,10 +39,6 @@ _SMALL_STATE_BYTES = 32 * 2**20
 
 def accumulator_of(parameters: Parameters) -> Gram:
     """Return the accumulator of these parameters."""
-    if parameters.missing not in ("error", "mean") or parameters.forgetting != 1:
-        raise NotAvailableError(
-            "solver='gram' takes neither missing='drop_rows' nor 'pairwise' nor a forgetting factor: use solver='covariance' or missing='mean'"
-        )
     return Gram(
         center=parameters.center,
         scale=parameters.scale,
@@ -217,60 +215,6 @@ def _refusal(plan: Plan) -> str:
     )
 
 
-def run(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Fit:
-    """Read `source` twice by features and return its principal components."""
-    features = source.by_features()
-    gram = replace(accumulator_of(parameters), n_threads=plan.threads_per_leaf)
-    began = time.perf_counter()
-    scratch = _scratch_for(plan, plan.n_components or 1) if plan.components_on_disk else None
-    with one_blas_thread():
-        state, count = accumulate(features, gram, plan, client=client, progress=progress)
-        streamed = time.perf_counter()
-        reduced = replace(gram, n_threads=plan.threads).finalize(state)
-        selection = as_selection(parameters.n_components, reduced.rank_limit)
-        precision = relative_precision(plan.work_dtype, reduced.side)
-        spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
-        del state
-        reduced = replace(reduced, products=np.empty(0))
-        give_back_freed_memory()
-        solved = time.perf_counter()
-        rank, left = spectrum.numerical_rank, spectrum.vectors
-        chosen = RowSample(source.shape[0], 0 if scratch else keep_rows, str(source.dtype)).chosen
-        task = ComponentsTask(
-            source=features,
-            gram=gram,
-            means=reduced.mean,
-            variances=reduced.variance,
-            axes=_axes(left, spectrum.values, reduced, gram, rank),
-            chosen=chosen,
-            k=len(left),
-            seed=parameters.seed,
-            width=slab_features(len(left), plan.rows_per_block),
-            stored=None,
-        )
-        with task.source.reading():
-            found = find_components(task, plan, client, progress, scratch)
-    model = _model(source, parameters, plan, spectrum, reduced, found, precision)
-    # With holes these are the scores of rows filled with means.
-    scores = None
-    if not model.conditional or (not reduced.n_missing and gram.counted is None):
-        scores = _scores(spectrum, reduced, gram, found)
-    kept = RowsState(chosen, found.samples) if len(chosen) else None
-    if kept is not None and parameters.missing != "error":
-        kept = kept.complete()
-    ended = time.perf_counter()
-    seconds = streamed - began + ended - solved
-    return Fit(model, plan, None, kept, count + found.count, seconds, solved - streamed, scores=scores)
-
-
 def _scratch_for(plan: Plan, k: int) -> Scratch:
     """Return a directory with room for `k` components; raise `NoSpaceError` if there is none."""
     scratch = Scratch()
@@ -278,9 +222,10 @@ def _scratch_for(plan: Plan, k: int) -> Scratch:
     return scratch
 
 
-def _axes(left: FloatArray, values: FloatArray, reduced: GramOperator, gram: Gram, rank: int) -> FloatArray:
+def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
     """Return what centred columns are multiplied by to give components, ``(n_counted, rank)``: √w u / σ, with σ² = λ (W − ddof)."""
-    axes = left[:rank].T / np.sqrt(values[:rank] * reduced.divisor)
+    rank = spectrum.numerical_rank
+    axes = spectrum.vectors[:rank].T / np.sqrt(spectrum.values[:rank] * reduced.divisor)
     return np.ascontiguousarray(axes if gram.roots is None else axes * gram.roots[:, None])
 
 
@@ -290,30 +235,130 @@ def _model(
     plan: Plan,
     spectrum: Spectrum,
     reduced: GramOperator,
-    found: WideComponents,
-    precision: float,
+    wide: WideComponents,
 ) -> PCAModel:
     weight = reduced.divisor + parameters.ddof
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,
         parameters,
-        precision=precision,
+        precision=relative_precision(plan.work_dtype, reduced.side),
         source=source.describe(),
         sample_weight=None if weight == reduced.n_samples else float(weight),
     )
-    certificate = model.certificate | {"orthonormality": found.orthonormality}
-    model = replace(model, components=found.components, certificate=certificate)
+    certificate = model.certificate | {"orthonormality": wide.orthonormality}
+    model = replace(model, components=wide.components, certificate=certificate)
     return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 
-def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, found: WideComponents) -> FloatArray:
+def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideComponents) -> FloatArray:
     """Return the scores of all samples, ``(n_samples, k)``: √λ (W − ddof) u / √w, and of those of weight 0 their projections."""
-    scores: FloatArray = spectrum.vectors.T * (np.sqrt(spectrum.values * reduced.divisor) * found.signs)
+    scores: FloatArray = spectrum.vectors.T * (np.sqrt(spectrum.values * reduced.divisor) * wide.signs)
     if gram.roots is not None:
         scores /= gram.roots[:, None]
     if gram.counted is None:
         return scores
     every = np.empty((len(gram.counted), scores.shape[1]))
-    every[gram.counted], every[~gram.counted] = scores, found.left
+    every[gram.counted], every[~gram.counted] = scores, wide.left
     return every
+
+
+class GramSolver(PCASolver):
+    """Exact, by the n × n Gram matrix of wide data."""
+
+    name = "gram"
+    missing = ("error", "mean")
+    forgetting = False
+
+    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan(source, parameters, resources)
+
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Gram:
+        """Return the accumulator of the Gram matrix."""
+        return accumulator_of(parameters)
+
+    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+        """Return why ``solver="auto"`` chose `plan`."""
+        n, d = plan.n_samples, plan.n_features
+        if 2 * n > d:
+            return "chosen because the covariance matrix does not fit"
+        return f"chosen because there are at most half as many samples as features: n² d flops, {d / n:,.0f} times fewer than n d²"
+
+    def run(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> Fit:
+        """Read `source` twice by features and return its principal components."""
+        features = source.by_features()
+        gram = replace(accumulator_of(parameters), n_threads=plan.threads_per_leaf)
+        began = time.perf_counter()
+        scratch = _scratch_for(plan, plan.n_components or 1) if plan.components_on_disk else None
+        with one_blas_thread():
+            state, count = accumulate(features, gram, plan, client=client, progress=progress)
+            streamed = time.perf_counter()
+            reduced = replace(gram, n_threads=plan.threads).finalize(state)
+            spectrum = _solved(reduced, parameters, plan)
+            del state
+            reduced = replace(reduced, products=np.empty(0))
+            give_back_freed_memory()
+            solved = time.perf_counter()
+            chosen = RowSample(source.shape[0], 0 if scratch else keep_rows, str(source.dtype)).chosen
+            task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)
+            with task.source.reading():
+                wide = find_components(task, plan, client, progress, scratch)
+        model = _model(source, parameters, plan, spectrum, reduced, wide)
+        # With holes these are the scores of rows filled with means.
+        scores = None
+        if not model.conditional or (not reduced.n_missing and gram.counted is None):
+            scores = _scores(spectrum, reduced, gram, wide)
+        samples = RowsState(chosen, wide.samples) if len(chosen) else None
+        if samples is not None and parameters.missing != "error":
+            samples = samples.complete()
+        return Fit(
+            model=model,
+            plan=plan,
+            samples=samples,
+            count=count + wide.count,
+            stream_seconds=streamed - began + time.perf_counter() - solved,
+            solve_seconds=solved - streamed,
+            scores=scores,
+        )
+
+
+def _solved(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
+    """Return the leading eigenpairs of the Gram matrix."""
+    selection = as_selection(parameters.n_components, reduced.rank_limit)
+    precision = relative_precision(plan.work_dtype, reduced.side)
+    return solve(reduced, selection, precision=precision, seed=parameters.seed)
+
+
+def _components_task(
+    features: Source,
+    gram: Gram,
+    reduced: GramOperator,
+    spectrum: Spectrum,
+    chosen: NDArray[np.int64],
+    parameters: Parameters,
+    plan: Plan,
+) -> ComponentsTask:
+    """Return the task of the second reading, which also copies the rows `chosen`."""
+    n_components = len(spectrum.vectors)
+    return ComponentsTask(
+        source=features,
+        gram=gram,
+        means=reduced.mean,
+        variances=reduced.variance,
+        axes=_axes(spectrum, reduced, gram),
+        chosen=chosen,
+        k=n_components,
+        seed=parameters.seed,
+        width=slab_features(n_components, plan.rows_per_block),
+        stored=None,
+    )

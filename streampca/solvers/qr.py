@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import RowSample
 from streampca.accumulators.triangle import Factored, QRFactor, TriangleState
-from streampca.errors import DataError, NotAvailableError, PlanError, StreamPCAError
+from streampca.errors import DataError, PlanError, StreamPCAError
 from streampca.execution.execute import accumulate
 from streampca.execution.task import ProgressCallback
 from streampca.formatting import as_text
@@ -22,24 +21,20 @@ from streampca.parameters import Parameters
 from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
 from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
-from streampca.solvers.result import Accumulated, Fit
+from streampca.solvers.base import ContinuableSolver
+from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
 
 
-def accumulator_of(parameters: Parameters, source: Source | None = None) -> QRFactor:
+def accumulator_of(parameters: Parameters) -> QRFactor:
     """Return the accumulator of these parameters."""
-    if parameters.missing != "error" or parameters.forgetting != 1 or (source is not None and source.sparse):
-        raise NotAvailableError(
-            "solver='qr' takes neither missing values nor sparse rows nor a forgetting factor: use solver='covariance'"
-        )
     return QRFactor(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
 
 
 def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
     """Return the plan of a fit; raise `PlanError` if it does not fit."""
     n, d = source.shape
-    triangle = accumulator_of(parameters, source)
+    triangle = accumulator_of(parameters)
     selection = parameters.selection(source)
     k = selection.n_components if isinstance(selection, Count) else None
 
@@ -111,61 +106,12 @@ def _peak(memory: dict[str, int]) -> int:
     return always + memory["states"] + max(memory["blocks"] + memory["scratch"], after)
 
 
-def gather(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Accumulated:
-    """Read `source` once and return what was accumulated."""
-    triangle = accumulator_of(parameters)
-    rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
-    accumulator: Any = Joint((triangle, rows)) if keep_rows else triangle
-    state, count = accumulate(
-        source, accumulator, plan, client=client, progress=progress, weights=parameters.sample_weight
-    )
-    state, samples = state if keep_rows else (state, None)
-    return Accumulated(triangle, state, samples, count)
-
-
-def run(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Fit:
-    """Read `source` once and return its principal components."""
-    began = time.perf_counter()
-    with one_blas_thread():
-        found = gather(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
-        streamed = time.perf_counter()
-        model = solve_model(found.state, found.accumulator, parameters, plan.work_dtype, source.describe())
-    solved = time.perf_counter()
-    return Fit(
-        model=model,
-        plan=plan,
-        state=found.state,
-        samples=found.samples,
-        count=found.count,
-        stream_seconds=streamed - began,
-        solve_seconds=solved - streamed,
-        accumulator=found.accumulator,
-    )
-
-
 def solve_model(
     state: TriangleState,
     triangle: QRFactor,
     parameters: Parameters,
     work: str,
     source: dict[str, Any],
-    n_left_out: int = 0,
 ) -> PCAModel:
     """Return the model of an accumulated state; `source` says where its rows came from."""
     factored = triangle.finalize(state)
@@ -190,14 +136,14 @@ def solve_model(
     )
     left = model.certificate["relative_residual"]
     rounding = 4 * d * float(np.finfo(np.float64).eps)
-    own = {
+    more = {
         "statement": (
             "exact: the triangular factor holds every row, and nothing was squared; singular values carry an error of "
             f"{np.sqrt(precision):.0e} of the first, above which each of them is trusted"
         ),
         "relative_residual_interval": [max(0.0, left - rounding), min(1.0, left + rounding)],
     }
-    return replace(model, certificate=model.certificate | own)
+    return replace(model, certificate=model.certificate | more)
 
 
 def relative_precision(n_features: int) -> float:
@@ -230,3 +176,52 @@ def _residual(factored: Factored, values: np.ndarray[Any, Any], vectors: np.ndar
     columns = np.ascontiguousarray(vectors.T)
     gap = (factored.multiply(columns) - columns * values) / values[0]
     return float(np.linalg.norm(gap, axis=0).max())
+
+
+class QRSolver(ContinuableSolver):
+    """Exact, by a triangular factor of the rows."""
+
+    name = "qr"
+    missing = ("error",)
+    sparse = False
+    forgetting = False
+
+    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan(source, parameters, resources)
+
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> QRFactor:
+        """Return the accumulator of the triangular factor."""
+        return accumulator_of(parameters)
+
+    def accumulate(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+        accumulator: Any = None,
+    ) -> Accumulated:
+        """Read `source` once and return its triangular factor."""
+        triangle = accumulator_of(parameters)
+        rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
+        both: Any = Joint((triangle, rows)) if keep_rows else triangle
+        weights = parameters.sample_weight
+        state, count = accumulate(source, both, plan, client=client, progress=progress, weights=weights)
+        state, samples = state if keep_rows else (state, None)
+        return Accumulated(triangle, state, samples, count)
+
+    def solve_model(
+        self,
+        state: TriangleState,
+        accumulator: QRFactor,
+        parameters: Parameters,
+        work: str,
+        source: dict[str, Any],
+        n_left_out: int = 0,
+    ) -> PCAModel:
+        """Return the model of a triangular factor."""
+        return solve_model(state, accumulator, parameters, work, source)

@@ -1,58 +1,152 @@
-"""What a reading and a fit return."""
+"""Results of a pass over the source and of a fit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators import Covariance, ExactIntegerCovariance
+from streampca.execution.write import write_known_scores
+from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
+from streampca.models.persistence.models import write_model
+from streampca.models.state import FittedState
+from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.sources.base import ReadCount
+from streampca.solvers.certificate_warnings import approximation_warnings
+from streampca.sources.base import ReadCount, Source
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
+    from streampca.models.kernel import KernelModel
 
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What one reading of the source leaves, before anything is solved."""
+    """The state after one pass over the source, before anything is solved."""
 
     accumulator: Any
-    """What the rows were accumulated with."""
+    """The accumulator that merges and finalizes the state."""
     state: Any
     """The accumulated state."""
     samples: RowsState | None
     """Rows copied out of the stream, where asked for."""
     count: ReadCount
-    """What reading cost."""
+    """Chunks and bytes that were read."""
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What a fit leaves behind."""
+@dataclass(frozen=True, kw_only=True)
+class FitResult(ABC):
+    """A finished fit of either kind of PCA."""
 
-    model: PCAModel
+    model: PCAModel | KernelModel
     """The model."""
     plan: Plan
-    """What was planned."""
-    state: Any
-    """The accumulated state, for merging and going on; None where the solver keeps none."""
+    """The plan that was carried out."""
     samples: RowsState | None
     """Rows copied out of the stream, where asked for."""
     count: ReadCount
-    """What reading cost."""
+    """Chunks and bytes that were read."""
     stream_seconds: float
-    """Time of the reading."""
+    """Time of the passes over the source."""
     solve_seconds: float
-    """Time of the eigenproblem."""
+    """Time of the eigenproblems."""
+    n_passes: int | None = None
+    """Passes over the whole source; None = as planned."""
+
+    @property
+    def passes(self) -> int:
+        """Return how many passes over the whole source the fit took."""
+        return self.plan.passes if self.n_passes is None else self.n_passes
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result as the manifest of a run records it; all of it follows from the model."""
+        return self.model.summary()
+
+    @abstractmethod
+    def warnings(self) -> list[str]:
+        """Return sentences about what limits the use of the result, or makes it other than was asked for."""
+
+    def notes(self, source: Source) -> list[str]:
+        """Return sentences about facts that follow from the data and from what was asked for, and do not limit the result."""
+        notes = [*self.plan.notes, *self.model.notes()]
+        if source.missing_chunks_filled:
+            notes.append(
+                f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked"
+            )
+        return notes
+
+    def write_model(self, path: Path, record: FitRecord) -> None:
+        """Write the model, with `record` of the estimator, into the empty directory at `path`."""
+        write_model(self.model, path, record)
+
+    def write_known_scores(self, source: Source, path: Path) -> bool:
+        """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""
+        return False
+
+    def fitted_state(self, parameters: Any) -> FittedState | None:
+        """Return the state to be continued, of a fit with `parameters`; None where the solver keeps none."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(FitResult):
+    """A finished fit of linear PCA."""
+
+    model: PCAModel
+    """The model."""
+    state: Any = None
+    """The accumulated state, to be merged and continued; None where the solver keeps none."""
     accumulator: Any = None
-    """What `state` was accumulated with; None where the solver keeps none."""
+    """The accumulator of `state`; None where the solver keeps none."""
     scores: NDArray[np.float64] | None = None
     """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
-    n_passes: int | None = None
-    """Readings of the whole source that it took; None = as planned."""
+
+    def warnings(self) -> list[str]:
+        """Return sentences about what limits the use of the result, or makes it other than was asked for."""
+        model, warnings = self.model, []
+        if model.numerical_rank < len(model.components):
+            warnings.append(
+                f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
+            )
+        if model.certificate.get("clipped_mass"):
+            share = model.certificate["clipped_mass"] / model.total_variance
+            warnings.append(
+                f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
+            )
+        return warnings + approximation_warnings(model.certificate, self.plan.solver, self.plan.sketch)
+
+    def write_known_scores(self, source: Source, path: Path) -> bool:
+        """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""
+        if self.scores is not None:
+            write_known_scores(source, self.model, self.scores, path)
+        return self.scores is not None
+
+    def fitted_state(self, parameters: Parameters) -> FittedState | None:
+        """Return the state to be continued, of a fit with `parameters`; None where the solver keeps none."""
+        if self.accumulator is None:
+            return None
+        source = self.model.source
+        return FittedState(
+            solver=self.plan.solver,
+            accumulator=self.accumulator,
+            state=self.state,
+            parameters=replace(parameters, sample_weight=None),
+            work_dtype=self.plan.work_dtype,
+            source=source,
+            exact=is_exact(np.dtype(source["dtype"]), parameters, self.accumulator),
+            n_left_out=self.model.certificate.get("rows_left_out", 0),
+        )
+
+
+def is_exact(dtype: np.dtype[Any], parameters: Parameters, accumulator: Any) -> bool:
+    """Tell whether the rows are small integers, of whose products nothing is rounded."""
+    unweighted = parameters.sample_weight is None and parameters.forgetting == 1 and isinstance(accumulator, Covariance)
+    return unweighted and ExactIntegerCovariance.takes(dtype)

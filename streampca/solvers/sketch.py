@@ -2,15 +2,96 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators.sketch import Sketch, SketchState
+from streampca.accumulators.sketched import weighted
+from streampca.errors import NotAvailableError
+from streampca.execution.task import ProgressCallback
+from streampca.models.approximate import Chain, Evidence, answer_of
+from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
-from streampca.planning.plan import Plan, Resources
-from streampca.solvers.approximate import gather, run, solve_model
-from streampca.solvers.plan_sketch import plan_sketch
-from streampca.sources.base import Source
+from streampca.planning.plan import Plan
+from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors
+from streampca.solvers.base import ContinuableSolver
+from streampca.solvers.plan_sketch import HELD_OUT, needs_moments, sizes_of
+from streampca.solvers.result import Accumulated
+from streampca.solvers.test_matrix import Start, start
+from streampca.sources.base import ReadCount, Source
+from streampca.system.blas_threads import one_blas_thread
 
-__all__ = ["gather", "plan", "run", "solve_model"]
 
+class SketchSolver(ApproximateSolver, ContinuableSolver):
+    """Approximate, by a sketch of the covariance matrix."""
 
-def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    """Return the plan of a fit; raise `PlanError` if it does not fit."""
-    return plan_sketch(source, parameters, resources, "sketch")
+    name = "sketch"
+
+    def state_bytes(self, plan: Plan) -> int:
+        """Return the size of a saved state: test matrix and products."""
+        sizes = sizes_of(plan)
+        return 16 * plan.n_features * (sizes.columns + sizes.held_out)
+
+    def mergeable(self, parameters: Parameters) -> Parameters:
+        """Return `parameters` for one pass without a pilot, so that all sources are met with the same test matrix."""
+        return replace(parameters, pilot=0, tolerance=None)
+
+    def accumulate(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+        accumulator: Sketch | None = None,
+    ) -> Accumulated:
+        """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
+
+        Raises
+        ------
+        NotAvailableError
+            For conversions that need moments beforehand.
+        """
+        if needs_moments(parameters):
+            raise NotAvailableError(
+                "recovery='conversion' takes z-scores and shares of observed values in a second reading, so rows cannot be added: use fit, "
+                "or recovery='nystrom'"
+            )
+        if accumulator is None:
+            begun = start(source, parameters, plan, progress)
+        else:
+            begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test, ReadCount())
+        with one_blas_thread():
+            rows = Reader(source, parameters, plan, client, progress).first(begun, keep_rows)
+        return rows if accumulator is None else replace(rows, accumulator=accumulator)
+
+    def solve_model(
+        self,
+        state: SketchState,
+        accumulator: Sketch,
+        parameters: Parameters,
+        work: str,
+        source: dict[str, Any],
+        n_left_out: int = 0,
+    ) -> PCAModel:
+        """Return the model of a sketch."""
+        n_features, threads = len(accumulator.test), accumulator.n_threads
+        known = weighted(accumulator.finalize(state), feature_factors(parameters, n_features))
+        held = min(HELD_OUT, n_features)
+        first = known.test.shape[1] - held
+        chain = Chain(n_features, first)
+        chain.add(known.test[:, :first], known.products[:, :first])
+        varying = known.weights > 0
+        stretch = float(known.weights[varying].max()) if varying.any() else 1.0
+        evidence = Evidence(known.test[:, first:].copy(), known.products[:, first:].copy(), max(stretch, 1.0))
+        known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+        answer = answer_of(known, chain, evidence, parameters, work, threads)
+        return answer.model(known, state, parameters, source, 1)
+
+    def state_of(self, rows: Accumulated, plan: Plan) -> dict[str, Any]:
+        """Return `state` and `accumulator` of the fit, where it can be continued."""
+        return {} if sizes_of(plan).moments_first else {"state": rows.state, "accumulator": rows.accumulator}

@@ -1,4 +1,4 @@
-"""What a fit keeps to go on with: states that are continued, merged, taken out of each other, and solved when asked."""
+"""States of fits: continued, merged, subtracted from each other, and solved when asked."""
 
 from __future__ import annotations
 
@@ -8,45 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, ExactIntegerCovariance, Sketch
+from streampca.accumulators import Sketch
 from streampca.errors import MergeError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.task import ProgressCallback
 from streampca.linalg.eigen import relative_precision
 from streampca.models.pca import PCAModel
-from streampca.models.state import AGREE, CONTINUED, FittedState
+from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers import continuable_solver_of
+from streampca.solvers import CONTINUABLE
 from streampca.solvers.fit import plan_fit
-from streampca.solvers.result import Fit
+from streampca.solvers.result import is_exact
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 
 
-def fitted_state_of(fitted: Fit, parameters: Parameters) -> FittedState | None:
-    """Return what `fitted` keeps; None if its solver keeps no state."""
-    if fitted.accumulator is None:
-        return None
-    source = fitted.model.source
-    return FittedState(
-        solver=fitted.plan.solver,
-        accumulator=fitted.accumulator,
-        state=fitted.state,
-        parameters=replace(parameters, sample_weight=None),
-        work_dtype=fitted.plan.work_dtype,
-        source=source,
-        exact=_is_exact(np.dtype(source["dtype"]), parameters, fitted.accumulator),
-        n_left_out=fitted.model.certificate.get("rows_left_out", 0),
-    )
-
-
-def _is_exact(dtype: np.dtype[Any], parameters: Parameters, accumulator: Any) -> bool:
-    plain = parameters.sample_weight is None and parameters.forgetting == 1 and isinstance(accumulator, Covariance)
-    return plain and ExactIntegerCovariance.takes(dtype)
-
-
-def gather(
+def accumulate(
     source: Source, parameters: Parameters, kept: FittedState | None = None, *, progress: ProgressCallback | None = None
 ) -> tuple[FittedState, Plan, ReadCount]:
     """Read `source`, of at least one row, once and return its state, unsolved.
@@ -59,33 +37,33 @@ def gather(
         If the rows cannot be added to those of `kept`; nothing is read then.
     """
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
-    if solver not in CONTINUED:
+    if solver not in CONTINUABLE:
         raise ParameterError(
-            f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUED)}"
+            f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
         )
+    parameters = CONTINUABLE[solver].mergeable(parameters)
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
     n_components = capped(parameters.n_components, min(source.shape))
     client = active_client(source)
-    if solver == "sketch":  # one reading, with a test matrix that other rows can be met with as well
-        parameters = replace(parameters, pilot=0, tolerance=None)
     plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
-    like: dict[str, Any] = {}
+    accumulator = None if kept is None else kept.accumulator
     if kept is not None:
         require_parameters(kept, parameters, solver, plan.work_dtype, "joined")
-        like = {"accumulator": kept.accumulator} if solver == "sketch" else {}
     with one_blas_thread():
-        found = continuable_solver_of(solver).gather(source, parameters, plan, client=client, progress=progress, **like)
+        rows = CONTINUABLE[solver].accumulate(
+            source, parameters, plan, client=client, progress=progress, accumulator=accumulator
+        )
     more = FittedState(
         solver=solver,
-        accumulator=found.accumulator,
-        state=found.state,
+        accumulator=rows.accumulator,
+        state=rows.state,
         parameters=replace(parameters, sample_weight=None),
         work_dtype=plan.work_dtype,
         source=source.describe(),
-        exact=_is_exact(source.dtype, parameters, found.accumulator),
-        n_left_out=found.n_left_out,
+        exact=is_exact(source.dtype, parameters, rows.accumulator),
+        n_left_out=rows.n_left_out,
     )
-    return more, plan, found.count
+    return more, plan, rows.count
 
 
 def require_parameters(kept: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
@@ -178,7 +156,7 @@ def solve(kept: FittedState) -> PCAModel:
     limit = min(kept.state.n_samples, kept.n_features)
     parameters = replace(kept.parameters, n_components=capped(kept.parameters.n_components, limit))
     with one_blas_thread():
-        model = continuable_solver_of(kept.solver).solve_model(
+        model = CONTINUABLE[kept.solver].solve_model(
             kept.state, kept.accumulator, parameters, _work(kept), kept.source, kept.n_left_out
         )
     if kept.error_growth == 1.0:

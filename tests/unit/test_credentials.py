@@ -14,7 +14,7 @@ from stores import make_values, write_store
 from streampca.errors import StoreError
 from streampca.runs.config import parse_config
 from streampca.runs.config.values import plain_options
-from streampca.runs.run import source_of
+from streampca.runs.from_config import source_of
 from streampca.sources import credentials, open_source
 from streampca.sources.remote import open_store
 

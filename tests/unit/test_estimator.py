@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import streampca as sp
 from streampca import PCA
 from streampca.errors import DataError, ModelError, OutputError, ParameterError
-from streampca.solvers import APPROXIMATE, SOLVERS
+from streampca.solvers import SOLVERS
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
 
@@ -232,7 +232,7 @@ def test_what_is_no_model(tmp_path: Path) -> None:
 def test_every_solver_fits_under_its_name(solver: str) -> None:
     pca = PCA(2, solver=solver).fit(ROWS)
     assert pca.solver_ == solver
-    assert pca.error_["kind"] == ("approximate" if solver in APPROXIMATE else "exact")
+    assert pca.error_["kind"] == ("approximate" if SOLVERS[solver].approximate else "exact")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import streampca as sp
-from streampca.runs.summary import accuracy, approximation_warnings, carried, percent, spans
+from streampca.runs.summary import accuracy, carried
+from streampca.solvers.certificate_warnings import approximation_warnings, percent, spans
 
 SIZES = {"columns": 40, "passes": 2, "tolerance": None, "pilot_rows": 0}
 

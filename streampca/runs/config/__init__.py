@@ -166,6 +166,10 @@ class PCAConfig(_PCA):
     if TYPE_CHECKING:
         n_components: int | float | ThresholdValue | None = None
 
+    def warnings(self) -> list[str]:
+        """Return sentences about keys that are not used."""
+        return [] if self.kernel is None else ["model.kernel is read by kind: kernel_pca only and was not used"]
+
 
 class KernelPCAConfig(_KernelPCA):
     """Parameters of `streampca.KernelPCA`, each under its own name."""
@@ -181,6 +185,10 @@ class KernelPCAConfig(_KernelPCA):
         coef0: float
         sampling: str | tuple[int, ...]
 
+    def warnings(self) -> list[str]:
+        """Return sentences about keys that are not used; there are none."""
+        return []
+
 
 class ResourcesConfig(Section):
     """What the process may use."""
@@ -189,6 +197,11 @@ class ResourcesConfig(Section):
     """Ceiling for the whole process, as it was written; null leaves it to the plan."""
     threads: AutoOrCount = "auto"
     """Number of threads."""
+
+    @property
+    def n_threads(self) -> int | None:
+        """The number of threads, or None for all cores."""
+        return None if self.threads == "auto" else int(self.threads)
 
     @property
     def memory_bytes(self) -> int | None:

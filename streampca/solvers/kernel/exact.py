@@ -16,6 +16,7 @@ from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
 from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
+from streampca.solvers.kernel.base import KernelMethod
 from streampca.solvers.kernel.matrix import KernelMatrix, kernel_matrix, read_all
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, pairs_plan
@@ -35,58 +36,6 @@ _PRECISION = {"float32": 1e-7, "float64": 1e-14}
 def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
     """Return the plan of a fit; raise `PlanError` if the kernel matrix does not fit."""
     return pairs_plan(source, parameters, resources, solver="exact")
-
-
-def run(
-    source: Source,
-    parameters: KernelParameters,
-    plan: KernelPlan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> KernelFit:
-    """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
-    n = source.shape[0]
-    kernel = parameters.kernel.bound(source.shape[1])
-    selection = parameters.selection(n)
-    began = time.perf_counter()
-    with one_blas_thread():
-        rows, count = read_all(source, plan.rows_per_block)
-        Meter("fit", n, progress).add(n, count.bytes)
-        k = parameters.count(n)
-        iterated = k is not None and uses_krylov(n, k)
-        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
-        dtype = rows.dtype if iterated else np.dtype(np.float64)
-        _require_memory(plan, dtype)
-        matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
-        streamed = time.perf_counter()
-        total = float(matrix.diagonal.sum())
-        spectrum = solve(
-            matrix,
-            selection,
-            precision=_PRECISION[dtype.name],
-            seed=parameters.seed,
-            total=total,
-            tolerance=_TOLERANCE[dtype.name],
-            settle=_SETTLE[dtype.name],
-        )
-        reach = float(np.abs(kernel.diagonal(rows)).sum())
-        spectrum = _without_rounding(
-            spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
-        )
-        # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
-        rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
-        allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
-        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
-        del matrix
-        if parameters.inverse:
-            scores = eigenvectors * np.sqrt(spectrum.values)
-            model = replace(model, preimage=preimage_of(kernel, rows, scores, parameters.alpha))
-    solved = time.perf_counter()
-    chosen = RowSample(n, keep_rows, str(source.dtype)).chosen
-    samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
-    return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, eigenvectors)
 
 
 def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[float]]:
@@ -166,3 +115,73 @@ def _model(
         source=source.describe(),
     )
     return model, vectors
+
+
+class ExactMethod(KernelMethod):
+    """The eigenpairs of the kernel matrix of all rows."""
+
+    name = "exact"
+
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan(source, parameters, resources)
+
+    def run(
+        self,
+        source: Source,
+        parameters: KernelParameters,
+        plan: KernelPlan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> KernelFit:
+        """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
+        n = source.shape[0]
+        kernel = parameters.kernel.bound(source.shape[1])
+        selection = parameters.selection(n)
+        began = time.perf_counter()
+        with one_blas_thread():
+            rows, count = read_all(source, plan.rows_per_block)
+            Meter("fit", n, progress).add(n, count.bytes)
+            k = parameters.count(n)
+            iterated = k is not None and uses_krylov(n, k)
+            rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
+            dtype = rows.dtype if iterated else np.dtype(np.float64)
+            _require_memory(plan, dtype)
+            matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
+            streamed = time.perf_counter()
+            total = float(matrix.diagonal.sum())
+            spectrum = solve(
+                matrix,
+                selection,
+                precision=_PRECISION[dtype.name],
+                seed=parameters.seed,
+                total=total,
+                tolerance=_TOLERANCE[dtype.name],
+                settle=_SETTLE[dtype.name],
+            )
+            reach = float(np.abs(kernel.diagonal(rows)).sum())
+            spectrum = _without_rounding(
+                spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
+            )
+            # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
+            rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
+            allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
+            model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
+            del matrix
+            if parameters.inverse:
+                scores = eigenvectors * np.sqrt(spectrum.values)
+                model = replace(model, preimage=preimage_of(kernel, rows, scores, parameters.alpha))
+        solved = time.perf_counter()
+        chosen = RowSample(n, keep_rows, str(source.dtype)).chosen
+        samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
+        return KernelFit(
+            model=model,
+            plan=plan,
+            samples=samples,
+            count=count,
+            stream_seconds=streamed - began,
+            solve_seconds=solved - streamed,
+            eigenvectors=eigenvectors,
+        )

@@ -14,6 +14,7 @@ from streampca.execution.task import ProgressCallback
 from streampca.linalg.eigen import solve
 from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
+from streampca.solvers.kernel.base import KernelMethod
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, feature_plan
@@ -36,36 +37,6 @@ def plan(source: Source, parameters: KernelParameters, resources: Resources) -> 
         landmark_passes=cost.passes,
         landmark_bytes=cost.bytes,
     )
-
-
-def run(
-    source: Source,
-    parameters: KernelParameters,
-    plan: KernelPlan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> KernelFit:
-    """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
-    began = time.perf_counter()
-    with one_blas_thread():
-        landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
-        samples = None
-        if keep_rows:
-            kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
-            samples, read = accumulate(source, kept, plan, client=client, progress=progress)
-            count += read
-        streamed = time.perf_counter()
-        model = _model(source, parameters, landmarks, np.dtype(plan.work_dtype))
-        if parameters.inverse:
-            points = model.landmarks.astype(np.float64)
-            model = replace(
-                model, preimage=preimage_of(model.kernel, points, model.transform(points), parameters.alpha)
-            )
-    solved = time.perf_counter()
-    passes = plan.passes + (1 if keep_rows else 0)
-    return KernelFit(model, plan, samples, count, streamed - began, solved - streamed, n_passes=passes)
 
 
 def _model(
@@ -119,3 +90,51 @@ def _model(
         },
         source=source.describe(),
     )
+
+
+class ExtensionMethod(KernelMethod):
+    """The eigenpairs of the kernel matrix of the landmarks, extended to all rows."""
+
+    name = "nystrom_extension"
+
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan(source, parameters, resources)
+
+    def run(
+        self,
+        source: Source,
+        parameters: KernelParameters,
+        plan: KernelPlan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> KernelFit:
+        """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
+        began = time.perf_counter()
+        with one_blas_thread():
+            landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
+            samples = None
+            if keep_rows:
+                kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
+                samples, read = accumulate(source, kept, plan, client=client, progress=progress)
+                count += read
+            streamed = time.perf_counter()
+            model = _model(source, parameters, landmarks, np.dtype(plan.work_dtype))
+            if parameters.inverse:
+                points = model.landmarks.astype(np.float64)
+                model = replace(
+                    model, preimage=preimage_of(model.kernel, points, model.transform(points), parameters.alpha)
+                )
+        solved = time.perf_counter()
+        passes = plan.passes + (1 if keep_rows else 0)
+        return KernelFit(
+            model=model,
+            plan=plan,
+            samples=samples,
+            count=count,
+            stream_seconds=streamed - began,
+            solve_seconds=solved - streamed,
+            n_passes=passes,
+        )

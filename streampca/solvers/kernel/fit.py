@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.resources import limits_of, spread
 from streampca.solvers.fit import resources_of, saying_whose_limit
+from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, figures_of, with_seconds
 from streampca.solvers.kernel.result import KernelFit
@@ -22,34 +22,6 @@ from streampca.sources.base import Source
 
 _EXACT_FLOPS = 1e13
 """Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
-_MODULES = {"exact": "exact", "nystrom": "nystrom", "nystrom_extension": "extension", "empirical_map": "empirical"}
-
-
-class Method(Protocol):
-    """What a module of this package that carries out a method offers."""
-
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
-        """Return the plan; raise `PlanError` if the work does not fit."""
-        ...
-
-    def run(
-        self,
-        source: Source,
-        parameters: KernelParameters,
-        plan: KernelPlan,
-        *,
-        client: Any,
-        keep_rows: int,
-        progress: ProgressCallback | None,
-    ) -> KernelFit:
-        """Read the source and return the model."""
-        ...
-
-
-def method_of(name: str) -> Method:
-    """Return the module that carries out the method `name`."""
-    module: Method = import_module(f"streampca.solvers.kernel.{_MODULES[name]}")
-    return module
 
 
 def plan_kernel(
@@ -81,7 +53,7 @@ def plan_kernel(
     method, why = _choose(source, parameters, resources)
     try:
         with saying_whose_limit(resources, limits):
-            plan = method_of(method).plan(source, parameters, resources)
+            plan = METHODS[method].plan(source, parameters, resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
     plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
@@ -92,7 +64,7 @@ def plan_kernel(
         kept = sum(plan.memory[name] for name in ("process", "landmarks", "solve", "model"))
         plan = spread(plan, limits, kept)
     if alternatives:
-        others = tuple(_figures(name, source, parameters, resources) for name in _MODULES if name != method)
+        others = tuple(_figures(name, source, parameters, resources) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)
     return with_seconds(plan)
 
@@ -108,9 +80,10 @@ def fit_kernel(
     """Carry out `plan` and return the model."""
     client = active_client(source)
     plan = plan or plan_kernel(source, parameters, client=client)
-    method = method_of(plan.solver)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
-        fitted = method.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+        fitted = METHODS[plan.solver].run(
+            source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress
+        )
     _require_range(fitted.model, source)
     return fitted
 
@@ -148,7 +121,7 @@ def _choose(source: Source, parameters: KernelParameters, resources: Resources) 
     if parameters.sampling != "auto":
         return "nystrom", f"chosen because sampling={parameters.sampling!r} asks for landmarks"
     try:
-        exact = method_of("exact").plan(source, parameters, resources)
+        exact = METHODS["exact"].plan(source, parameters, resources)
     except PlanError:
         return "nystrom", f"chosen because the {n:,} x {n:,} kernel matrix does not fit in memory"
     if exact.flops > _EXACT_FLOPS:
@@ -165,7 +138,7 @@ def _what_fits(method: str, source: Source, parameters: KernelParameters, resour
         if not isinstance(parameters.n_components, int) or m >= parameters.n_components:
             wanted = replace(parameters, method="nystrom", n_landmarks=m)
             try:
-                other = method_of("nystrom").plan(source, wanted, resources)
+                other = METHODS["nystrom"].plan(source, wanted, resources)
             except StreamPCAError:
                 continue
             gib = other.projected_bytes / 2**30
@@ -175,6 +148,6 @@ def _what_fits(method: str, source: Source, parameters: KernelParameters, resour
 
 def _figures(name: str, source: Source, parameters: KernelParameters, resources: Resources) -> dict[str, Any]:
     try:
-        return {"solver": name, **figures_of(method_of(name).plan(source, parameters, resources))}
+        return {"solver": name, **figures_of(METHODS[name].plan(source, parameters, resources))}
     except StreamPCAError as error:
         return {"solver": name, "fits": False, "why": str(error)}

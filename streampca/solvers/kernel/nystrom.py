@@ -19,6 +19,7 @@ from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
 from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources
+from streampca.solvers.kernel.base import KernelMethod
 from streampca.solvers.kernel.certificate import certificate_of
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, held_out_draws, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -55,41 +56,6 @@ def plan(source: Source, parameters: KernelParameters, resources: Resources) -> 
         landmark_passes=cost.passes,
         landmark_bytes=cost.bytes,
     )
-
-
-def run(
-    source: Source,
-    parameters: KernelParameters,
-    plan: KernelPlan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> KernelFit:
-    """Read `source` for landmarks and once more for features, and return its kernel principal components."""
-    kernel = parameters.kernel.bound(source.shape[1])
-    began = time.perf_counter()
-    with one_blas_thread():
-        landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
-        work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
-        points = np.ascontiguousarray(landmarks.rows, dtype=work)
-        late_from = _LATE_FROM[work.name]
-        whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
-        features = features_of(kernel, points, whitening, plan.threads_per_leaf)
-        kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
-        give_back_freed_memory()
-        draws = held_out_draws(parameters, source)
-        joint = Joint((features, kept, *draws))
-        (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
-        streamed = time.perf_counter()
-        sums = projected(features, whitening, features.finalize(state))
-        selection = parameters.selection(whitening.rank)
-        model = solve_features(source, parameters, landmarks, points, whitening, sums, held, selection)
-        if parameters.inverse:
-            scores = model.transform(points.astype(np.float64))
-            model = replace(model, preimage=preimage_of(kernel, points, scores, parameters.alpha))
-    solved = time.perf_counter()
-    return KernelFit(model, plan, samples if keep_rows else None, count + read, streamed - began, solved - streamed)
 
 
 def features_of(kernel: Kernel, points: NDArray[Any], whitening: Whitening, n_threads: int) -> KernelFeatures:
@@ -185,3 +151,55 @@ def _eigenpairs(
     spectrum = solve(DenseMatrix((root * signs) @ root), selection, precision=precision, total=total, seed=seed)
     scaled = signs[:, None] * (root @ spectrum.vectors.T) * inverse_roots(spectrum.values, precision)
     return spectrum.values, scaled
+
+
+class NystromMethod(KernelMethod):
+    """The exact PCA of the features that landmarks give all rows."""
+
+    name = "nystrom"
+
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        return plan(source, parameters, resources)
+
+    def run(
+        self,
+        source: Source,
+        parameters: KernelParameters,
+        plan: KernelPlan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> KernelFit:
+        """Read `source` for landmarks and once more for features, and return its kernel principal components."""
+        kernel = parameters.kernel.bound(source.shape[1])
+        began = time.perf_counter()
+        with one_blas_thread():
+            landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
+            work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
+            points = np.ascontiguousarray(landmarks.rows, dtype=work)
+            late_from = _LATE_FROM[work.name]
+            whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
+            features = features_of(kernel, points, whitening, plan.threads_per_leaf)
+            kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
+            give_back_freed_memory()
+            draws = held_out_draws(parameters, source)
+            joint = Joint((features, kept, *draws))
+            (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
+            streamed = time.perf_counter()
+            sums = projected(features, whitening, features.finalize(state))
+            selection = parameters.selection(whitening.rank)
+            model = solve_features(source, parameters, landmarks, points, whitening, sums, held, selection)
+            if parameters.inverse:
+                scores = model.transform(points.astype(np.float64))
+                model = replace(model, preimage=preimage_of(kernel, points, scores, parameters.alpha))
+        solved = time.perf_counter()
+        return KernelFit(
+            model=model,
+            plan=plan,
+            samples=samples if keep_rows else None,
+            count=count + read,
+            stream_seconds=streamed - began,
+            solve_seconds=solved - streamed,
+        )

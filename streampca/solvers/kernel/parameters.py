@@ -14,8 +14,6 @@ from streampca.linalg.selection import Count, Selection, as_selection
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
 
-METHODS = ("auto", "exact", "nystrom", "nystrom_extension", "empirical_map")
-"""What `method` may be."""
 SAMPLINGS = ("auto", "uniform", "diagonal", "column_norm", "rpcholesky")
 """What `sampling` may be, beside row indices and landmarks."""
 
@@ -29,7 +27,7 @@ class KernelParameters:
     n_components: Any = None
     """Count, share, `Threshold` or None."""
     method: str = "auto"
-    """One of `METHODS`."""
+    """``"auto"`` or the name of a method."""
     n_landmarks: int = 1000
     """Landmarks that are drawn."""
     sampling: str = "auto"

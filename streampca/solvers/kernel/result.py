@@ -1,38 +1,38 @@
-"""What a fit of kernel PCA returns."""
+"""The result of a fit of kernel PCA."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.models.kernel import KernelModel
 from streampca.solvers.kernel.plan import KernelPlan
-from streampca.sources.base import ReadCount
-
-if TYPE_CHECKING:
-    from streampca.accumulators import RowsState
+from streampca.solvers.result import FitResult
 
 
-@dataclass(frozen=True)
-class KernelFit:
-    """What a fit leaves behind."""
+@dataclass(frozen=True, kw_only=True)
+class KernelFit(FitResult):
+    """A finished fit of kernel PCA."""
 
     model: KernelModel
     """The model."""
     plan: KernelPlan
-    """What was planned."""
-    samples: RowsState | None
-    """Rows copied out of the stream, where asked for."""
-    count: ReadCount
-    """What reading cost."""
-    stream_seconds: float
-    """Time of the readings."""
-    solve_seconds: float
-    """Time of the eigenproblems."""
+    """The plan that was carried out."""
     eigenvectors: NDArray[np.float64] | None = None
     """Eigenvectors of the kernel matrix of all rows where the method has them in memory, ``(n_samples, k)``."""
-    n_passes: int | None = None
-    """Readings of the whole source that it took; None = as planned."""
+
+    def warnings(self) -> list[str]:
+        """Return sentences about what limits the use of the result, or makes it other than was asked for."""
+        model, warnings = self.model, []
+        if model.certificate.get("definite") is False:
+            warnings.append(
+                "the kernel is not positive semi-definite: negative eigenvalues are left out, shares of the trace may exceed 1, and "
+                + (
+                    "eigenvalues come without a certificate"
+                    if model.method == "nystrom"
+                    else "distances in its space are not proper ones"
+                )
+            )
+        return warnings + model.concerns

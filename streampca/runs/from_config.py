@@ -1,0 +1,136 @@
+"""The source, the estimator, the parameters and the plan that a configuration describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import has_fit_parameter
+
+from streampca.errors import ConfigError, NotAvailableError
+from streampca.estimators import PCA, KernelPCA
+from streampca.execution.distributed.active_client import active_client
+from streampca.kernels import RBF, Kernel, kernel_of
+from streampca.linalg.selection import Threshold
+from streampca.parameters import Parameters
+from streampca.planning.kinds import as_weights
+from streampca.planning.plan import Plan
+from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig
+from streampca.runs.config.values import ThresholdValue, plain_options
+from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.sources import Source, open_source
+from streampca.sources.vector import read_vector
+
+ESTIMATORS: dict[str, type[PCA] | type[KernelPCA]] = {"pca": PCA, "kernel_pca": KernelPCA}
+"""Estimators by the value of ``model.kind``."""
+
+
+@dataclass(frozen=True)
+class ConfiguredFit:
+    """An estimator, not fitted, and the parameters of its fit."""
+
+    estimator: PCA | KernelPCA
+    """The estimator."""
+    parameters: Parameters | KernelParameters
+    """Its checked parameters, with weights and threads."""
+
+
+def fit_of(config: RunConfig) -> ConfiguredFit:
+    """Return the estimator that `config` describes, and the parameters of its fit; reads weights.
+
+    Raises
+    ------
+    NotAvailableError
+        For preprocessing that the estimator does not do.
+    ConfigError
+        For a state, if the estimator keeps none.
+    """
+    kind, preprocess = ESTIMATORS[config.model.kind], config.preprocess
+    names = kind._get_param_names()
+    weighted = has_fit_parameter(kind, "sample_weight")
+    for name, field in PreprocessConfig.model_fields.items():
+        value, taken = getattr(preprocess, name), name in names or (name == "sample_weight" and weighted)
+        if not taken and value != field.default:
+            raise NotAvailableError(
+                f"preprocess.{name}: {value} is not available for kind: {config.model.kind}: prepare the rows before"
+            )
+    if config.output.state and not hasattr(kind, "partial_fit"):
+        raise ConfigError(f"output.state: true, but kind: {config.model.kind} keeps no state: set output.state: false")
+    sample_weight = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
+    k = config.model.n_components
+    n_components = Threshold(k.threshold) if isinstance(k, ThresholdValue) else k
+    values = config.estimator_parameters() | {"n_components": n_components}
+    if "feature_weight" in names:
+        values["feature_weight"] = _weights_of(config, "feature_weight")
+    if isinstance(config.model, KernelPCAConfig):
+        values = _with_kernel(values, config.model)
+    estimator = kind(**values)
+    parameters: Any = estimator._parameters(config.resources.n_threads)
+    if sample_weight is not None:
+        parameters = replace(parameters, sample_weight=sample_weight)
+    return ConfiguredFit(estimator, parameters)
+
+
+def _with_kernel(values: dict[str, Any], model: KernelPCAConfig) -> dict[str, Any]:
+    """Return parameters with the weighted sum of kernels in place of the names and the parameters of its terms."""
+    in_kernel = ("gamma", "degree", "coef0", "kernel_params")
+    sampling = model.sampling if isinstance(model.sampling, str) else np.array(model.sampling, dtype=np.int64)
+    kernel = reduce(add, (_term_of(term, model) for term in model.kernel))
+    named = {name: value for name, value in values.items() if name not in in_kernel}
+    return named | {"kernel": kernel, "sampling": sampling}
+
+
+def _term_of(term: KernelConfig, model: KernelPCAConfig) -> Kernel:
+    """Return a kernel of the sum; keys that are null are those of `model`."""
+    gamma = model.gamma if term.gamma is None else term.gamma
+    degree = model.degree if term.degree is None else term.degree
+    coef0 = model.coef0 if term.coef0 is None else term.coef0
+    kernel = RBF(sigma=term.sigma) if term.sigma is not None else kernel_of(term.name, gamma, degree, coef0)
+    return kernel if term.weight == 1.0 else kernel * term.weight
+
+
+def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:
+    """Read the weights that `config` names under preprocess, None where there are none."""
+    written, source = getattr(config.preprocess, name), config.source
+    if written is None:
+        return None
+    return read_vector(
+        f"preprocess.{name}",
+        written,
+        path=source.path,
+        array=source.array,
+        storage_options=plain_options(source.storage_options) or None,
+        follow_symlinks=source.follow_symlinks,
+    )
+
+
+def source_of(config: RunConfig) -> Source:
+    """Open the source of `config`; reads metadata only."""
+    source = config.source
+    return open_source(
+        source.path,
+        array=source.array,
+        orientation=source.orientation,
+        missing_chunks=source.missing_chunks,
+        verify=source.verify,
+        follow_symlinks=source.follow_symlinks,
+        decode=source.decode,
+        storage_options=plain_options(source.storage_options) or None,
+    )
+
+
+def plan_of(config: RunConfig, source: Source, fit: ConfiguredFit, *, probe: bool = False) -> Plan:
+    """Return the plan of `config` with its alternatives; `probe` reads a few blocks to measure how long it takes."""
+    return fit.estimator._plan_source(
+        source,
+        fit.parameters,  # type: ignore[arg-type]
+        scores=config.output.scores,
+        report=config.output.report,
+        client=active_client(source),
+        alternatives=True,
+        probe=probe,
+    )

@@ -1,0 +1,154 @@
+"""The interface of solvers: objects that plan a fit, run it and, where their states can be merged, accumulate rows apart."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+from streampca.errors import NotAvailableError
+from streampca.execution.task import ProgressCallback
+from streampca.models.pca import PCAModel
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan, Resources
+from streampca.solvers.result import Accumulated, Fit, FitResult
+from streampca.sources.base import Source
+from streampca.system.blas_threads import one_blas_thread
+
+AnyParameters = TypeVar("AnyParameters")
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+AnyFit = TypeVar("AnyFit", bound=FitResult)
+
+
+class Solver(ABC, Generic[AnyParameters, AnyPlan, AnyFit]):
+    """Plans and runs fits by one algorithm."""
+
+    name: ClassVar[str]
+    """Name by which users ask for it."""
+
+    @abstractmethod
+    def plan(self, source: Source, parameters: AnyParameters, resources: Resources) -> AnyPlan:
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+
+    @abstractmethod
+    def run(
+        self,
+        source: Source,
+        parameters: AnyParameters,
+        plan: AnyPlan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> AnyFit:
+        """Read `source` as `plan` says and return the fit, with `keep_rows` rows copied out of the stream."""
+
+    def model_bytes(self, plan: AnyPlan, n_components: int) -> int:
+        """Return the size of a saved model."""
+        return 8 * n_components * plan.n_features
+
+    def state_bytes(self, plan: AnyPlan) -> int:
+        """Return the size of a saved state."""
+        return 0
+
+
+class PCASolver(Solver[Parameters, Plan, Fit]):
+    """Solver of linear PCA."""
+
+    approximate: ClassVar[bool] = False
+    """Whether its answer carries an error, and a certificate of it."""
+    missing: ClassVar[tuple[str, ...]] = ("error", "drop_rows", "mean", "pairwise")
+    """Values of the parameter `missing` that it takes."""
+    sparse: ClassVar[bool] = True
+    """Whether it takes sparse rows."""
+    forgetting: ClassVar[bool] = True
+    """Whether it takes a forgetting factor."""
+
+    @abstractmethod
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Any:
+        """Return an accumulator as the first pass uses it, to measure how fast blocks are accumulated."""
+
+    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+        """Return why ``solver="auto"`` chose `plan`."""
+        return "chosen because no other solver fits"
+
+    def require_taken(self, source: Source, parameters: Parameters) -> None:
+        """Raise `NotAvailableError` for rows or parameters that this solver does not take."""
+        for refused, what in (
+            (parameters.missing not in self.missing, f"missing={parameters.missing!r}"),
+            (source.sparse and not self.sparse, "sparse rows"),
+            (parameters.forgetting != 1 and not self.forgetting, "forgetting"),
+        ):
+            if refused:
+                other = " or missing='mean'" if what.startswith("missing") and "mean" in self.missing else ""
+                raise NotAvailableError(f"solver={self.name!r} does not take {what}: use solver='covariance'{other}")
+
+
+class ContinuableSolver(PCASolver):
+    """Solver whose states can be continued and merged before they are solved."""
+
+    @abstractmethod
+    def accumulate(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+        accumulator: Any = None,
+    ) -> Accumulated:
+        """Read `source` once and return its state, to be merged with states of `accumulator` if one is given."""
+
+    @abstractmethod
+    def solve_model(
+        self,
+        state: Any,
+        accumulator: Any,
+        parameters: Parameters,
+        work: str,
+        source: dict[str, Any],
+        n_left_out: int = 0,
+    ) -> PCAModel:
+        """Return the model of a state of products in the type `work`; `source` describes where its rows came from."""
+
+    def state_bytes(self, plan: Plan) -> int:
+        """Return the size of a saved state: that of a triangle of features."""
+        return 4 * plan.n_features**2
+
+    def mergeable(self, parameters: Parameters) -> Parameters:
+        """Return `parameters` as they are for states of several sources, which are merged."""
+        return parameters
+
+    def work_of(self, source: Source, parameters: Parameters, plan: Plan) -> str:
+        """Return the data type whose rounding the products carry."""
+        return plan.work_dtype
+
+    def run(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        *,
+        client: Any = None,
+        keep_rows: int = 0,
+        progress: ProgressCallback | None = None,
+    ) -> Fit:
+        """Read `source` once and return its principal components."""
+        began = time.perf_counter()
+        with one_blas_thread():
+            rows = self.accumulate(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+            streamed = time.perf_counter()
+            work = self.work_of(source, parameters, plan)
+            model = self.solve_model(rows.state, rows.accumulator, parameters, work, source.describe(), rows.n_left_out)
+        return Fit(
+            model=model,
+            plan=plan,
+            state=rows.state,
+            samples=rows.samples,
+            count=rows.count,
+            stream_seconds=streamed - began,
+            solve_seconds=time.perf_counter() - streamed,
+            accumulator=rows.accumulator,
+        )
