@@ -1,4 +1,4 @@
-"""Every exception of streampca, each with the sentence that says when it is raised and the exit status of a run it ends."""
+"""Every exception of streampca: when it is raised, and the exit status of a run that it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StreamPCAError(Exception):
 
 
 class ConfigError(StreamPCAError, ValueError):
-    """A configuration file or a command line says something that cannot be done; names the key and what is allowed."""
+    """A configuration file or a command line has an invalid value; names the key and the allowed values."""
 
     exit_status = 2
 
@@ -30,11 +30,11 @@ class ParameterError(StreamPCAError, ValueError):
 
 
 class RepeatedReadsError(ParameterError):
-    """One pass over a Dask array would read or make its chunks more often than is allowed; names how often and the cure."""
+    """One pass over a Dask array would read or make its chunks more often than allowed; names how often and the remedy."""
 
 
 class NotAvailableError(StreamPCAError, NotImplementedError):
-    """A name of the public contract that this version does not carry out yet."""
+    """A feature of the public interface that this version does not support."""
 
     exit_status = 2
 
@@ -46,13 +46,13 @@ class MergeError(StreamPCAError, ValueError):
 
 
 class ClusterError(StreamPCAError, RuntimeError):
-    """The cluster lost a task for good, or cannot be reached."""
+    """The cluster lost a task permanently, or cannot be reached."""
 
     exit_status = 3
 
 
 class BlockFailedError(ClusterError):
-    """Rows that ended every worker that read them, alone on it, as often as is tried; names them and their chunks."""
+    """Every worker that read certain rows, alone on it, died in all attempts; names the rows and their chunks."""
 
 
 class NoSpaceError(StreamPCAError, OSError):
@@ -62,7 +62,7 @@ class NoSpaceError(StreamPCAError, OSError):
 
 
 class DataError(StreamPCAError, ValueError):
-    """The input is missing, damaged, or not something that principal components can be taken of."""
+    """The input is missing, damaged, or not a table of real numbers."""
 
     exit_status = 5
 
@@ -80,19 +80,19 @@ class DamagedChunkError(DataError):
 
 
 class AlteredChunkError(DamagedChunkError):
-    """A chunk of the store is not the one that was fingerprinted; names its key and both digests."""
+    """A chunk of the store differs from its fingerprint; names its key and both digests."""
 
 
 class OutsideStoreError(DataError):
-    """A file of a local store lies outside of it, by a symbolic link that was not to be followed."""
+    """A file of a local store is a symbolic link to a place outside of it, and links are not followed."""
 
 
 class StoreError(DataError):
-    """A store behind a URL refuses a request, or does not answer however often it is asked; names the key and the answer."""
+    """A store behind a URL refuses a request, or does not answer after all retries; names the key and the answer."""
 
 
 class PackedDataError(DataError):
-    """The attributes of an array say that its stored numbers are not the values that are meant; names them."""
+    """The attributes of an array declare its stored numbers as packed values; names these attributes."""
 
 
 class ChangedInputError(DataError):
@@ -104,13 +104,13 @@ class NotFiniteError(DataError):
 
 
 class OutputError(StreamPCAError, OSError):
-    """The output exists, is locked by another run, or is not ours to replace."""
+    """The output exists, is locked by another run, or was not written by streampca."""
 
     exit_status = 6
 
 
 class PlanError(StreamPCAError, ValueError):
-    """The work does not fit in the allowed memory; names what is projected, what is allowed, and what would do."""
+    """The work does not fit in the allowed memory; names projected and allowed memory, and sufficient settings."""
 
     exit_status = 7
 

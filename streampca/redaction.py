@@ -1,4 +1,4 @@
-"""URLs as they may be shown: without user, password and query, which may be secrets."""
+"""URLs for messages: without user, password and query, which may be secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the products of a sketch to a model: the best matrix below the covariance that they give, and what can be said of it."""
+"""From the products of a sketch to a model: the best low-rank matrix below the covariance, with its certificate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chain:
         self._used = self._last = 0
 
     def add(self, test: FloatArray, products: FloatArray) -> None:
-        """Append a pair; where there is no room, in the place of all that was there."""
+        """Append a pair; if the limit is reached, it replaces all earlier ones."""
         width = test.shape[1]
         self._last = self._used if self._used + width <= self._test.shape[1] else 0
         self._used = self._last + width
@@ -72,10 +72,10 @@ class Chain:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the certificate is made from, beside the answer itself."""
+    """Data for the certificate beside the approximation itself."""
 
     held_out: FloatArray
-    """Gaussian columns G that had no say in the answer, ``(n_features, n_columns)``."""
+    """Gaussian columns G that did not enter the approximation, ``(n_features, n_columns)``."""
     products: FloatArray
     """Their products with the matrix, of the same shape."""
     stretch: float
@@ -91,27 +91,27 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Answer:
-    """A matrix of low rank below the covariance matrix, and what can be said of it."""
+    """A low-rank matrix below the covariance matrix, with its certificate."""
 
     low_rank: LowRank
     """All eigenpairs that were found."""
     reported: LowRank
     """The pairs that are reported: the same, or those of the literature's conversion."""
     n_components: int
-    """How many of them are taken."""
+    """Number of pairs that are taken."""
     reached: bool
-    """Whether that is as many as was asked for."""
+    """Whether the requested number was reached."""
     certified: Certified
-    """What can be said of their errors."""
+    """Bounds of their errors."""
 
     def within(self, tolerance: float | None) -> bool:
-        """Tell whether every eigenvalue is certified to the relative `tolerance`; with None any answer will do."""
+        """Return whether every eigenvalue is certified to the relative `tolerance`; True if it is None."""
         return tolerance is None or self.certified.largest_relative_width <= tolerance
 
     def model(
         self, known: Sketched, state: SketchState, parameters: Parameters, source: dict[str, Any], n_passes: int
     ) -> PCAModel:
-        """Return the model of these components; `source` says where the rows came from."""
+        """Return the model of these components; `source` describes the origin of the rows."""
         said, k = self.certified.to_dict(n_passes), self.n_components
         if not self.reached:
             said["components_missing"] = True
@@ -137,7 +137,7 @@ class Answer:
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
 
     def _say_of_the_rest(self, said: dict[str, Any], n_more: int) -> None:
-        """Add to the certificate `n_more` directions that no variance was found for.
+        """Add to the certificate `n_more` directions without an estimated variance.
 
         Their eigenvalues are at least 0 and at most the next one of Ĉ plus ‖C − Ĉ‖ (Weyl's inequality).
         """
@@ -184,7 +184,7 @@ def answer_of(
     evidence : Evidence
         Columns held out.
     parameters : Parameters
-        What was asked for.
+        Parameters of the fit.
     work : str
         Data type of the products.
     n_threads : int

@@ -1,4 +1,4 @@
-"""Scores, and rows from scores, a slab of features at a time: for components on disk, and for data that is read by features."""
+"""Scores, and rows from scores, one slab of features at a time: for components on disk, and for data read by features."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def transform(model: ScoringModel, stored: StoredComponents, rows: Any, out: NDA
 def add_scores(
     model: ScoringModel, features: slice, slab: FloatArray, rows: Any, dtype: np.dtype[Any], scores: FloatArray
 ) -> None:
-    """Add to `scores`, ``(n_rows, k)``, what some features give to them, without whitening and conditional means.
+    """Add the contribution of some features to `scores`, ``(n_rows, k)``, without whitening and conditional means.
 
     Parameters
     ----------
     model : ScoringModel
-        Its mean, weights and what stands for missing values.
+        Its mean, weights and replacements of missing values.
     features : slice
         Which features.
     slab : array, shape (k, n_some)

@@ -30,14 +30,14 @@ _NOISE_FLOOR = 1e-10
 
 
 def fill_in(model: ScoringModel, rows: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
-    """Turn the scores of rows with NaN, made with 0 in the place of missing values, into conditional means; in place.
+    """Replace the scores of rows with NaN, computed with 0 for missing values, by conditional means, in place.
 
     Parameters
     ----------
     model : ScoringModel
         Its components are in memory.
     rows : array, shape (n_rows, n_features)
-        The rows, with NaN for what is missing.
+        The rows, with NaN for missing values.
     scores : array, shape (n_rows, k)
         Scores V_oᵀ z_o, whitened if the model whitens.
     """
@@ -81,7 +81,7 @@ def fill_in_from(model: ScoringModel, lost: FloatArray, scores: NDArray[np.float
 
 
 def n_packed(n_components: int) -> int:
-    """Return how many numbers the products of a row are: k (k + 1) / 2."""
+    """Return the number of products of a row: k (k + 1) / 2."""
     return n_components * (n_components + 1) // 2
 
 

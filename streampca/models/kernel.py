@@ -62,7 +62,7 @@ class KernelModel:
     sampling: str = "given"
     """How the landmarks were chosen."""
     certificate: dict[str, Any] = field(default_factory=dict)
-    """How far the numbers can be trusted, in numbers and words."""
+    """Error bounds of the result, as numbers and text."""
     source: dict[str, Any] = field(default_factory=dict)
     """Where the data came from."""
 
@@ -71,7 +71,7 @@ class KernelModel:
 
     @property
     def score_attributes(self) -> dict[str, list[float]]:
-        """Return what is stored beside scores."""
+        """Return the attributes of stored scores."""
         return {"eigenvalues": self.eigenvalues.tolist()}
 
     @property

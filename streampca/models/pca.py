@@ -1,4 +1,4 @@
-"""A fitted principal component model: what it takes to transform rows and to get them back."""
+"""A fitted principal component model, with the transform of rows to scores and back."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class PCAModel:
     whiten: bool
     """Whether scores are divided by the standard deviation of their component."""
     numerical_rank: int
-    """How many of the eigenvalues stand above the rounding of the accumulation."""
+    """Number of eigenvalues above the rounding of the accumulation."""
     constant_features: NDArray[np.int64]
     """Features that never vary; with scaling their weight is 0."""
     certificate: dict[str, Any] = field(default_factory=dict)
-    """How far the numbers can be trusted, in numbers and words."""
+    """Error bounds of the result, as numbers and text."""
     source: dict[str, Any] = field(default_factory=dict)
     """Where the data came from."""
     sample_weight: float | None = None
@@ -104,7 +104,7 @@ class PCAModel:
 
     @property
     def score_attributes(self) -> dict[str, list[float]]:
-        """Return what is stored beside scores."""
+        """Return the attributes of stored scores."""
         return {"explained_variance": np.asarray(self.explained_variance).tolist()}
 
     @property
@@ -140,7 +140,7 @@ class PCAModel:
 
     @property
     def weights(self) -> FloatArray | None:
-        """Return what centred features are multiplied by: √feature_weight / scale, 0 where a feature never varied; None for 1."""
+        """Return the factors of centred features: √feature_weight / scale, 0 for a constant feature; None for 1."""
         return self.weights_of(slice(0, len(self.mean)))
 
     def weights_of(self, features: slice) -> FloatArray | None:
@@ -155,7 +155,7 @@ class PCAModel:
 
     @property
     def deviations(self) -> FloatArray:
-        """Return what whitened scores are divided by: 1 per noise component, whose scores are set to 0 instead; ``(k,)``."""
+        """Return the divisors of whitened scores, ``(k,)``; infinity for components of noise, whose scores become 0."""
         deviation = np.sqrt(self.explained_variance)
         deviation[self.numerical_rank :] = np.inf
         return deviation
@@ -166,12 +166,12 @@ class PCAModel:
 
     @property
     def conditional(self) -> bool:
-        """Tell whether scores of rows with NaN are conditional means given the observed features."""
+        """Return whether scores of rows with NaN are conditional means given the observed features."""
         return self.fill is not None and self.missing_scores == "conditional"
 
     @property
     def stand_in(self) -> FloatArray | None:
-        """Return what NaN is replaced by before rows are projected, None where it has no meaning."""
+        """Return the values that replace NaN before rows are projected, None if NaN is an error or drops the row."""
         return self.mean if self.conditional else self.fill
 
     def product_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -276,7 +276,7 @@ class PCAModel:
 
     @property
     def rounding(self) -> float:
-        """Return the relative error that rounding gives the eigenvalues, as the solver counted with it."""
+        """Return the relative rounding error of the eigenvalues that the solver assumed."""
         trusted = float(self.certificate.get("trusted_above", 0.0))
         # A solver that squares nothing has errors of √trusted in singular values, and twice that in their squares.
         return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted

@@ -1,4 +1,4 @@
-"""What scores need of a fitted model, so that modules that compute scores do not depend on the model's class."""
+"""The attributes of a fitted model from which scores are computed, as a protocol without a dependency on the model's class."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ScoringModel(Protocol):
         ...
 
     def weights_of(self, features: slice) -> FloatArray | None:
-        """Return what centred features are multiplied by; None for 1."""
+        """Return the factors of centred features; None for 1."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class ScoringModel(Protocol):
 
     @property
     def noise_variance(self) -> float:
-        """Mean of the eigenvalues that are left out, the noise of the probabilistic model."""
+        """Mean of the eigenvalues that the model omits, the noise of the probabilistic model."""
         ...
 
     @property

@@ -30,12 +30,12 @@ AGREE = (
 
 @dataclass(frozen=True)
 class FittedState:
-    """The state of a fit with everything that says how it was made."""
+    """The state of a fit with the configuration that it was made with."""
 
     solver: str
-    """Which solver made it."""
+    """Name of the solver."""
     accumulator: Any
-    """What the rows were accumulated with."""
+    """Accumulator of the rows."""
     state: Any
     """The accumulated state."""
     parameters: Parameters
@@ -43,9 +43,9 @@ class FittedState:
     work_dtype: str
     """Data type of the products."""
     source: dict[str, Any]
-    """Where the first rows came from."""
+    """Description of the source of the first rows."""
     error_growth: float = 1.0
-    """How many times taking rows out again has magnified the relative rounding of the state."""
+    """Factor by which removed rows have increased the relative rounding of the state."""
     exact: bool = False
     """Whether all rows were small integers, whose products are not rounded in whatever type they are taken."""
     n_left_out: int = 0
@@ -58,7 +58,7 @@ class FittedState:
 
     @property
     def solvable(self) -> bool:
-        """Tell whether there are more rows than `ddof`, so that there are variances."""
+        """Return whether there are more rows than `ddof`, so that variances exist."""
         if not self.state.n_samples:
             return False
         divisor = getattr(self.accumulator, "divisor", None)
@@ -66,4 +66,4 @@ class FittedState:
 
 
 CONTINUED = ("covariance", "qr", "sketch")
-"""Names of the solvers that are a `ContinuedLine`."""
+"""Names of the solvers whose state accepts more rows."""

@@ -25,7 +25,7 @@ SLAB_BYTES = 8 * 2**20
 
 
 def slab_features(n_components: int, block: int | None = None) -> int:
-    """Return how many features a slab of about 8 MiB has.
+    """Return the number of features in a slab of about 8 MiB.
 
     With `block`, a number that divides it, so that a slab never lies in two blocks; `block` itself where no divisor is
     near 8 MiB.
@@ -160,7 +160,7 @@ Components = FloatArray | StoredComponents
 
 @dataclass(frozen=True)
 class Survey:
-    """What one look at all components tells."""
+    """Finiteness, inner products and digest of all components, from one pass over them."""
 
     finite: bool
     """Whether every number is finite."""
@@ -171,7 +171,7 @@ class Survey:
 
     @property
     def orthonormality(self) -> float:
-        """Return by how much `products` differ from the identity at most."""
+        """Return the largest difference of `products` from the identity."""
         return float(np.abs(self.products - np.eye(len(self.products))).max())
 
 
@@ -187,7 +187,7 @@ def slabs_of(components: Components) -> Iterator[tuple[slice, FloatArray]]:
 
 
 def survey(components: Components, each: Callable[[slice, FloatArray], Any] | None = None) -> Survey:
-    """Look at all components once, slab by slab; `each` is called with every run of features and its slab."""
+    """Read all components once, slab by slab; `each` is called with every slice of features and its slab."""
     k, finite = len(components), True
     products, rows = np.zeros((k, k)), [hashlib.sha256() for _ in range(k)]
     for part, slab in slabs_of(components):

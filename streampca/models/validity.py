@@ -1,4 +1,4 @@
-"""What must hold of the numbers of a model: checked when it is saved and again when it is loaded."""
+"""Conditions on the numbers of a model, checked when it is saved and when it is loaded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
 
 
 def _is_total(model: PCAModel) -> bool:
-    """Tell whether the total variance is one; eigenvalues of approximate solvers may add up to more than it.
+    """Return whether the total variance is valid; eigenvalues of approximate solvers may exceed it in sum.
 
     Those of the conversion of Marukatat (2023) are not below those of the covariance.
     """

@@ -1,4 +1,4 @@
-"""What came of measuring a run again: a line for each thing that was looked at."""
+"""Result of the verification of a run: one line for each check."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _MOST_CHARACTERS = 16
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was measured again."""
+    """One quantity that was measured again."""
 
     name: str
-    """What."""
+    """Name of the quantity."""
     recorded: Any = None
-    """What the run says."""
+    """Value in the run."""
     measured: Any = None
-    """What was found now."""
+    """Value measured now."""
     difference: float | None = None
-    """How far apart they are, relative to what `note` says."""
+    """Their difference, relative to the quantity in `note`."""
     allowed: float | None = None
-    """How far apart they may be."""
+    """Allowed difference."""
     holds: bool | None = None
     """Whether they agree; None where it was not verified."""
     note: str = ""
@@ -58,18 +58,18 @@ def close(
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of measuring a run again."""
+    """Result of the verification of a run."""
 
     directory: Path
     """The run."""
     checks: tuple[Check, ...]
-    """All that was looked at."""
+    """All checks."""
     shape: tuple[int, int]
     """Shape of the data."""
     count: ReadCount
-    """What reading cost."""
+    """Chunks and bytes that were read."""
     seconds: float
-    """Time it took."""
+    """Duration in seconds."""
 
     @property
     def failed(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A digest of every stored chunk of an array, in a file that later readings are compared with."""
+"""A file with a digest of every stored chunk of an array, with which later reads are compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What was written."""
+    """Summary of a written fingerprint."""
 
     place: Path
     """The file."""

@@ -1,4 +1,4 @@
-"""What a path is: a store, a model, scores, a run, or a configuration."""
+"""Description of a path: a store, a model, scores, a run, or a configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streampca.storage.directories import read_record
 
 
 def inspect_path(path: str, array: str | None = None) -> dict[str, Any]:
-    """Return what is known of `path`, or of the array called `array` in the group there, from its metadata.
+    """Describe `path`, or the array called `array` in the group there, from its metadata.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def inspect_path(path: str, array: str | None = None) -> dict[str, Any]:
 
 
 def _of_array(path: str, array: str) -> dict[str, Any]:
-    """Return what is known of an array in a group, also of one that is no table."""
+    """Describe an array in a group, also one that is no table."""
     try:
         return {"kind": "source", **_of_store(path, array)}
     except DataError as error:
@@ -153,7 +153,7 @@ def _of_model(place: Path) -> dict[str, Any]:
 
 
 def _sure(certificate: Any, approximation: Any) -> dict[str, Any]:
-    """Return what is known of the errors of an approximate answer; nothing for an exact one."""
+    """Return the error bounds of an approximate result; empty for an exact one."""
     if not isinstance(certificate, dict):
         return {}
     words = accuracy(certificate, approximation)

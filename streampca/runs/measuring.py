@@ -1,4 +1,4 @@
-"""What is measured again of a run: accumulators that hold rows against a model, and scores against those that were stored."""
+"""Accumulators that compare rows with a model, and scores with stored ones, for the verification of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LARGEST = ("longest", "score_errors")
 
 @dataclass(frozen=True)
 class Measured:
-    """Rows against the model of linear PCA, in float64 whatever their data type."""
+    """Compares rows with a model of linear PCA, in float64 for every data type."""
 
     model: PCAModel
     """The model; its components are in memory."""
@@ -152,12 +152,12 @@ class KernelMeasuredState:
     score_errors: FloatArray
     """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
     n_landmarks: int
-    """Landmarks whose rows have passed by and are the same."""
+    """Number of landmarks that equal the rows they were taken from."""
 
 
 @dataclass(frozen=True)
 class KernelMeasured:
-    """Rows against the model of kernel PCA."""
+    """Compares rows with a model of kernel PCA."""
 
     model: KernelModel
     """The model."""

@@ -1,6 +1,6 @@
-"""Finished runs and models in object stores: every object is written once, the commit record last, and back again.
+"""Copies of finished runs and models to and from object stores: every object is written once, the commit record last.
 
-An object store has no rename, so what makes a result whole there is its record, ``streampca.json``: it is written last, on
+An object store has no rename, so a result there is complete when its record, ``streampca.json``, exists: it is written last, on
 the condition that there is none (``If-None-Match: *``), and nobody reads a result without it. Nothing is ever replaced. Of
 several who write to the same place one goes on, whose claim, ``streampca.claim``, is there first; it goes when all is done.
 """
@@ -30,7 +30,7 @@ from streampca.storage.zarr_interface import default_buffer_prototype, sync
 Answer = TypeVar("Answer")
 
 CLAIM = "streampca.claim"
-"""Name of what says who is writing."""
+"""Name of the object that identifies the writer."""
 
 _KINDS = ("run", "model")
 _AT_ONCE = 8  # objects under way
@@ -42,15 +42,15 @@ class Published:
     """A result in an object store."""
 
     url: str
-    """Where it is, without what may be secret."""
+    """Its URL, without parts that may be secret."""
     run_id: str
     """Identifier of the run."""
     n_objects: int
-    """Objects it consists of, the record included."""
+    """Number of its objects, the record included."""
     n_bytes: int
     """Their bytes."""
     n_written: int
-    """Objects that were written now; the others were there already, from an attempt that broke off."""
+    """Number of objects written now; the others exist from an interrupted attempt."""
 
 
 class _Writable(RemoteStore):
@@ -60,7 +60,7 @@ class _Writable(RemoteStore):
     options_key = "output.storage_options, or the credentials of the environment"
 
     async def make(self, key: str, content: bytes) -> bool:
-        """Make an object; return False if there is one under that key already."""
+        """Write an object; return False if the key exists."""
         return await self.with_retries(key, lambda: self._ask_to_make(key, content))
 
     async def _ask_to_make(self, key: str, content: bytes) -> bool:
@@ -88,9 +88,9 @@ class _Writable(RemoteStore):
 
 
 def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] | None = None) -> Published:
-    """Copy a finished run, or a saved model, to an object store, where it is whole or not there.
+    """Copy a finished run, or a saved model, to an object store, where it is complete or absent.
 
-    An attempt that broke off is gone on with by the next one: what is there already is compared and left.
+    A later attempt continues an interrupted one: existing objects are compared and not written again.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] 
     OutputError
         If something else is at `url`, or the store cannot be written to.
     NotAvailableError
-        If the package that talks to such stores is not installed.
+        If the client package for such stores is not installed.
     """
     directory = Path(directory)
     record = read_record(directory)
@@ -131,7 +131,7 @@ def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] 
 def fetch(
     url: str, directory: str | Path, *, storage_options: dict[str, Any] | None = None, overwrite: bool = False
 ) -> Path:
-    """Copy a published run or model into a directory, which is whole or not there, and return that.
+    """Copy a published run or model to a directory, which is complete or absent, and return it.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def _writable(url: str, options: dict[str, Any] | None) -> _Writable:
 
 
 def _within(url: str, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Carry out what writes to the store; what it refuses is an error of the output."""
+    """Turn errors of the store in the block into `OutputError`."""
     try:
         return sync(work)
     except StoreError as error:
@@ -216,7 +216,7 @@ def _size(directory: Path, files: list[str]) -> int:
 
 
 async def _write(store: _Writable, directory: Path, files: list[str], record: dict[str, Any]) -> int:
-    """Write what is not there, the record last, and return how many objects that were."""
+    """Write the missing objects, the record last, and return their number."""
     there = await _require_same(store, record)
     if RECORD in there:
         return 0
@@ -240,7 +240,7 @@ async def _write(store: _Writable, directory: Path, files: list[str], record: di
 
 
 async def _make_together(store: _Writable, directory: Path, names: list[str]) -> int:
-    """Make objects of files, some at a time, and return how many were not there.
+    """Write files as objects, several at a time, and return the number of new objects.
 
     After a failure no further request is begun, and those under way come to their end before the error is raised, so that
     nothing is written any more after it.
@@ -265,7 +265,7 @@ async def _make_together(store: _Writable, directory: Path, names: list[str]) ->
 
 
 async def _claim(store: _Writable, run_id: str) -> None:
-    """Say who writes here; raise `OutputError` if that is another run."""
+    """Write the claim of this run; raise `OutputError` if another run has one."""
     mine = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
     if await store.make(CLAIM, json.dumps(mine).encode() + b"\n"):
         return
@@ -291,7 +291,7 @@ def _decoded(content: Any) -> dict[str, Any]:
 
 
 async def _make_or_compare(store: _Writable, key: str, content: bytes) -> bool:
-    """Make an object and return True; return False if it is there already, as it should be."""
+    """Write an object and return True; return False if the same object exists."""
     if await store.make(key, content):
         return True
     found = await store.get(key, default_buffer_prototype())

@@ -1,4 +1,4 @@
-"""Whether the figures in the documents of a run are those of its model and its plan, and those that were committed."""
+"""Comparison of the figures in the documents of a run with its model, its plan and the digests in its commit record."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def figures(
 
 
 def _different(document: str, name: str, found: Any, expected: Any) -> Check:
-    """Return the check of one figure; `recorded` is what the document says, `measured` what follows from the model."""
+    """Return the check of one figure; `recorded` is the value in the document, `measured` the one computed from the model."""
     label = f"{document.partition('.')[0]} {name}".strip()
     if expected is None:
         return Check(label, recorded=found, holds=False, note="is not what was committed with the run")
@@ -76,7 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 def _expected(manifest: dict[str, Any], plan: dict[str, Any], model: PCAModel | KernelModel) -> dict[str, Any]:
-    """Return what figures of the manifest must be, by their names, as JSON has them."""
+    """Return the expected figures of the manifest by their names, as JSON data."""
     said = {f"certificate.{name}": value for name, value in model.certificate.items()}
     said |= {f"result.{name}": value for name, value in model.summary().items()}
     source = manifest.get("source")

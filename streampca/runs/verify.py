@@ -1,4 +1,4 @@
-"""Whether the numbers of a run are still those of its data: one more reading, in which everything is measured again."""
+"""Verification of a finished run: its numbers are measured again in one more pass over the data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
 
 _SLACK = 4.0
-"""How much more than the rounding that a certificate states a difference may be: both sides are rounded."""
+"""Factor between the rounding in a certificate and the allowed difference: both sides are rounded."""
 _OVERRIDES = ("source.", "resources.")
 
 
@@ -99,7 +99,7 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
 
 
 def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
-    """Return the model, checked on loading; raise `NotAvailableError` for what cannot be measured in one reading."""
+    """Load the model of a run; raise `NotAvailableError` if its numbers cannot be measured in one pass."""
     if is_kernel_model(directory / "model.zarr"):
         return load_kernel_model(directory / "model.zarr")
     model = load_model(directory / "model.zarr")
@@ -123,7 +123,7 @@ def _with_fingerprint(config: RunConfig, source: Source) -> RunConfig:
 
 
 def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -> Plan:
-    """Return the plan of the reading: that of a transform, with room for what is measured beside."""
+    """Return the plan of the pass: that of a transform, with memory for the measurements."""
     allowed = allowed_bytes(config.resources.memory_bytes)
     threads = n_cores() if config.resources.threads == "auto" else int(config.resources.threads)
     d, refusal = source.shape[1], PlanError("")
@@ -143,7 +143,7 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -
 
 
 def _input(source: Source, manifest: dict[str, Any], *, moved: bool) -> Check:
-    """Compare what identifies the data without reading it; of data that were moved only shape and type."""
+    """Compare the identity of the data without reading it; only shape and type if the data were moved."""
     recorded = manifest["source"]
     shape, before = f"{list(source.shape)} {source.dtype}", f"{recorded['shape']} {recorded['dtype']}"
     if moved or shape != before:
@@ -166,7 +166,7 @@ def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: dict
 
 
 def _chunks(source: Source) -> Check:
-    """Say whether stored chunks were compared; a difference has ended the reading."""
+    """Return the check of the stored chunks; a difference would have ended the pass."""
     digests = source.digests if isinstance(source, ZarrSource) else None
     if digests is None:
         return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
@@ -176,7 +176,7 @@ def _chunks(source: Source) -> Check:
 def _stored_scores(
     directory: Path, config: RunConfig, model: PCAModel | KernelModel, source: Source
 ) -> tuple[Any, Check | None]:
-    """Return the array of scores that the run has written, or what is to be said if there is none."""
+    """Return the stored scores of the run, or a message if there are none."""
     path = directory / "scores.zarr"
     if not config.output.scores:
         return None, Check("scores", note="none were written")
@@ -190,7 +190,7 @@ def _stored_scores(
 
 
 def _of_model(model: PCAModel, state: MeasuredState) -> list[Check]:
-    """Return what is measured of linear PCA; what is allowed follows from the rounding of the fit and of this reading."""
+    """Return the checks of linear PCA; allowed differences follow from the rounding of the fit and of this pass."""
     said = model.certificate
     approximate = said.get("kind") == "approximate"
     precision = _precision(model) + _rounding_of_sums(model, state)
@@ -219,7 +219,7 @@ def _of_model(model: PCAModel, state: MeasuredState) -> list[Check]:
 
 
 def _precision(model: PCAModel) -> float:
-    """Return the relative error of the eigenvalues that the solver counted with."""
+    """Return the relative error of the eigenvalues that the solver assumed."""
     return model.rounding if "trusted_above" in model.certificate else 4e-7
 
 
@@ -357,7 +357,7 @@ def _known_scores(model: PCAModel, state: MeasuredState, weights: Any) -> Any:
 
 
 def _of_kernel(model: KernelModel, state: KernelMeasuredState) -> list[Check]:
-    """Return what is measured of kernel PCA: what scores and landmarks tell."""
+    """Return the checks of kernel PCA, from its scores and landmarks."""
     found = [close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows")]
     if model.landmark_indices is None:
         found.append(Check("landmarks", note="they were given as rows"))

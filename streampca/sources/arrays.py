@@ -28,7 +28,7 @@ class ArraySource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of shape, dtype and a spread of rows: enough to tell arrays of one session apart."""
+        """Return a hash of shape, dtype and a sample of the rows, which differs between the arrays of one session."""
         step = max(1, len(self.array) // 64)
         sample = np.ascontiguousarray(self.array[::step][:64])
         digest = xxhash.xxh3_128(f"{self.shape}{self.dtype}".encode())
@@ -46,7 +46,7 @@ class ArraySource(Source):
 
 
 def _why(path: Path, error: Exception) -> str:
-    """Say what is wrong with an ``.npy`` file; numpy would advise to unpickle what it does not know."""
+    """Return the reason why an ``.npy`` file cannot be read; numpy would advise to unpickle unknown types."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     try:
@@ -62,7 +62,7 @@ def _why(path: Path, error: Exception) -> str:
 
 
 class MappedSource(Source):
-    """A memory-mapped array; blocks are copies, and the pages behind them are given back, so that memory stays bounded."""
+    """A memory-mapped array; blocks are copies, and their pages are released, so that memory stays bounded."""
 
     def __init__(self, array: np.memmap[Any, Any], description: str, path: Path | None = None):
         require_table(array.shape, array.dtype, description)

@@ -25,7 +25,7 @@ _MAX_BYTES = 2**62
 @storable
 @dataclass(frozen=True)
 class ReadCount:
-    """What a reading cost."""
+    """Chunks and bytes of one read."""
 
     chunks: int = 0
     """Stored chunks that were read."""
@@ -60,11 +60,11 @@ class Source(ABC):
     feature_names: tuple[str, ...] | None = None
     """Names of the features, where known."""
     column_major: bool = False
-    """Whether blocks are best read into memory in which the samples of a feature are neighbours."""
+    """Whether blocks are read faster into Fortran order."""
     sparse: bool = False
     """Whether blocks are sparse rows."""
     missing_chunks_filled: int = 0
-    """Chunks that do not exist and are read as the fill value, because that was asked for."""
+    """Number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""
     repeats: float = 1.0
     """How many times stored data are read in one pass, on average, beside what the size of blocks adds."""
     watch: InputWatch | None = None
@@ -73,11 +73,11 @@ class Source(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a hash of what identifies the data without reading it."""
+        """Return a hash that identifies the data without reading it."""
 
     @abstractmethod
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
-        """Return rows `start` to `stop`, shape ``(stop - start, n_features)``, and what reading them cost.
+        """Read rows `start` to `stop`, shape ``(stop - start, n_features)``; return them and their `ReadCount`.
 
         `out`, of that shape and the source's dtype, may be filled and returned; a source may also return a view. Raises
         `DataError` if stored data is missing or damaged.
@@ -87,7 +87,7 @@ class Source(ABC):
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
 
     def plan_notes(self) -> tuple[str, ...]:
-        """Return what a plan says of reading the source; raise what forbids a plan."""
+        """Return notes about reading the source for a plan; raise an error if no plan is possible."""
         return ()
 
     def version(self) -> InputVersion | None:
@@ -108,7 +108,7 @@ class Source(ABC):
         self.require_unchanged()
 
     def cancel(self) -> None:  # noqa: B027
-        """End readings that wait for something, with an error: nobody needs them any more."""
+        """Cancel pending reads with an error."""
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
@@ -137,7 +137,7 @@ class Source(ABC):
         return []
 
     def part(self, start: int, stop: int) -> Source:
-        """Return a source that can read rows `start` to `stop` and may have forgotten the others; sent to a worker."""
+        """Return a source for a worker that can read rows `start` to `stop`, but not necessarily others."""
         return self
 
     @property
@@ -146,7 +146,7 @@ class Source(ABC):
         return self.shape[1] * self.dtype.itemsize
 
     def describe(self) -> dict[str, Any]:
-        """Return what a manifest says of the source."""
+        """Return the description of the source for a manifest."""
         return {
             "path": self.description,
             "array": None,

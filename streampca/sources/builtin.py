@@ -26,7 +26,7 @@ BUILTIN_NAMES: tuple[str, ...] = ("photo-patches", "digits", "iris", "breast-can
 """Every name that `materialise` knows."""
 
 RECORD = "streampca_builtin"
-"""Attribute of a store's array that is written last, and proves that the store is complete and ours."""
+"""Attribute of a store's array that is written last and marks a complete store of streampca."""
 
 _FORMAT_VERSION = 1
 _PHOTOS = ("china.jpg", "flower.jpg")
@@ -41,7 +41,7 @@ _TABLE_CHUNK_ROWS = 256
 
 @dataclass(frozen=True)
 class _Content:
-    """A built-in set before it is written: what it looks like, and how to get any run of its rows."""
+    """Shape, metadata and rows of a built-in data set before it is written."""
 
     shape: tuple[int, int]
     """Number of samples and of features."""
@@ -99,7 +99,7 @@ def materialise(name: str, data_directory: Path = Path("data")) -> Path:
 
 
 def _aside(target: Path) -> Path:
-    """Return a path beside `target` that nobody else uses."""
+    """Return a unique path beside `target`."""
     return target.with_name(f"{target.stem}.part-{os.getpid()}-{secrets.token_hex(4)}")
 
 
@@ -123,7 +123,7 @@ def _read_record(target: Path, name: str) -> dict[str, Any] | None:
 
 
 def _is_current(target: Path, name: str) -> bool:
-    """Say whether the store is complete and made by this format and these versions; opens one small file."""
+    """Return whether the store is complete and made by this format and these versions; opens one small file."""
     record = _read_record(target, name)
     if record is None or not isinstance(record.get("n_chunks"), int):
         return False
@@ -147,7 +147,7 @@ def _require_replaceable(target: Path, name: str) -> None:
 
 
 def _is_own_file(relative: Path, path: Path) -> bool:
-    """Say whether a path inside a store is its metadata or one of its chunks."""
+    """Return whether a path inside a store is its metadata or one of its chunks."""
     if path.is_symlink():
         return False
     return relative.parts == ("zarr.json",) or (
@@ -180,7 +180,7 @@ def _write(content: _Content, part: Path, name: str) -> None:
 
 
 def _install(part: Path, target: Path, name: str) -> None:
-    """Rename the complete store to its place; one that another process put there meanwhile is as good as ours."""
+    """Rename the complete store to `target`, unless another process has written the same store meanwhile."""
     for _ in range(10):
         try:
             part.rename(target)

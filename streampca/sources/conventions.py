@@ -1,4 +1,4 @@
-"""Attributes by which other programs say what an array holds: packed values (CF conventions), and which arrays describe others.
+"""Attributes of other programs that describe an array: packed values (CF conventions), and arrays that describe others.
 
 Sources: CF conventions 1.11, sections 2.5.1 (missing data), 8.1 (packed data), 5.6, 6.2, 7.1 and 7.2 (arrays that describe
 others); the NetCDF User's Guide, ``_Unsigned``.
@@ -17,7 +17,7 @@ import numpy as np
 from streampca.errors import PackedDataError
 
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0}
-"""Values of attributes with which stored values are those that are meant."""
+"""Values of attributes that do not change the meaning of stored values."""
 _FILLS = ("_FillValue", "missing_value")
 _DESCRIBING = (
     "bounds",
@@ -34,7 +34,7 @@ _MOST_SHOWN = 60
 
 
 def packing_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], zarr_fill_value: Any = None) -> dict[str, Any]:
-    """Return the attributes that make the values that are meant others than those that are stored.
+    """Return the attributes that declare stored values as packed.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def packing(metadata: Any) -> dict[str, Any]:
 
 
 def require_unpacked(metadata: Any, label: str, cure: str) -> None:
-    """Raise `PackedDataError` if the array of these zarr metadata is packed; `cure` says what to do."""
+    """Raise `PackedDataError` with the advice `cure` if the array of these zarr metadata is packed."""
     found = packing(metadata)
     if found:
         shown = ", ".join(f"{name}={_text(value)}" for name, value in found.items())
@@ -93,7 +93,7 @@ def describing_names(attributes: Mapping[str, Any]) -> set[str]:
 
 
 def describes_others(name: str) -> bool:
-    """Tell whether an array is called as bounds and masks usually are."""
+    """Return whether the name of an array is usual for bounds and masks."""
     last = name.rsplit("/", 1)[-1].lower()
     return last == "mask" or last.endswith(_ENDINGS)
 
@@ -114,7 +114,7 @@ def _number(value: Any) -> float:
 
 
 def _is_nan(value: Any) -> bool:
-    """Tell whether a fill value is NaN: a number, a text, a list of these, or xarray's base64 of a float64 in format 3."""
+    """Return whether a fill value is NaN: a number, a string, a list of these, or xarray's base64 of a float64 in format 3."""
     if isinstance(value, list | tuple):
         return len(value) > 0 and all(map(_is_nan, value))
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What opens a store and may be a secret, by tokens: what is sent to workers with every task holds the token only.
+"""Options of stores that may be secrets, by tokens: tasks for workers hold the token only.
 
 The arguments of a task are not private: a scheduler keeps them, logs of workers print them, and Dask's pages show them of tasks
 that fail. So the options of a store stay in this process, and go to each worker once (`streampca.execution.distributed.credentials`).
@@ -23,7 +23,7 @@ if hasattr(
 
 
 def keep(value: Any) -> str:
-    """Keep `value` in this process and return a token for it, the same for an equal value."""
+    """Store `value` in this process and return its token, the same for an equal value."""
     with _lock:
         for token, known in _kept.items():
             if type(known) is type(value) and known == value:
@@ -34,12 +34,12 @@ def keep(value: Any) -> str:
 
 
 def recall(token: str) -> Any:
-    """Return what the token stands for.
+    """Return the value of a token.
 
     Raises
     ------
     StoreError
-        If this process was not told.
+        If this process does not have it.
     """
     try:
         return _kept[token]
@@ -51,12 +51,12 @@ def recall(token: str) -> Any:
 
 
 def kept() -> dict[str, Any]:
-    """Return all that is kept, by token."""
+    """Return all values by token."""
     with _lock:
         return dict(_kept)
 
 
 def learn(values: dict[str, Any]) -> None:
-    """Keep what another process kept, under its tokens."""
+    """Add the values of another process under its tokens."""
     with _lock:
         _kept.update(values)

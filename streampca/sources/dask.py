@@ -1,4 +1,4 @@
-"""Rows of a Dask array that somebody else built, computed one block at a time inside the leaf that needs them."""
+"""Rows of a user's Dask array, computed one block at a time inside the leaf that needs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import dask.array as da
 
 MOST_READS = 4.0
-"""How many times a source task may be carried out in one pass, on average, unless more are allowed."""
+"""Default limit of the mean number of executions of a source task in one pass."""
 
 _last = threading.local()  # a block of which a reading needed only the first rows: the next reading goes on with it
 
@@ -72,12 +72,12 @@ class DaskSource(Source):
         return self.name
 
     def plan_notes(self) -> tuple[str, ...]:
-        """Return what to do about source tasks that are carried out several times in one pass.
+        """Return advice about source tasks that are executed several times in one pass.
 
         Raises
         ------
         RepeatedReadsError
-            If that is more often than is allowed.
+            If that is more often than allowed.
         """
         cost = self._cost
         if cost is None or int(cost.reads.sum()) <= cost.n_sources:
@@ -127,7 +127,7 @@ class DaskSource(Source):
         return DaskSource(self.array.T, self.max_reads)
 
     def part(self, start: int, stop: int) -> DaskSource:
-        """Return a source that carries only the tasks of rows `start` to `stop`, to be sent to a worker."""
+        """Return a source for a worker with only the tasks of rows `start` to `stop`."""
         if self._graph is None:
             return self
         first, last = self._span(start, stop)
@@ -160,7 +160,7 @@ class DaskSource(Source):
         return out, count
 
     def _computed(self, index: int) -> tuple[NDArray[Any], ReadCount]:
-        """Return one block of rows, which this thread may still have from the reading before."""
+        """Return one block of rows, which this thread may have cached from the previous read."""
         kept: tuple[str, int, NDArray[Any]] | None = getattr(_last, "block", None)
         if kept is not None and kept[:2] == (self.name, index):
             del _last.block
@@ -170,7 +170,7 @@ class DaskSource(Source):
         return values, self._count(index, values.nbytes)
 
     def _count(self, index: int, n_bytes: int) -> ReadCount:
-        """Return what computing a block of rows cost: its size, or, where chunks are read repeatedly, its share of all reads."""
+        """Return the `ReadCount` of a block of rows: its size, or its share of all reads if chunks are read repeatedly."""
         if self._cost is None or self.repeats == 1.0:
             return ReadCount(len(self._keys[index]), n_bytes, n_bytes)
         reads = int(self._cost.reads[index])

@@ -1,4 +1,4 @@
-"""The graph of a Dask array, optimised once: what each block of rows needs of it, and how much memory that takes."""
+"""The optimised graph of a Dask array: the tasks that each block of rows needs, and their memory."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 Key = Any
 _MOST_VISITED = 5_000_000
-"""Tasks that counting looks at; the blocks behind them count as the mean of those before."""
+"""Largest number of tasks that are counted; later blocks are taken to need the mean of the earlier ones."""
 _MOST_SIMULATED = 200_000
-"""Tasks of the blocks whose memory is simulated."""
+"""Largest number of tasks of the blocks whose memory is simulated."""
 _ALLOCATOR = 1.5
-"""What the C library holds in the arenas of threads for bytes in use, where arrays of the size of chunks come and go (measured)."""
+"""Bytes that the C library holds in the arenas of threads per byte in use, when arrays of the size of chunks are allocated and freed (measured)."""
 _MOVING = ("getitem", "concatenate", "transpose", "reshape", "rechunk", "broadcast_to", "stack", "squeeze", "expand")
-"""What keys of tasks that make no temporary arrays begin with, or contain."""
+"""Prefixes or parts of the keys of tasks that make no temporary arrays."""
 
 
 @dataclass(frozen=True)
 class GraphCost:
-    """What computing the blocks of rows of an array takes, one block after the other."""
+    """Tasks and memory for computing the blocks of rows of an array one after the other."""
 
     reads: NDArray[np.int64]
     """Source tasks that each block of rows needs, ``(n_blocks,)``."""
     n_sources: int
     """Source tasks in all, each counted once."""
     peak_bytes: int
-    """Most bytes that stand at once while a block is computed, the block included; estimated."""
+    """Estimated peak memory in bytes while a block is computed, the block included."""
 
     @property
     def repeats(self) -> float:
@@ -42,7 +42,7 @@ class GraphCost:
 
 
 class BlockGraph:
-    """Tasks of a Dask array after optimisation, of which blocks are computed in the thread that asks."""
+    """Tasks of a Dask array after optimisation, from which blocks are computed in the calling thread."""
 
     def __init__(self, tasks: dict[Key, Any]):
         self.tasks = tasks
@@ -76,7 +76,7 @@ class BlockGraph:
         return BlockGraph(self.needed(keys))
 
     def compute(self, keys: list[Key]) -> list[Any]:
-        """Return the values of `keys`, computed in the order of `steps`; what is not needed any more is freed at once."""
+        """Compute the values of `keys` in the order of `steps`; values that are not needed any more are freed at once."""
         values: dict[Key, Any] = {}
         for key, task, freed in steps(self.needed(keys), keys):
             values[key] = task(values)
@@ -85,7 +85,7 @@ class BlockGraph:
         return [values[key] for key in keys]
 
     def cost(self, bands: list[list[Key]], band_bytes: list[int]) -> GraphCost:
-        """Return what the blocks of rows take, whose keys and sizes are `bands` and `band_bytes`."""
+        """Return the cost of the blocks of rows whose keys and sizes are `bands` and `band_bytes`."""
         reads = np.zeros(len(bands), dtype=np.int64)
         sources: set[Key] = set()
         visited = counted = 0
@@ -103,7 +103,7 @@ class BlockGraph:
         return GraphCost(reads, n_sources, round(_ALLOCATOR * self._peak(bands, band_bytes, reads, sizes)))
 
     def _peak(self, bands: list[list[Key]], band_bytes: list[int], reads: NDArray[np.int64], sizes: BlockSizes) -> int:
-        """Return the most bytes that stand at once, of the blocks that need or hold most, and of others as time allows."""
+        """Return the peak memory in bytes over the blocks that need or hold most, and over others as time allows."""
         last = len(bands) - 1
         chosen = [int(np.argmax(reads)), int(np.argmax(band_bytes)), 0, last // 2, last] if bands else []
         peak = simulated = 0
@@ -118,7 +118,7 @@ class BlockGraph:
 
 
 def steps(tasks: Mapping[Key, Any], wanted: Iterable[Key]) -> Iterator[tuple[Key, Any, list[Key]]]:
-    """Yield key and task in the order in which they are carried out, and the keys whose values nobody needs afterwards."""
+    """Yield key and task in the order of execution, and the keys whose values are not needed afterwards."""
     from dask.order import order
 
     priorities, kept = order(dict(tasks)), set(wanted)
@@ -136,7 +136,7 @@ def steps(tasks: Mapping[Key, Any], wanted: Iterable[Key]) -> Iterator[tuple[Key
 
 
 class BlockSizes:
-    """Estimates of the sizes of values in a graph, which does not say them.
+    """Estimates of the sizes of the values in a graph, which does not hold them.
 
     Slices tell the size of what is read; blocks of the result are known. Of others, a reduction is as large as the largest
     value it joins and, of a single value, is shorter along its axes; what takes a list of values (concatenation) is as large as
@@ -148,7 +148,7 @@ class BlockSizes:
         self._graph, self._band_bytes = graph, band_bytes
 
     def peak_of(self, tasks: Mapping[Key, Any], final: dict[Key, int]) -> int:
-        """Return the most bytes that stand at once while `tasks` are carried out; `final` are the sizes of the result."""
+        """Return the peak memory in bytes while `tasks` are executed; `final` are the sizes of the result."""
         held: dict[Key, int] = {}
         total = peak = 0
         for key, task, freed in steps(tasks, final):
@@ -161,7 +161,7 @@ class BlockSizes:
         return peak + (sum(final.values()) if len(final) > 1 else 0)  # blocks of a band are joined
 
     def _of(self, key: Key, task: Any, inputs: list[int]) -> tuple[int, int]:
-        """Return the size of the value of a task, and the bytes that making it takes beside inputs and value."""
+        """Return the size in bytes of the value of a task, and of the temporary memory beside its inputs and value."""
         if _is_data(task) or not hasattr(task, "func"):
             return (max(inputs) if inputs else 0), 0
         name = str(key[0] if isinstance(key, tuple) else key)
@@ -180,17 +180,17 @@ class BlockSizes:
 
 
 def _is_data(task: Any) -> bool:
-    """Tell whether a node of the graph holds a value, or stands for another node, and carries out nothing."""
+    """Return whether a node of the graph holds a value or is an alias of another node, and runs nothing."""
     return type(task).__name__ in ("DataNode", "Alias")
 
 
 def _is_source(task: Any, graph: Mapping[Key, Any]) -> bool:
-    """Tell whether a task reads or makes data: it needs nothing but values that are there already."""
+    """Return whether a task reads or makes data: it depends on no other task."""
     return not _is_data(task) and all(type(graph[name]).__name__ == "DataNode" for name in task.dependencies)
 
 
 def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield everything that stands in the arguments of a task, tasks that were fused into it included."""
+    """Yield all values in the arguments of a task, including the tasks that were fused into it."""
     yield value
     if depth > 8:
         return
@@ -208,7 +208,7 @@ def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | None, int]:
-    """Return the shape of what a source task slices out of a stored array, None where it says none, and the size of an item."""
+    """Return the shape of the slice that a source task reads from a stored array, None if it holds none, and the size of an item."""
     shape: tuple[int, ...] | None = None
     itemsize = 1
     values = [getattr(graph[name], "value", None) for name in task.dependencies]
@@ -242,7 +242,7 @@ def _axes_of(task: Any) -> tuple[int, ...] | None:
 
 
 def _shorter(n_bytes: int, shape: tuple[int, ...] | None, axes: tuple[int, ...]) -> int:
-    """Return the size of what a reduction along `axes` leaves, in float64 with a count beside it."""
+    """Return the size of the result of a reduction along `axes`, in float64 with a count for each value."""
     if shape is None or not all(axis < len(shape) for axis in axes):
         return n_bytes // 2
     left = math.prod(n for axis, n in enumerate(shape) if axis not in axes)

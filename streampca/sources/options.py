@@ -1,4 +1,4 @@
-"""Options of `open_source` in one object, which every kind of source reads what it needs from."""
+"""The options of `open_source` in one object that is passed to every kind of source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores behind a URL: requests have time limits, what fails for a moment is asked for again, and what fails for good is named."""
+"""Stores behind a URL: requests have time limits, transient failures are retried, and permanent ones are named errors."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
 _S3 = '"streampca[s3]"'
 _CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
-"""What pip installs to have the client of a protocol."""
+"""Package that pip installs for the client of a protocol."""
 _SHOWN_OPTIONS = ("endpoint_url", "region_name")
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a request is repeated, and after what time."""
+    """Number of requests for a key, and the waits between them."""
 
     requests: int = 12
     """Requests for one key, the first included."""
     first_seconds: float = 0.2
     """Longest wait before the second request; it doubles with every further one."""
     longest_seconds: float = 8.0
-    """Longest wait of all."""
+    """Upper limit of every wait."""
 
     def wait(self, n_failed: int) -> float:
         """Return the longest wait in seconds after so many failures."""
@@ -47,7 +47,7 @@ class RetryPolicy:
 
     @property
     def total_seconds(self) -> float:
-        """Return the sum of the longest waits: what a key takes at most that is refused at once each time."""
+        """Return the sum of the longest waits: the upper limit in seconds for a key that is refused at once each time."""
         return sum(self.wait(n_failed) for n_failed in range(1, self.requests))
 
 
@@ -55,12 +55,12 @@ PATIENCE = RetryPolicy()
 
 
 class RemoteStore(WrapperStore[Store]):
-    """A store behind a URL that repeats requests, each key for itself, so that a slow one holds up no other."""
+    """A store behind a URL that retries requests for each key independently, so that a slow key delays no other."""
 
     purpose = "read"
-    """What is wanted of the keys, for errors."""
+    """Participle of the operation on the keys, for error messages."""
     options_key = "source.storage_options"
-    """Where the options come from, for errors."""
+    """Configuration key of the options, for error messages."""
 
     def __init__(self, store: Store, url: str, options: dict[str, Any] | None = None, reopens: bool = False):
         super().__init__(store)
@@ -80,20 +80,20 @@ class RemoteStore(WrapperStore[Store]):
 
     @property
     def portable(self) -> bool:
-        """Tell whether another process sees the same store."""
+        """Return whether another process sees the same store."""
         return protocol_of(self.url) != "memory"
 
     @property
     def supports_listing(self) -> bool:
-        """Tell whether the store can say which keys it holds; a plain web server cannot."""
+        """Return whether the store can list its keys; a plain web server cannot."""
         return self._store.supports_listing and protocol_of(self.url) not in ("http", "https")
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes behind `key`, None if there are none; raise `StoreError` if the store does not say."""
+        """Return the bytes of `key`, None if it does not exist; raise `StoreError` if the store does not answer."""
         return await self.with_retries(key, lambda: self._store.get(key, prototype, byte_range))
 
     async def exists(self, key: str) -> bool:
-        """Tell whether there is such a key."""
+        """Return whether `key` exists."""
         return await self.with_retries(key, lambda: self._store.exists(key))
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
@@ -102,7 +102,7 @@ class RemoteStore(WrapperStore[Store]):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what follows `prefix`, up to the next slash."""
+        """Yield the names directly below `prefix`."""
         for key in await self.with_retries(prefix, lambda: _all(self._store.list_dir(prefix))):
             yield key
 
@@ -120,12 +120,12 @@ class RemoteStore(WrapperStore[Store]):
         return await self.with_retries(prefix, find)
 
     def cancel(self) -> None:
-        """End all that is waited for with a `StoreError`, because nobody needs it any more; called from any thread."""
+        """Cancel all pending requests, which raise `StoreError`; may be called from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: [work.cancel() for work in list(self._running)])
 
     async def with_retries(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what `ask` returns about `key`, repeated while it fails for the moment, unless somebody is in a hurry."""
+        """Await `ask` for `key`, and retry after transient failures until the store is cancelled."""
         self._reopen_in_a_fork()
         self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, ask))
         self._running.add(work)
@@ -140,7 +140,7 @@ class RemoteStore(WrapperStore[Store]):
             self._running.discard(work)
 
     def _reopen_in_a_fork(self) -> None:
-        """Open the store anew in a forked process, which cannot use the connections of its parent."""
+        """Open the store again in a forked process, which cannot use the connections of its parent."""
         if self._process == os.getpid():
             return
         if not self.reopens:
@@ -179,7 +179,7 @@ class RemoteStore(WrapperStore[Store]):
         )
 
     def _in_words(self, error: Exception) -> str:
-        """Return what the store answered, on one line and without anything of the options that may be a secret."""
+        """Return the answer of the store on one line, without strings of the options that may be secrets."""
         status = status_of(error)
         text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
         for secret in sorted(_texts(self.options or {}), key=len, reverse=True):
@@ -190,12 +190,12 @@ class RemoteStore(WrapperStore[Store]):
 
 
 def open_store(url: str, options: dict[str, Any] | None = None) -> RemoteStore:
-    """Return the store at `url`, to be read; `options` are those of fsspec. Asks it for nothing yet.
+    """Open the store at `url` for reading, with the `options` of fsspec; sends no request.
 
     Raises
     ------
     NotAvailableError
-        If the package that talks to such stores is not installed.
+        If the client package for such stores is not installed.
     DataError
         If there is no such protocol, or its client does not take the options.
     """
@@ -221,7 +221,7 @@ def open_store(url: str, options: dict[str, Any] | None = None) -> RemoteStore:
 
 
 class _Sealed(RemoteStore):
-    """A store in a process that has a token but was not told what it stands for: a scheduler, which only hands it on."""
+    """A store in a process that has a token but not the options behind it, such as a scheduler, which only forwards it."""
 
     def __init__(self, token: str):
         super().__init__(cast(Store, None), "", reopens=True)
@@ -237,7 +237,7 @@ class _Sealed(RemoteStore):
 
 
 def _open_again(opened_by: str | tuple[str, Any]) -> RemoteStore:
-    """Return the store again, in this process or another, that a token or what it stands for opens."""
+    """Open a store again, in this process or another, from its options or from the token of its options."""
     if not isinstance(opened_by, str):
         return _reopened(*opened_by)
     return _reopened(*recall(opened_by)) if opened_by in kept() else _Sealed(opened_by)
@@ -248,19 +248,19 @@ def _reopened(url: str, how: Any) -> RemoteStore:
 
 
 def _holds_secrets(url: str, how: Any) -> bool:
-    """Tell whether what opens a store may hold a secret: texts in its options, or a user or a query in its URL."""
+    """Return whether URL or options of a store may hold a secret: strings in the options, or a user or a query in the URL."""
     file_system = getattr(how, "fs", None)
     options = how if file_system is None else file_system.storage_options
     return shown(url) != url or bool(_texts(options or {})) or bool(getattr(file_system, "storage_args", ()))
 
 
 def patient(store: Store) -> Store:
-    """Return `store`, or, if it is one of fsspec that somebody else has opened, a `RemoteStore` on it."""
+    """Return `store`, wrapped in a `RemoteStore` if it is a store of fsspec that the user has opened."""
     return RemoteStore(store, _url_of(store)) if isinstance(store, FsspecStore) else store
 
 
 def place_of(node: Any) -> str:
-    """Return where an array or a group that somebody else has opened is stored, for messages."""
+    """Return the location of an array or group that the user has opened, for messages."""
     store = getattr(node.store, "_store", node.store)
     if isinstance(store, FsspecStore):
         return shown("/".join(filter(None, (_url_of(store), node.path))))
@@ -275,12 +275,12 @@ def _url_of(store: FsspecStore) -> str:
 
 
 def protocol_of(url: str) -> str:
-    """Return what stands before ``://``, of a chain of file systems the first."""
+    """Return the protocol of a URL; the first one of a chain of file systems."""
     return url.partition("://")[0].partition("::")[0].lower()
 
 
 def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options` with time limits and without repetitions by the client, where they do not say otherwise."""
+    """Return `options` with time limits and without retries by the client, unless they set these themselves."""
     if protocol in ("s3", "s3a"):
         config = {
             "connect_timeout": _CONNECT_SECONDS,
@@ -303,7 +303,7 @@ def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _texts(options: Any) -> set[str]:
-    """Return all texts of some length in `options` but for addresses."""
+    """Return all strings of at least 4 characters in `options` except addresses."""
     if isinstance(options, dict):
         return set().union(*(_texts(value) for key, value in options.items() if key not in _SHOWN_OPTIONS))
     if isinstance(options, list | tuple):
@@ -323,7 +323,7 @@ _of_the_parent: list[Any] = []
 
 
 def _leave_to_the_parent() -> None:
-    """Neither use nor close connections in a forked process: its parent goes on with them."""
+    """Neither use nor close connections in a forked process, because its parent still uses them."""
     _of_the_parent.extend(_opened.values())  # closed, too, where they were collected
     _opened.clear()
 
@@ -334,7 +334,7 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_connections() -> None:
-    """End requests and close connections with the process, before the loop that they belong to is stopped; else it complains."""
+    """Cancel requests and close connections at exit, before their event loop is stopped and warns about them."""
     if _opened:
         with contextlib.suppress(Exception):
             sync(_close_all(), timeout=2)

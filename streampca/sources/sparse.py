@@ -16,7 +16,7 @@ _BLOCK_BYTES = 32 * 2**20
 
 
 def as_rows(values: Any) -> csr_array:
-    """Return sparse `values` in compressed row form, without duplicates; shares their memory where they are so already."""
+    """Return sparse `values` in compressed row form without duplicates; shares their memory if they have that form."""
     rows = csr_array(values)
     if not rows.has_canonical_format:
         rows = rows.copy()
@@ -51,7 +51,7 @@ class SparseSource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of shape, dtype and a spread of what is stored: enough to tell matrices of one session apart."""
+        """Return a hash of shape, dtype and a sample of the stored values, which differs between the matrices of one session."""
         digest = xxhash.xxh3_128(f"{self.shape}{self.dtype}{self.rows.nnz}".encode())
         for stored in (self.rows.data, self.rows.indices, self.rows.indptr):
             digest.update(np.ascontiguousarray(stored[:: max(1, len(stored) // 4096)]).data)
@@ -87,7 +87,7 @@ class SparseFeatures(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Return that of the rows."""
+        """Return the fingerprint of the rows."""
         return f"{self.source.fingerprint}-features"
 
     def overhead_bytes(self, n_rows: int) -> int:
@@ -107,5 +107,5 @@ class SparseFeatures(Source):
 
 
 def is_sparse(values: Any) -> bool:
-    """Tell whether `values` are a sparse matrix or array of scipy."""
+    """Return whether `values` are a sparse matrix or array of scipy."""
     return bool(issparse(values))

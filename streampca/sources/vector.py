@@ -24,18 +24,18 @@ def read_vector(
     storage_options: dict[str, Any] | None = None,
     follow_symlinks: bool = False,
 ) -> NDArray[Any]:
-    """Return the one-dimensional array that `name` stands for, read whole.
+    """Read the one-dimensional array at the path or of the array name `name`.
 
     Parameters
     ----------
     key : str
-        What messages call it.
+        Name of the parameter in messages.
     name : str
         Path of an ``.npy`` file, or the name of an array beside `array` in the zarr group at `path`.
     path, array : str
         Where the data are.
     storage_options : dict, optional
-        For URLs, handed to fsspec.
+        Passed to fsspec, for URLs.
     follow_symlinks : bool
         Whether files of a local store may lie outside of it.
 

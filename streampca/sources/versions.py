@@ -1,4 +1,4 @@
-"""Sizes and modification times of stored data, compared after every pass: rows of two versions never make one result."""
+"""Sizes and modification times of stored data, compared after every pass so that no result mixes two versions."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TAGS = (
     "mtime",
     "created",
 )
-"""What clients of object stores call the tag or the time of an object, the surest first."""
+"""Names that clients of object stores use for the tag or the time of an object, the most reliable first."""
 _CHUNK_KEY = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 
 
 @dataclass(frozen=True)
 class InputVersion:
-    """What is known of stored data without reading it."""
+    """Digest, number and size of stored files or objects, obtained without reading them."""
 
     digest: str
     """Digest of names, sizes and times or tags."""
@@ -62,7 +62,7 @@ class InputVersion:
 
 
 class InputWatch:
-    """Remembers the version that a source had when it was first asked for; shared by all views of the source."""
+    """The first version of a source, with which later versions are compared; shared by all views of the source."""
 
     def __init__(self) -> None:
         self._first: InputVersion | None = None

@@ -1,4 +1,4 @@
-"""Output that is whole or not there: built aside, committed by a record and a rename, and nothing of others touched."""
+"""Output directories that are complete or absent: built under a temporary name, committed by a record and a rename."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|
 
 
 def _own(*arrays: str) -> str:
-    """Return the pattern of everything that we write into a zarr group of these arrays: nothing else is ever removed."""
+    """Return the pattern of all files that streampca writes to a zarr group of these arrays; nothing else is ever removed."""
     return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
 
 
@@ -50,7 +50,7 @@ _OWN_FILES = {
 
 
 def is_own_file(kind: str, relative: str) -> bool:
-    """Tell whether a result of that kind may hold a file of that name."""
+    """Return whether an output of that kind may hold a file of that name."""
     return _OWN_FILES[kind].fullmatch(relative) is not None
 
 
@@ -64,7 +64,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, Any] | None = None) -> None:
-    """Write the record that says that the output of that kind in the directory `path` is complete, with `more` in it."""
+    """Write the commit record of a complete output of that kind to the directory `path`, with the entries of `more`."""
     record = {"format": f"streampca-{kind}", "run_id": run_id, **(more or {})}
     write_whole(path / RECORD, [json.dumps(record).encode() + b"\n"])
 
@@ -109,7 +109,7 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
 
 
 def _has_its_type(found: Path) -> bool:
-    """Tell whether a path of one of our names is the kind of thing we write under that name."""
+    """Return whether a path has the type, file or directory, that streampca writes under that name."""
     if found.suffix in (".json", ".yaml", ".html"):
         return found.is_file()
     return found.is_dir() or (found.is_file() and found.name.isdecimal())
@@ -136,7 +136,7 @@ def require_room(path: Path, n_bytes: int) -> None:
 
 
 class AtomicDirectory:
-    """A directory that is built beside its place and renamed into it when it is complete.
+    """A directory that is built under a temporary name beside `path` and renamed when it is complete.
 
     ``with Aside(path, "model") as part:`` fills `part`; the commit record is written last, everything is flushed to the
     disk before the rename. If the block fails, `part` is removed and what stood at `path` is as it was.
@@ -230,7 +230,7 @@ class AtomicDirectory:
             shutil.rmtree(old, ignore_errors=True)
 
     def _take_back(self, old: Path) -> None:
-        """Undo the renames of `_commit`, as many as were done."""
+        """Undo the completed renames of `_commit`."""
         try:
             if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
                 self.path.rename(self.part)
@@ -251,7 +251,7 @@ class AtomicDirectory:
 
 
 def _let_writes_end() -> None:
-    """Wait a little for writes that a signal left running in zarr's thread: one that ends later would make `part` again."""
+    """Wait at most 5 seconds for writes that a signal left running in zarr's thread: a later one would create the temporary directory again."""
     if "zarr" not in sys.modules:
         return
     from streampca.storage.zarr_interface import sync
@@ -265,7 +265,7 @@ def _let_writes_end() -> None:
 
 
 def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
-    """Undo and remove what the run `run_id`, which died, left beside `path`: an earlier output gets its name back."""
+    """Remove the leftovers of the run `run_id`, which died, beside `path`, and rename an earlier output back."""
     part, old = (path.with_name(f"{path.name}.{kind}-{run_id}") for kind in ("part", "old"))
     try:
         if old.is_dir() and not old.is_symlink():

@@ -1,4 +1,4 @@
-"""Digests of the figures that a finished run states, kept in its commit record, so that a later change is noticed by name."""
+"""Digests of the figures in the documents of a finished run, stored in its commit record, so that later changes are detected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def figures_of(directory: Path) -> dict[str, dict[str, str]]:
 
 
 def changed_figures(directory: Path, recorded: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return file and name of every figure that is not the one of which `recorded` holds the digest, or is gone or new."""
+    """Return file and name of every figure whose digest differs from `recorded`, or that was removed or added."""
     present, changed = figures_of(directory), []
     for document in sorted({*present, *recorded}):
         before, after = recorded.get(document) or {}, present.get(document) or {}

@@ -1,7 +1,7 @@
-"""The files that the driver writes itself, each whole or not there, in an order that survives a crash.
+"""Atomic writes of files: each file is complete or absent, also after a crash.
 
-A file is written under a temporary name, flushed, renamed, and its directory flushed: what a later file names is on the
-disk before it. Every function raises `NoSpaceError` or `OutputError`, never a bare `OSError`.
+A file is written under a temporary name, flushed, renamed, and its directory flushed, so files are on disk before
+a later file refers to them. Every function raises `NoSpaceError` or `OutputError`, never a bare `OSError`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from streampca.formatting import as_text
 from streampca.storage.regular_files import open_regular
 
 TEMPORARY = re.compile(r"\.streampca-[0-9a-f]{12}\.tmp")
-"""Names of files that are being written; one that stays was left by a process that died."""
+"""Names of files that are being written; one that remains was left by a process that died."""
 _PIECE = 8 * 2**20
 
 
 @contextmanager
 def writing(path: Path, meaning: str = "nothing at this path was changed") -> Iterator[None]:
-    """Turn the errors of the system into ours, with `path` and what they mean."""
+    """Turn errors of the system into `NoSpaceError` or `OutputError` about `path`, with their `meaning` for the user."""
     try:
         yield
     except StreamPCAError:
@@ -53,7 +53,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def _free(error: OSError, path: Path) -> str:
-    """Return how much room there is, where the lack of it is that of a file system."""
+    """Return the free space as text, if the file system is full and not a quota."""
     if error.errno != errno.ENOSPC:
         return ""
     with suppress(OSError, StopIteration):

@@ -1,4 +1,4 @@
-"""One run at a time for one output: a lock file that names its holder, and is taken over once if the holder is gone."""
+"""A lock file that allows one run at a time for an output, names its holder, and is taken over if the holder has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES = 40
 
 
 def lock_of(path: Path) -> Path:
-    """Return the place of the lock of `path`."""
+    """Return the path of the lock file of `path`."""
     path = path if path.name else path.absolute()
     return path.with_name(f"{path.name}.lock")
 
@@ -79,7 +79,7 @@ class Lock:
         self._remove_new_parents()
 
     def name(self, run_id: str) -> None:
-        """Hold the lock for the run `run_id` from now on: one that is gone on with."""
+        """Hold the lock for the resumed run `run_id` from now on."""
         self.require_held()
         own = _holder(run_id)
         write_whole(self.path, [own])
@@ -107,7 +107,7 @@ class Lock:
                 own.unlink()
 
     def _take_over(self, own: Path) -> bool:
-        """Replace the lock of a holder that is gone; False if it has changed meanwhile. `OutputError` if it is alive."""
+        """Replace the lock of a holder that has ended; False if the lock has changed meanwhile, `OutputError` if the holder is alive."""
         try:
             require_regular(self.path)
             handle = os.open(self.path, os.O_RDONLY)
@@ -140,7 +140,7 @@ class Lock:
             os.close(handle)
 
     def _tidy(self) -> None:
-        """Remove what runs of this machine that died while they made their locks left in this directory."""
+        """Remove temporary lock files of runs of this machine that died while they acquired a lock."""
         found: list[Path] = []
         with suppress(OSError):  # a directory that may be written to may yet not be listed
             found = [child for child in self.path.parent.iterdir() if TEMPORARY.fullmatch(child.name)]
@@ -171,7 +171,7 @@ class Lock:
 
 
 def _link(own: Path, path: Path) -> bool:
-    """Give `own` the name `path` unless that is taken; on file systems without links by exclusive creation."""
+    """Link `own` to `path` unless it exists; by exclusive creation on file systems without links."""
     try:
         os.link(own, path)
         return True
@@ -206,7 +206,7 @@ def _holder(run_id: str) -> bytes:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process was started, None if there is none: a number is given again after a while."""
+    """Return the start time of a process, None if there is none; process numbers are reused."""
     try:
         state, *others = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -218,7 +218,7 @@ def _started(pid: int) -> str | None:
 
 
 def _place() -> str:
-    """Return what tells one set of process numbers from another: the boot, and the name space of a container."""
+    """Return an identifier of the process numbers: the boot of the machine, and the namespace of a container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -237,7 +237,7 @@ def _read(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Tell whether a holder was a process of this machine and is gone, for sure."""
+    """Return whether a holder was certainly a process of this machine and has ended."""
     here = holder.get("host") == socket.gethostname() and holder.get("place") == _place() != ""
     return here and _started(holder["pid"]) != holder.get("started")
 
@@ -251,7 +251,7 @@ def _alive(holder: dict[str, Any], path: Path, own: Path) -> bool:
 
 
 def _beats(path: Path, own: Path) -> bool:
-    """Tell whether the lock was touched lately, by the clock of the file system."""
+    """Return whether the lock was touched within two intervals, by the clock of the file system."""
     try:
         os.utime(own)
         return own.stat().st_mtime - path.stat().st_mtime <= 2 * BEAT

@@ -1,4 +1,4 @@
-"""A directory on disk for what does not fit in memory while a fit runs or its model lives; it goes with its last user."""
+"""A temporary directory for data that exceed memory; it is removed with its last user."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Scratch:
 
     @property
     def path(self) -> Path:
-        """Return where it is."""
+        """Return its path."""
         return Path(self._path)
 
     def require(self, n_bytes: int) -> None:
-        """Raise `NoSpaceError` unless there is room for `n_bytes`."""
+        """Raise `NoSpaceError` unless `n_bytes` are free."""
         require_room(self.path, n_bytes)
 
 
@@ -63,7 +63,7 @@ def _remove(path: str, made_by: int) -> None:
 
 
 def shares_disk(path: Path) -> bool:
-    """Tell whether a temporary directory would lie on the file system of `path`, or of the nearest parent that is there."""
+    """Return whether temporary directories are on the file system of `path`, or of its nearest parent that exists."""
     from dask import config
 
     place = Path(config.get("temporary-directory", None) or tempfile.gettempdir())

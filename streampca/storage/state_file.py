@@ -1,4 +1,4 @@
-"""One state in one file: a header that tells its tree, then the bytes of its arrays; no pickle, no names that are imported."""
+"""One state in one file: a JSON header with its structure, then the bytes of its arrays; no pickle, no imports by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_HEADER = 64 * 2**20
 
 
 class NotRecordableError(TypeError):
-    """A state holds something that this form has no place for."""
+    """A state holds a value that the file format cannot store."""
 
 
 _CLASSES: dict[str, type] = {}
@@ -61,12 +61,12 @@ def state_bytes(state: Any) -> int:
 
 
 def read_state_file(path: Path) -> Any:
-    """Return what `write_state_file` wrote; its digest is checked by the caller.
+    """Read the state that `write_state_file` wrote; the caller checks its digest.
 
     Raises
     ------
     DataError
-        If the file does not hold what its header tells.
+        If the file does not match its header.
     """
     try:
         with open_regular(path, buffering=0) as file:

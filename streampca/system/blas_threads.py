@@ -47,11 +47,11 @@ class _SharedLimit:
                 self._restore()
 
     def before_fork(self) -> None:
-        """Let no thread be in the middle of a change while the process is copied."""
+        """Acquire the lock, so that no thread is changing the limit while the process forks."""
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Release the lock in the parent process."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
@@ -70,7 +70,7 @@ class _SharedLimit:
 
 
 def _counts_per_thread(library: Any) -> bool:
-    """Tell whether `library` has a number of threads for each thread that calls it, as everything on OpenMP has."""
+    """Return whether `library` has a number of threads for each calling thread, as libraries on OpenMP have."""
     on_openmp = library.internal_api == "openblas" and getattr(library, "threading_layer", None) == "openmp"
     return library.user_api == "openmp" or on_openmp
 

@@ -1,4 +1,4 @@
-"""What this process and its machine have: memory and cores."""
+"""Memory and cores of this process and its machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEBIBYTE = 2**20
 
 
 def available_bytes() -> int:
-    """Return how much memory this process could still take: of the machine, of its control group or its Dask worker if that is less."""
+    """Return the memory in bytes that this process could still allocate: of the machine, its control group or its Dask worker, whichever is less."""
     available = int(psutil.virtual_memory().available)
     limit = getattr(getattr(worker_of_this_task(), "memory_manager", None), "memory_limit", None)
     if limit:
@@ -32,7 +32,7 @@ def available_bytes() -> int:
 
 
 def process_bytes() -> int:
-    """Return the resident memory of this process, with everything imported that a fit imports."""
+    """Return the resident memory in bytes of this process after importing all modules of a fit."""
     import dask.array  # noqa: F401
     import scipy.linalg  # noqa: F401
     import threadpoolctl  # noqa: F401
@@ -42,7 +42,7 @@ def process_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the largest resident memory this process has had, or what it has now where the system does not say."""
+    """Return the peak resident memory in bytes of this process, or the current one if the system does not report it."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -53,7 +53,7 @@ def peak_bytes() -> int:
 
 
 def give_back_freed_memory() -> None:
-    """Return memory that was freed but kept by the C library to the system, where the library is glibc."""
+    """Return freed memory that glibc holds to the system; does nothing with other C libraries."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

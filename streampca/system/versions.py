@@ -1,4 +1,4 @@
-"""Versions of everything that decides the bits of a result."""
+"""Versions of all packages and libraries that determine the bits of a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that has a say in the bits of a result."""
+    """Return the versions of all packages and libraries that determine the bits of a result."""
     from importlib.metadata import version
 
     from threadpoolctl import threadpool_info

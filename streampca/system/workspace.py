@@ -28,5 +28,5 @@ def borrow(purpose: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[An
 
 
 def release() -> None:
-    """Give back all scratch memory of this thread."""
+    """Release all scratch memory of this thread."""
     _local.__dict__.clear()

@@ -1,4 +1,4 @@
-"""Decoding that takes no more memory than an array declares: what compressed bytes say of their size is read first."""
+"""Decoding that takes no more memory than an array declares: the size in the header of compressed bytes is checked first."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored
 from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer
 
 _MAX_MEMBERS = 1024
-"""Streams in a row that one chunk may be; each costs a copy of what follows it."""
+"""Largest number of concatenated streams in one chunk; each costs a copy of the remaining bytes."""
 _ZSTD_MAGIC, _ZSTD_SKIPPED, _ZSTD_BLOCK = 0xFD2FB528, 0x184D2A50, 2**17
 _BLOSC_MEMCPY, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 0x2, 0x8, 5
 
 _TELLING = frozenset({"zstd", "blosc", "lz4"})
-"""Codecs whose bytes begin with the size of what they decode to, or with enough to bound it."""
+"""Codecs whose bytes begin with the decoded size, or with a header that bounds it."""
 # gzip, bzip2 and xz do not say their size in front, or may be several streams in a row: these decoders stop at a limit.
 _ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
     "gzip": lambda codec: partial(zlib.decompressobj, 31),
@@ -47,7 +47,7 @@ _ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
 
 
 def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: NDArray[Any]) -> None:
-    """Fill `chunk` with what `codec` of numcodecs makes of `stored`; `ValueError` if that has another size."""
+    """Decode `stored` with `codec` of numcodecs into `chunk`; `ValueError` if the result has another size."""
     told, is_exact = _told(codec.codec_id, stored)
     if told is not None and is_exact and told != chunk.nbytes:
         raise ValueError(f"{told} bytes after decoding, expected {chunk.nbytes}")
@@ -64,7 +64,7 @@ def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: NDArray[Any]) -> N
 
 
 def decode_within(codec: Any, stored: Any, most: int) -> Any:
-    """Return what `codec` of numcodecs makes of `stored`; `ValueError`, before it is decoded, if that exceeds `most` bytes.
+    """Decode `stored` with `codec` of numcodecs; `ValueError`, before decoding, if the result exceeds `most` bytes.
 
     Zstandard frames that do not tell their size may decode to as much as their blocks could hold, before they are refused.
     """
@@ -84,7 +84,7 @@ def decode_within(codec: Any, stored: Any, most: int) -> Any:
 
 
 def _told(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bool]:
-    """Return how many bytes `stored` says that it decodes to, None where it cannot say, and whether it is not a bound."""
+    """Return the decoded size in bytes from the header of `stored`, None if it has none, and whether the size is exact."""
     if name == "zstd":
         return zstd_size(stored)
     if name == "blosc":
@@ -97,7 +97,7 @@ def _told(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bool]:
 
 
 def _expanded(make: Callable[[], Any], stored: Any, most: int, *, again: bool) -> bytes:
-    """Return what streams in a row hold (`again`: one may follow another); `ValueError` beyond `most` bytes."""
+    """Decode concatenated streams (`again`: one may follow another); `ValueError` beyond `most` bytes."""
     parts: list[bytes] = []
     size, rest = 0, bytes(stored)
     for _ in range(_MAX_MEMBERS):
@@ -155,7 +155,7 @@ def blosc_size(stored: NDArray[np.uint8]) -> int:
 
 
 def zstd_size(stored: NDArray[np.uint8]) -> tuple[int, bool]:
-    """Return how many bytes Zstandard frames (RFC 8878) decode to, and whether they say so or could at most be as many."""
+    """Return the decoded size in bytes of Zstandard frames (RFC 8878), and whether it is exact or an upper bound."""
     at, total, is_exact = 0, 0, True
     while at < len(stored):
         magic = _number(stored, at, 4)
@@ -173,7 +173,7 @@ def zstd_size(stored: NDArray[np.uint8]) -> tuple[int, bool]:
 
 
 def _zstd_frame(stored: NDArray[np.uint8], at: int) -> tuple[int | None, int, int]:
-    """Return the size that the frame whose header is at `at` tells, the most that its blocks hold, and where it ends."""
+    """Return the declared size of the frame whose header is at `at`, the upper bound from its blocks, and its end."""
     descriptor = _number(stored, at, 1)
     single, has_checksum = bool(descriptor & 0x20), bool(descriptor & 0x4)
     at += 1
@@ -203,9 +203,9 @@ class _Bounded(BytesBytesCodec):
     """A compressor of zarr whose chunks decode to no more than their array declares."""
 
     inner: BytesBytesCodec
-    """The codec that metadata name."""
+    """The codec of the metadata."""
     codec: Any = field(compare=False)
-    """What decodes, of numcodecs."""
+    """The codec of numcodecs that decodes."""
     is_fixed_size = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class _StoredBytes:
 
 
 class _StrictSharding(ShardingCodec):
-    """Shards whose chunks all have to be there."""
+    """A sharding codec for which a missing inner chunk is an error."""
 
     _sync_capable = False  # zarr >= 3.3 may decode in the calling thread, past `codec_pipeline`
 
@@ -320,7 +320,7 @@ def _bounded(codec: Codec, fill: bool) -> Codec:
 
 
 def chain_of(metadata: Any) -> str:
-    """Return the names of the codecs that the chunks of an array went through, for messages."""
+    """Return the names of the codecs of the chunks of an array, for messages."""
     if metadata.zarr_format == 2:
         codecs = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else [])]
         return "+".join(str(codec.codec_id) for codec in codecs) or "none"

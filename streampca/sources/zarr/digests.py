@@ -1,4 +1,4 @@
-"""What the chunks of an array were when it was fingerprinted: a digest of each, to be compared with what is read."""
+"""Digests of the chunks of an array at the time of its fingerprint, with which chunks are compared when they are read."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class ChunkDigests:
-    """The xxh3-128 of every stored chunk of an array, compressed as it is."""
+    """The xxh3-128 of every stored chunk of an array, of its compressed bytes."""
 
     place: Path
-    """The file they were read from."""
+    """File that holds the digests."""
     metadata: str
     """Digest of the array's metadata (see `metadata_digest`)."""
     table: NDArray[np.uint8]
@@ -65,12 +65,12 @@ def _in_words(digest: bytes) -> str:
 
 
 def whole_digest(metadata: str, table: NDArray[np.uint8]) -> str:
-    """Return one digest for an array: that of the digests of its metadata and all its chunks, in the order of the grid."""
+    """Return one digest for an array: of the digests of its metadata and all its chunks, in the order of the grid."""
     return xxhash.xxh3_128(bytes.fromhex(metadata) + np.ascontiguousarray(table).tobytes()).hexdigest()
 
 
 def metadata_digest(stored: bytes) -> str:
-    """Return the xxh3-128 of an array's metadata as stored, but for its attributes and for spaces and the order of keys.
+    """Return the xxh3-128 of an array's stored metadata, without attributes, and independent of white space and the order of keys.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def metadata_digest(stored: bytes) -> str:
 
 
 def default_place(source: str, array: str | None) -> Path:
-    """Return where the fingerprint of an array is kept: beside a local store, for a URL in the working directory."""
+    """Return the default path of a fingerprint: beside a local store, or in the working directory for a URL."""
     name = source.removeprefix("file://").rstrip("/")
     if "://" in name:
         name = PurePosixPath(urlsplit(name).path).name or "store"

@@ -1,4 +1,4 @@
-"""Chunks of a local zarr array, straight from their files into a buffer that is used again.
+"""Chunks of a local zarr array, read from their files into a reused buffer.
 
 zarr's own pipeline takes two to five times the processor time of this for the common case: unsharded chunks in files,
 in C order, with none or one of the usual compressors.
@@ -35,7 +35,7 @@ class _Codec(Protocol):
 
 @dataclass(frozen=True)
 class _Chain:
-    """How the bytes of a chunk become its values."""
+    """Decoding of the bytes of one chunk."""
 
     compressor: _Codec | None
     """Decompressor of numcodecs, or None for stored values."""
@@ -48,7 +48,7 @@ class _Chain:
 
     @property
     def plain(self) -> bool:
-        """Tell whether the file holds the values as they are."""
+        """Return whether the file holds the values without compression."""
         return self.compressor is None and not self.crc32c
 
 
@@ -65,7 +65,7 @@ class DirectReader:
     transposed: bool
     """Whether the array is stored as (features, samples)."""
     digests: ChunkDigests | None = None
-    """What the chunks must be, or None."""
+    """Expected digests of the chunks, or None."""
     bounds: Path | None = None
     """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
 
@@ -78,7 +78,7 @@ class DirectReader:
         digests: ChunkDigests | None = None,
         follow_symlinks: bool = False,
     ) -> DirectReader | None:
-        """Return a reader, or None if the array is stored in a way that is left to zarr."""
+        """Return a reader, or None if the array is stored in a way that only zarr reads."""
         chain = _chain_v2(array.metadata) if array.metadata.zarr_format == 2 else _chain_v3(array.metadata)
         if chain is None:
             return None
@@ -87,7 +87,7 @@ class DirectReader:
 
     @property
     def scatters(self) -> bool:
-        """Tell whether the part of a chunk that is wanted is read alone: values stored as they are, without a digest of the whole."""
+        """Return whether only the needed part of a chunk is read: values are not compressed, and chunks have no digest to compare."""
         return self.chain.plain and self.digests is None
 
     @property
@@ -97,7 +97,7 @@ class DirectReader:
 
     @property
     def overhead_bytes(self) -> int:
-        """Return the memory in bytes of the stored and the decoded chunk in hand, where they are not the block itself."""
+        """Return the memory in bytes of the current stored and decoded chunk, if they are not the block itself."""
         if self.scatters:
             return 0
         if self.chain.plain:
@@ -133,7 +133,7 @@ class DirectReader:
         return count
 
     def _read_chunk(self, coordinates: tuple[int, int], target: NDArray[Any], within: tuple[slice, ...]) -> ReadCount:
-        """Decode one chunk into `target`, which takes the part `within` of it."""
+        """Decode one chunk and copy the slice `within` of it to `target`."""
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
         # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
@@ -166,7 +166,7 @@ class DirectReader:
         return ReadCount(1, inside[0] * inside[1] * self.chain.dtype.itemsize, stored_bytes)
 
     def _scatter(self, file: int, stored_bytes: int, target: NDArray[Any], within: tuple[slice, ...], key: str) -> None:
-        """Read the part `within` of a chunk of plain values into the rows of `target`."""
+        """Read the slice `within` of a chunk without compression into the rows of `target`."""
         if stored_bytes != self.chunk_bytes:
             raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
         row_bytes = self.array.chunks[1] * target.itemsize

@@ -11,7 +11,7 @@ from streampca.errors import OutsideStoreError
 def require_inside(root: Path, key: str) -> None:
     """Raise `OutsideStoreError` if the file of `key` below `root` lies elsewhere, by a symbolic link.
 
-    (`root` itself may be a link. Between this look and the reading, whoever may write to the store can still change it.)
+    (`root` itself may be a link. A process that may write to the store can still change it between this check and the read.)
     """
     path = os.fspath(root)
     for part in key.split("/"):

@@ -1,4 +1,4 @@
-"""What the metadata of a store may say: documents are bounded before they are parsed, sizes before anything is sized by them."""
+"""Limits of the metadata of a store: documents are bounded before they are parsed, and sizes before anything is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 MAX_DOCUMENT_BYTES = 8 * 2**20
 _NAME_BYTES, _MOST_NAMES = 128, 400_000
 MAX_NAMED_DOCUMENT_BYTES = MAX_DOCUMENT_BYTES + _NAME_BYTES * _MOST_NAMES
-"""Bytes of a document that names as many features as is allowed."""
+"""Largest size in bytes of a document with the names of as many features as allowed."""
 MAX_DEPTH = 64
 MAX_VALUES = 10**6
 MAX_CHUNKS = 10**8
@@ -25,20 +25,20 @@ MAX_CODED_BYTES = 2**31
 MAX_STORED_BYTES = 2**62
 _MOST_AXES = 32
 MOST_GROWTH = 16
-"""Bytes that a filter may make of one byte of a value: the widest number for the narrowest."""
+"""Largest number of bytes that a filter makes of one byte of a value: the widest number for the narrowest."""
 _KEEPING = frozenset({"bytes", "transpose", "zstd", "blosc", "gzip", "crc32c", "sharding_indexed"})
 """Codecs that make no value wider."""
 _OBJECT_CODECS = frozenset(
     {"pickle", "json", "json2", "msgpack", "msgpack2", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"}
 )
-"""Codecs of numcodecs that make objects, of which the first carries out what it reads."""
+"""Codecs of numcodecs that make Python objects; the first one executes the code that it reads."""
 # The inside of a text is passed over as a whole and without going back, so that no text takes long.
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([\d\s,]{1,200})\]')
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{},]', re.DOTALL)
 
 
 def is_document(key: str) -> bool:
-    """Tell whether `key` is that of metadata, not of a chunk."""
+    """Return whether `key` is a metadata document, not a chunk."""
     return key.rsplit("/", 1)[-1] in METADATA_NAMES
 
 
@@ -49,7 +49,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def require_document(data: bytes, key: str) -> dict[str, Any]:
-    """Return what a document says.
+    """Parse a document of metadata.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def require_document(data: bytes, key: str) -> dict[str, Any]:
 
 
 def _n_names(data: bytes, key: str) -> int:
-    """Return how many features a document may name: as many as its longest axis has, none if it names none.
+    """Return how many features a document may name: the length of its longest axis, or 0 if it has no names.
 
     ``.zattrs`` stands beside the document that declares the shape and may name as many as is allowed at all.
     """
@@ -107,7 +107,7 @@ def _n_names(data: bytes, key: str) -> int:
 
 
 class _DoubleError(Exception):
-    """A key that an object gives twice."""
+    """A key that occurs twice in a JSON object."""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def require_readable(metadata: Any, item_bytes: int, label: str, *, most_chunks:
 
 
 def most_stored(n_bytes: int) -> int:
-    """Return how many bytes a chunk of `n_bytes` may be stored as: what cannot be compressed grows a little."""
+    """Return the largest stored size in bytes of a chunk of `n_bytes`: incompressible data grow slightly."""
     return n_bytes + n_bytes // 10 + 2**16
 
 

@@ -68,7 +68,7 @@ def arrays_in(path: str, storage_options: dict[str, Any] | None = None) -> list[
 
 
 def _store_at(path: str, storage_options: dict[str, Any] | None) -> tuple[Store, str]:
-    """Return the store at `path`, and what it is called in messages."""
+    """Return the store at `path`, and its name in messages."""
     if "://" in path:
         return open_store(path, storage_options), shown(path)
     if not Path(path).exists():
@@ -155,7 +155,7 @@ def _only_table(members: dict[str, Any]) -> str | None:
 
 
 def _encoding_of(node: Any) -> str:
-    """Return how AnnData says that a group is to be read, such as ``csr_matrix``; an empty text for all others."""
+    """Return the AnnData encoding of a group, such as ``csr_matrix``; an empty string for all other nodes."""
     return str(node.metadata.attributes.get("encoding-type", "")) if isinstance(node, zarr.Group) else ""
 
 

@@ -131,7 +131,7 @@ class ZarrSource(Source):
         return rows, columns
 
     def metadata_digest(self) -> str:
-        """Return a digest of the stored metadata, which is read for it."""
+        """Read the stored metadata and return its digest."""
         name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
         stored = sync(self.store.get(f"{self.key_prefix}{name}", default_buffer_prototype()))
         if stored is None:
@@ -140,7 +140,7 @@ class ZarrSource(Source):
 
     @property
     def key_prefix(self) -> str:
-        """Return what stands before the key of a chunk in the store."""
+        """Return the prefix of the keys of chunks in the store."""
         return f"{self.array.path}/" if self.array.path else ""
 
     @property
@@ -150,7 +150,7 @@ class ZarrSource(Source):
         return xxhash.xxh3_128(f"{metadata}|{self.description}|{self.name}|{self.transposed}".encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return what a manifest says of the source."""
+        """Return the description of the source for a manifest."""
         return super().describe() | {
             "array": self.name,
             "chunks": list(self.grid),
@@ -178,7 +178,7 @@ class ZarrSource(Source):
         return [encode((j, i) if self.transposed else (i, j)) for i in bands for j in columns]
 
     def _presence(self) -> Callable[[str], bool] | None:
-        """Return what tells whether a chunk is stored, None where the store cannot say."""
+        """Return a function that tells whether a chunk is stored, None if the store cannot list its keys."""
         if isinstance(self.store._store, LocalStore):  # whose listing passes over directories that are links
             root = f"{self.store._store.root}/{self.key_prefix}"
             return lambda key: os.path.isfile(root + key)
@@ -280,7 +280,7 @@ class ZarrSource(Source):
         return out, ReadCount(bands * columns, self.reads_of(start, stop), self.store.stored_bytes - before)
 
     def _values(self, start: int, stop: int) -> Any:
-        """Return rows by zarr. What came through a network damaged is asked for again before it is called so."""
+        """Read rows through zarr; damaged data from a network are requested again before the error is raised."""
         for left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
             try:
                 return self._bounded[:, start:stop].T if self.transposed else self._bounded[start:stop]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""A store that is read strictly: chunks that are missing, too large or elsewhere are errors, and so is metadata out of bounds."""
+"""A store that is read strictly: missing, oversized or linked chunks are errors, and so are metadata beyond limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HELD_SHARDS = 2
 
 
 class StrictStore(WrapperStore[Store]):
-    """A store in which a chunk that does not exist is an error, not the fill value; counts what it hands out.
+    """A store in which a missing chunk is an error instead of the fill value; counts the bytes that were read.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class StrictStore(WrapperStore[Store]):
     fill : bool
         Whether chunks may be missing.
     most : int, optional
-        Bytes that a stored chunk may have, where they are known.
+        Largest size in bytes of a stored chunk, if known.
     digests : ChunkDigests, optional
-        What the chunks must be.
+        Expected digests of the chunks.
     follow_symlinks : bool
         Whether files of a local store may lie outside of it.
     """
@@ -104,7 +104,7 @@ class StrictStore(WrapperStore[Store]):
         return value
 
     def _look(self, key: str, byte_range: ByteRequest | None) -> None:
-        """Look at the size that is asked for, and at the file of a local store, before it is read."""
+        """Check the requested size, and the file of a local store, before it is read."""
         if isinstance(byte_range, RangeByteRequest):
             self._require_size(byte_range.end - byte_range.start)
         if not isinstance(self._store, LocalStore):
@@ -132,7 +132,7 @@ class StrictStore(WrapperStore[Store]):
             raise DamagedChunkError(f"{n_bytes:,} bytes stored, expected at most {self.most:,}")
 
     async def _whole(self, key: str, prototype: BufferPrototype) -> Buffer | None:
-        """Return a shard of which parts are wanted; the last ones are kept, because more parts will be."""
+        """Return a shard of which ranges are requested; the last ones are cached, because more ranges follow."""
         async with self._locks.setdefault(os.getpid(), asyncio.Lock()):
             if key not in self._held:
                 value = await self.get(key, prototype)
@@ -165,7 +165,7 @@ def strict_group(group: zarr.Group) -> zarr.Group:
 
 
 def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:
-    """Return all of an array whose sizes were looked at, strictly (see `strict`).
+    """Read a whole array strictly (see `strict`); its size was checked before.
 
     Of a local store, chunks are looked for first: zarr makes a task for each that is declared, before it finds that one is missing.
     """
@@ -187,7 +187,7 @@ def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False)
     Raises
     ------
     DataError
-        If it was opened by others that say something else: consolidated metadata that are out of date, or wrong.
+        If it was opened with metadata that differ from the stored ones: outdated or wrong consolidated metadata.
     """
     store = array.store._store if isinstance(array.store, StrictStore) else array.store
     place = StorePath(StrictStore(patient(store), follow_symlinks=follow_symlinks), array.path)
