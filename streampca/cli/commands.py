@@ -140,12 +140,12 @@ def schema(out: Path | None) -> None:
     With it an editor completes keys, shows what they mean and marks errors.
     """
     from streampca.runs.config.schema import json_schema
-    from streampca.storage.files import write_whole
+    from streampca.storage.files import write_atomically
 
     if out is None:
         print_json(json_schema())
         return
-    write_whole(out, [json.dumps(json_schema(), indent=2).encode() + b"\n"])
+    write_atomically(out, [json.dumps(json_schema(), indent=2).encode() + b"\n"])
     click.echo(str(out))
 
 

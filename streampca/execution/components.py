@@ -25,7 +25,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.storage.state_file import storable
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, release
 
 _TILE = 4096
@@ -263,9 +263,9 @@ def find_components(
         raise
     finally:
         results.close()
-    give_back_freed_memory()
+    release_freed_memory()
     mapping, orthonormality = make_orthonormal(table, summary, task.axes.shape[1])
-    give_back_freed_memory()
+    release_freed_memory()
     components = table.components if isinstance(table, InMemory) else table
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
     return WideComponents(components, samples, count, signs, summary.left @ mapping.T, orthonormality)  # type: ignore[arg-type]

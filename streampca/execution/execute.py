@@ -21,7 +21,7 @@ from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.signals import raise_pending_signal, uninterrupted
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release
 
 
@@ -94,7 +94,7 @@ def _accumulated(
         raise
     finally:
         results.close()
-    give_back_freed_memory()
+    release_freed_memory()
     return total, count
 
 

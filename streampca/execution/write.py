@@ -32,7 +32,7 @@ from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.zarr.strictness import strict
-from streampca.storage.directories import require_room
+from streampca.storage.directories import require_space
 from streampca.storage.files import flush_one, writing
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
@@ -252,7 +252,7 @@ def write_known_scores(source: Source, model: PCAModel, scores: NDArray[np.float
 
 def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int) -> zarr.Array[Any]:
     n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
-    require_room(path, n * k * dtype.itemsize)
+    require_space(path, n * k * dtype.itemsize)
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
     array: zarr.Array[Any] = group.create_array(

@@ -109,63 +109,68 @@ class Answer:
         return tolerance is None or self.certified.largest_relative_width <= tolerance
 
     def model(
-        self, known: Sketched, state: SketchState, parameters: Parameters, source: dict[str, Any], n_passes: int
+        self, moments: Sketched, state: SketchState, parameters: Parameters, source: dict[str, Any], n_passes: int
     ) -> PCAModel:
         """Return the model of these components; `source` describes the origin of the rows."""
-        said, k = self.certified.to_dict(n_passes), self.n_components
+        certificate, k = self.certified.to_dict(n_passes), self.n_components
         if not self.reached:
-            said["components_missing"] = True
-            said["statement"] += (
+            certificate["components_missing"] = True
+            certificate["statement"] += (
                 f"; the sketch gives {k} components, which is fewer than were asked for: a larger sketch_size would give more"
             )
-        rank = min(said["numerical_rank"], k)
-        axes = completed(self.reported.vectors[:, :k], _wanted(parameters, k, known), parameters.seed)
+        rank = min(certificate["numerical_rank"], k)
+        axes = completed(self.reported.vectors[:, :k], _n_components(parameters, k, moments), parameters.seed)
         values = np.zeros(axes.shape[1])
         values[:k] = self.reported.values[:k]
-        residual = said["eigen_residual"] or 0.0
-        spectrum = Spectrum(values, signed(axes), known.total, residual, rank, str(said["eigen_solver"]))
+        residual = certificate["eigen_residual"] or 0.0
+        spectrum = Spectrum(values, signed(axes), moments.total, residual, rank, str(certificate["eigen_solver"]))
         model = PCAModel.of_spectrum(
             spectrum,
-            known,
+            moments,
             parameters,
             precision=self.certified.precision,
             source=source,
-            sample_weight=None if known.weight == known.n_samples else known.weight,
+            sample_weight=None if moments.weight == moments.n_samples else moments.weight,
         )
-        self._say_of_the_rest(said, len(values) - k)
-        model = replace(model, certificate=said)
+        self._add_null_directions(certificate, len(values) - k)
+        model = replace(model, certificate=certificate)
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
 
-    def _say_of_the_rest(self, said: dict[str, Any], n_more: int) -> None:
+    def _add_null_directions(self, certificate: dict[str, Any], n_more: int) -> None:
         """Add to the certificate `n_more` directions without an estimated variance.
 
         Their eigenvalues are at least 0 and at most the next one of Ĉ plus ‖C − Ĉ‖ (Weyl's inequality).
         """
-        found, certified, low_rank = len(said["component_errors"]), self.certified, self.low_rank
-        said["component_errors"] += [0.0] * n_more
-        said["angle_bounds"] += [None] * n_more
+        n_certified, certified, low_rank = len(certificate["component_errors"]), self.certified, self.low_rank
+        certificate["component_errors"] += [0.0] * n_more
+        certificate["angle_bounds"] += [None] * n_more
         if n_more == 0:
             return
-        said["subspace_angle_bound"] = None
-        said["unresolved_clusters"] = [*said["unresolved_clusters"], [found, found + n_more - 1, None]]
-        said["statement"] += (
-            f"; the last {n_more} of {found + n_more} components carry no variance above rounding: their directions were drawn at "
+        certificate["subspace_angle_bound"] = None
+        certificate["unresolved_clusters"] = [
+            *certificate["unresolved_clusters"],
+            [n_certified, n_certified + n_more - 1, None],
+        ]
+        certificate["statement"] += (
+            f"; the last {n_more} of {n_certified + n_more} components carry no variance above rounding: their directions were drawn at "
             "random, orthogonal to the others, and no angle is bounded for them"
         )
-        if said["eigenvalue_intervals"] is None:
+        if certificate["eigenvalue_intervals"] is None:
             return
         proven = certified.proven
         best = proven if certified.sigma is None else min(proven, certified.sigma)
-        following = float(low_rank.values[found]) if found < len(low_rank.values) else 0.0
-        said["eigenvalue_intervals"] += [[0.0, float(following + best + certified.floor)] for _ in range(n_more)]
+        following = float(low_rank.values[n_certified]) if n_certified < len(low_rank.values) else 0.0
+        certificate["eigenvalue_intervals"] += [[0.0, float(following + best + certified.floor)] for _ in range(n_more)]
         if certified.total > 0:
-            left = min(n_more * (following + best), proven) / certified.total
-            said["relative_residual_interval"][0] = max(0.0, said["relative_residual_interval"][0] - left)
-        said["proven_upper_bounds"] += [float(following + proven + certified.floor)] * n_more
+            omitted = min(n_more * (following + best), proven) / certified.total
+            certificate["relative_residual_interval"][0] = max(
+                0.0, certificate["relative_residual_interval"][0] - omitted
+            )
+        certificate["proven_upper_bounds"] += [float(following + proven + certified.floor)] * n_more
 
 
 def answer_of(
-    known: Sketched,
+    moments: Sketched,
     chain: Chain,
     evidence: Evidence,
     parameters: Parameters,
@@ -194,7 +199,7 @@ def answer_of(
     """
     definite = parameters.missing != "pairwise"
     precision: Precision = "float32" if work == "float32" else "float64"
-    rounding = max(ROUNDING, relative_precision(work, len(known.mean)))
+    rounding = max(ROUNDING, relative_precision(work, len(moments.mean)))
     test, reported = None, None
     if low_rank is not None:
         rounding = max(rounding, evidence.rounding)
@@ -204,13 +209,13 @@ def answer_of(
         if parameters.recovery == "conversion":
             reported = converted(chain.products, test, n_threads=n_threads).model
     taken = low_rank if reported is None else reported
-    selection = as_selection(parameters.n_components, min(known.n_samples, len(known.mean)))
-    wanted = selection.select(taken.values, known.total, rounding) if len(taken.values) else None
-    n_components = len(taken.values) if wanted is None else wanted
-    said = certified(
+    selection = as_selection(parameters.n_components, min(moments.n_samples, len(moments.mean)))
+    selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
+    n_components = len(taken.values) if selected is None else selected
+    certificate = certified(
         low_rank,
         test,
-        total=known.total,
+        total=moments.total,
         n_components=n_components,
         precision=precision,
         held_out=evidence.held_out,
@@ -223,15 +228,17 @@ def answer_of(
         definite=definite,
         n_threads=n_threads,
     )
-    reached = wanted is not None or _wanted(parameters, n_components, known) >= min(known.n_samples, len(known.mean))
-    return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), said)
+    reached = selected is not None or _n_components(parameters, n_components, moments) >= min(
+        moments.n_samples, len(moments.mean)
+    )
+    return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate)
 
 
-def _wanted(parameters: Parameters, found: int, known: Sketched) -> int:
+def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:
     """Return how many components the model has: as many as were counted out, with directions without variance if need be."""
     count = parameters.n_components
-    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
-    return max(found, min(int(count), known.n_samples, len(known.mean))) if whole else max(found, 1)
+    is_count = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    return max(n_certified, min(int(count), moments.n_samples, len(moments.mean))) if is_count else max(n_certified, 1)
 
 
 def completed(axes: FloatArray, n_wanted: int, seed: int) -> FloatArray:

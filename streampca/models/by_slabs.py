@@ -23,10 +23,10 @@ def transform(model: ScoringModel, stored: StoredComponents, rows: Any, out: NDA
     lost = None
     if model.conditional and isinstance(rows, np.ndarray) and rows.dtype.kind == "f":
         lost = np.zeros((len(rows), n_packed(model.n_components)))
-    for part, slab in stored.slabs():
-        add_scores(model, part, slab, rows[:, part], out.dtype, scores)
+    for columns, slab in stored.slabs():
+        add_scores(model, columns, slab, rows[:, columns], out.dtype, scores)
         if lost is not None:
-            add_lost(np.isnan(rows[:, part]), slab, lost)
+            add_lost(np.isnan(rows[:, columns]), slab, lost)
     if lost is not None:
         fill_in_from(model, lost, scores)
     if model.whiten:
@@ -69,24 +69,24 @@ def add_scores(
         fill = (model.stand_in[features] - centre).astype(dtype)
     step = max(1, SLAB_BYTES // (max(1, len(mean)) * dtype.itemsize))
     for start in range(0, len(rows), step):
-        own = slice(start, start + step)
-        centred = np.subtract(rows[own], centre, dtype=dtype)
+        panel = slice(start, start + step)
+        centred = np.subtract(rows[panel], centre, dtype=dtype)
         if fill is not None:
             np.copyto(centred, fill, where=np.isnan(centred))
-        scores[own] += centred @ axes
+        scores[panel] += centred @ axes
 
 
 def inverse_transform(model: ScoringModel, stored: StoredComponents, scores: NDArray[Any]) -> NDArray[Any]:
     """Return the rows, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``, in their data type."""
     dtype = scores.dtype
     rows = np.empty((len(scores), stored.shape[1]), dtype=dtype)
-    for part, slab in stored.slabs():
-        own = scores @ slab.astype(dtype)
+    for columns, slab in stored.slabs():
+        panel = scores @ slab.astype(dtype)
         if model.scale is not None:
-            own *= model.scale[part].astype(dtype)
+            panel *= model.scale[columns].astype(dtype)
         if model.feature_weight is not None:
-            root = np.sqrt(model.feature_weight[part])
-            own *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
-        own += model.mean[part].astype(dtype)
-        rows[:, part] = own
+            root = np.sqrt(model.feature_weight[columns])
+            panel *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
+        panel += model.mean[columns].astype(dtype)
+        rows[:, columns] = panel
     return rows

@@ -49,8 +49,8 @@ def fill_in(model: ScoringModel, rows: NDArray[np.floating], scores: NDArray[np.
     components = np.asarray(model.components)
 
     def products(row: int) -> FloatArray:
-        gone: FloatArray = components[:, missing[row]]
-        product: FloatArray = gone @ gone.T
+        absent: FloatArray = components[:, missing[row]]
+        product: FloatArray = absent @ absent.T
         return product
 
     _apply(model, scores, groups, products, whitened=model.whiten)
@@ -59,8 +59,8 @@ def fill_in(model: ScoringModel, rows: NDArray[np.floating], scores: NDArray[np.
 def patterns_of(missing: NDArray[np.bool_]) -> list[tuple[int, NDArray[np.int64]]]:
     """Return for each pattern of holes the first row that has it and all rows that have it; `missing` is ``(n_rows, d)``."""
     packed = np.ascontiguousarray(np.packbits(missing, axis=1))
-    whole = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
-    _, first, pattern = np.unique(whole, return_index=True, return_inverse=True)
+    keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+    _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
     ends = np.cumsum(np.bincount(np.ravel(pattern), minlength=len(first)))
     members = np.split(np.argsort(np.ravel(pattern), kind="stable"), ends[:-1])
     return [(int(row), own) for row, own in zip(first, members, strict=True)]
@@ -98,8 +98,8 @@ def add_lost(missing: NDArray[np.bool_], slab: FloatArray, lost: FloatArray) -> 
     rows = np.flatnonzero(missing.any(axis=1))
     upper = np.triu_indices(len(slab))
     for row in rows:
-        gone = slab[:, missing[row]]
-        lost[row] += (gone @ gone.T)[upper]
+        absent = slab[:, missing[row]]
+        lost[row] += (absent @ absent.T)[upper]
 
 
 def scratch_bytes(n_components: int) -> int:
@@ -156,8 +156,8 @@ def _apply(
     """Apply the map of each of `groups`, a row with its pattern of holes and all rows with it, to the scores of its rows."""
     k, eps = model.n_components, float(np.finfo(scores.dtype).eps)
     spread = np.maximum(np.asarray(model.explained_variance, dtype=np.float64) - model.noise_variance, 0.0)
-    back = np.where(np.isfinite(model.deviations), model.deviations, 0.0) if whitened else np.ones(k)
-    ahead = np.divide(1.0, back, out=np.zeros(k), where=back > 0)
+    unwhiten = np.where(np.isfinite(model.deviations), model.deviations, 0.0) if whitened else np.ones(k)
+    ahead = np.divide(1.0, unwhiten, out=np.zeros(k), where=unwhiten > 0)
     size = max(1, _BATCH_VALUES // k**2)
     for start in range(0, len(groups), size):
         batch = groups[start : start + size]
@@ -165,7 +165,7 @@ def _apply(
         inverse, _ = posterior(spread, model.noise_variance, np.eye(k) - lost, eps)
         for (_, rows), own in zip(batch, np.eye(k) + lost @ inverse, strict=True):
             # A product for each row, so that its bits do not depend on the rows beside it.
-            made = np.matmul(own, (scores[rows] * back)[:, :, None])[:, :, 0]
+            made = np.matmul(own, (scores[rows] * unwhiten)[:, :, None])[:, :, 0]
             scores[rows] = made * ahead
 
 

@@ -92,13 +92,15 @@ class KernelModel:
         missing = self.certificate.get("components_missing")
         if not missing:
             return None
-        n_found = int(self.certificate["components_found"])
-        rest = (
-            "" if self.n_components <= n_found else f"; the other {self.n_components - n_found} are returned as zeros"
+        n_positive = int(self.certificate["components_found"])
+        hint = (
+            ""
+            if self.n_components <= n_positive
+            else f"; the other {self.n_components - n_positive} are returned as zeros"
         )
         return (
-            f"n_components={n_found + missing}: only {n_found} eigenvalues of the "
-            f"{'centred ' if self.center else ''}kernel matrix that this method finds are positive beyond rounding{rest}"
+            f"n_components={n_positive + missing}: only {n_positive} eigenvalues of the "
+            f"{'centred ' if self.center else ''}kernel matrix that this method finds are positive beyond rounding{hint}"
         )
 
     @property
@@ -139,8 +141,8 @@ class KernelModel:
         remainder = ((self.centre - centre) @ self.coefficients).astype(dtype)
         step = panel_rows(m, dtype)
         for start in range(0, n_rows, step):
-            part = rows[start : start + step]
-            values = prepared(part, out=borrow("kernel values", (int(part.shape[0]), m), dtype))
+            panel = rows[start : start + step]
+            values = prepared(panel, out=borrow("kernel values", (int(panel.shape[0]), m), dtype))
             if self.center:
                 values -= centre
             np.subtract(values @ coefficients, remainder, out=out[start : start + step], casting="same_kind")
@@ -163,8 +165,8 @@ class KernelModel:
         prepared = self.kernel.prepare(self.preimage.scores, np.float64)
         step = panel_rows(len(self.preimage.scores), np.dtype(np.float64))
         for start in range(0, len(scores), step):
-            part = np.ascontiguousarray(scores[start : start + step], dtype=np.float64)
-            out[start : start + step] = prepared(part) @ self.preimage.dual
+            panel = np.ascontiguousarray(scores[start : start + step], dtype=np.float64)
+            out[start : start + step] = prepared(panel) @ self.preimage.dual
         return out
 
     def summary(self) -> dict[str, Any]:

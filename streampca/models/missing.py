@@ -39,23 +39,23 @@ def with_missing(
     """
     if missing == "error":
         return model
-    said = dict(model.certificate)
+    certificate = dict(model.certificate)
     if missing == "drop_rows":
-        said["rows_left_out"] = n_left_out
-        said["statement"] += f"; {n_left_out} row(s) with missing values were left out"
-        return replace(model, missing=missing, certificate=said)
-    said["missing_values"] = n_missing = int(getattr(state, "n_missing", 0))
+        certificate["rows_left_out"] = n_left_out
+        certificate["statement"] += f"; {n_left_out} row(s) with missing values were left out"
+        return replace(model, missing=missing, certificate=certificate)
+    certificate["missing_values"] = n_missing = int(getattr(state, "n_missing", 0))
     if clipped is None and missing == "pairwise":
-        said["statement"] += (
+        certificate["statement"] += (
             f"; {n_missing} value(s) are missing, and were taken to be missing at random in each feature"
         )
     elif clipped is None:
-        said["statement"] += f"; {n_missing} missing value(s) were replaced by the mean of their feature"
+        certificate["statement"] += f"; {n_missing} missing value(s) were replaced by the mean of their feature"
     else:
-        said["clipped_mass"] = clipped
-        said["statement"] += (
+        certificate["clipped_mass"] = clipped
+        certificate["statement"] += (
             f"; {n_missing} value(s) are missing, and every covariance is that of the rows in which both features were "
             f"observed: such a matrix may have negative eigenvalues, which were clipped (sum of moduli: {clipped:.3g}, "
             "counted as variance so that shares add up to one)"
         )
-    return replace(model, missing=missing, fill=state.mean, missing_scores=missing_scores, certificate=said)
+    return replace(model, missing=missing, fill=state.mean, missing_scores=missing_scores, certificate=certificate)

@@ -133,9 +133,9 @@ class PCAModel:
     def noise_variance(self) -> float:
         """Return the mean variance of the directions that are left out (Tipping & Bishop 1999, eq. 8)."""
         k, d = self.components.shape
-        left_out = min(self.n_samples, d) - k
+        n_omitted = min(self.n_samples, d) - k
         return (
-            max(0.0, (self.total_variance - float(self.explained_variance.sum())) / left_out) if left_out > 0 else 0.0
+            max(0.0, (self.total_variance - float(self.explained_variance.sum())) / n_omitted) if n_omitted > 0 else 0.0
         )
 
     @property
@@ -180,7 +180,7 @@ class PCAModel:
         factors += [] if self.weights is None else [self.weights]
         factors += [self.deviations[np.isfinite(self.deviations)]] if self.whiten else []
         low, high = _SAFE_FACTORS
-        safe = all(((found == 0) | ((found > low) & (found < high))).all() for found in factors)
+        safe = all(((factor == 0) | ((factor > low) & (factor < high))).all() for factor in factors)
         return dtype if safe else np.dtype(np.float64)
 
     def transform(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -211,16 +211,16 @@ class PCAModel:
         fill = None if stand_in is None else (stand_in - centre).astype(dtype)
         step = max(1, _SLAB_BYTES // max(1, rows.shape[1] * dtype.itemsize))
         for start in range(0, n_rows, step):
-            part = slice(start, start + step)
-            centred = np.subtract(rows[part], centre, dtype=dtype)
+            panel = slice(start, start + step)
+            centred = np.subtract(rows[panel], centre, dtype=dtype)
             if fill is not None:
                 np.copyto(centred, fill, where=np.isnan(centred))
-            scores = np.matmul(centred, axes, out=out[part] if dtype == out.dtype else None)
+            scores = np.matmul(centred, axes, out=out[panel] if dtype == out.dtype else None)
             scores -= remainder
             if fill is not None and self.conditional:
-                conditional.fill_in(self, rows[part], scores)
+                conditional.fill_in(self, rows[panel], scores)
             if dtype != out.dtype:
-                out[part] = scores
+                out[panel] = scores
         return out
 
     def inverse_transform(self, scores: NDArray[Any]) -> NDArray[Any]:

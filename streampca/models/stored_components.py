@@ -110,10 +110,10 @@ class StoredComponents:
         import zarr
 
         if not (self.path / "zarr.json").exists():
-            raise self._gone()
+            raise self._missing_error()
         return zarr.open_array(self.path, mode=mode)
 
-    def _gone(self) -> ModelError:
+    def _missing_error(self) -> ModelError:
         return ModelError(
             f"{self.path} is gone or not complete: components of a fit lie in a temporary directory (Dask's temporary-directory) "
             "that goes with the estimator, and that all workers have to share: save the model to keep them"
@@ -125,7 +125,7 @@ class StoredComponents:
         try:
             return np.asarray(array[:, start:stop], dtype=np.float64)
         except MissingChunkError as error:
-            raise self._gone() from error
+            raise self._missing_error() from error
         except (ValueError, RuntimeError) as error:
             raise ModelError(f"{self.path} cannot be read as components: a chunk is damaged") from error
 
@@ -149,8 +149,8 @@ class StoredComponents:
     def in_memory(self) -> FloatArray:
         """Return all components as an array, ``(k, n_features)``."""
         components = np.empty(self.shape)
-        for part, slab in self.slabs():
-            components[:, part] = slab
+        for features, slab in self.slabs():
+            components[:, features] = slab
         return components
 
 
@@ -182,17 +182,17 @@ def slabs_of(components: Components) -> Iterator[tuple[slice, FloatArray]]:
         return
     width = slab_features(max(1, len(components)))
     for start in range(0, components.shape[1], width):
-        part = slice(start, min(start + width, components.shape[1]))
-        yield part, components[:, part]
+        features = slice(start, min(start + width, components.shape[1]))
+        yield features, components[:, features]
 
 
 def survey(components: Components, each: Callable[[slice, FloatArray], Any] | None = None) -> Survey:
     """Read all components once, slab by slab; `each` is called with every slice of features and its slab."""
     k, finite = len(components), True
     products, rows = np.zeros((k, k)), [hashlib.sha256() for _ in range(k)]
-    for part, slab in slabs_of(components):
+    for features, slab in slabs_of(components):
         if each is not None:
-            each(part, slab)
+            each(features, slab)
         finite = finite and bool(np.isfinite(slab).all())
         with np.errstate(all="ignore"):
             products += slab @ slab.T

@@ -51,10 +51,10 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
         "numerical_rank": 0 <= model.numerical_rank <= len(values),
         "constant_features": bool(((constant >= 0) & (constant < d)).all()),
     }
-    for name, within in ranges.items():
+    for name, valid in ranges.items():
         value = getattr(model, name)
-        found = value if not isinstance(value, np.ndarray) else f"{len(value)} values"
-        require(within, path, f"{name} is out of range: {found}")
+        shown = value if not isinstance(value, np.ndarray) else f"{len(value)} values"
+        require(valid, path, f"{name} is out of range: {shown}")
 
 
 def _is_total(model: PCAModel) -> bool:
@@ -90,5 +90,5 @@ def require_valid_kernel(model: KernelModel, path: Path) -> None:
         "method": (model.method in _METHODS, model.method),
         "total": (bool(np.isfinite(model.total)), model.total),
     }
-    for name, (within, found) in ranges.items():
-        require(within, path, f"{name} is out of range: {found!r}")
+    for name, (valid, shown) in ranges.items():
+        require(valid, path, f"{name} is out of range: {shown!r}")

@@ -28,7 +28,7 @@ from streampca.sources.zarr.digests import (
     whole_digest,
 )
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.storage.files import write_whole
+from streampca.storage.files import write_atomically
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
 _AT_ONCE, _BYTES_AT_ONCE = 16, 256 * 2**20
@@ -102,11 +102,11 @@ def write_fingerprint(
         "metadata": metadata,
         "whole": whole,
     }
-    write_whole(place, _lines(head, table))
+    write_atomically(place, _json_pieces(head, table))
     return Fingerprint(place, whole, n_chunks, n_missing, stored_bytes)
 
 
-def _lines(head: dict[str, Any], table: NDArray[np.uint8]) -> Iterator[bytes]:
+def _json_pieces(head: dict[str, Any], table: NDArray[np.uint8]) -> Iterator[bytes]:
     """Yield a JSON object of `head` and ``chunks``, which has one text for each row of the grid of chunks."""
     yield json.dumps(head, indent=2).removesuffix("\n}").encode() + b',\n  "chunks": [\n'
     for index, row in enumerate(table):

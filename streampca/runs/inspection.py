@@ -94,15 +94,15 @@ def _arrays_in(path: str) -> list[dict[str, Any]] | None:
 def _of_checkpoint(place: Path) -> dict[str, Any]:
     from streampca.execution.checkpoint.directory import CheckpointDirectory
 
-    found, damaged = CheckpointDirectory(place).newest()
-    readings = found["readings"] if found else []
+    checkpoint, damaged = CheckpointDirectory(place).newest()
+    readings = checkpoint["readings"] if checkpoint else []
     return {
         "kind": "checkpoint",
         "path": str(place),
-        "meaning": "a run that was stopped goes on from here" if found else "nothing whole is left of it",
+        "meaning": "a run that was stopped goes on from here" if checkpoint else "nothing whole is left of it",
         "readings": {entry["key"]: f"{entry['next_leaf']} of {entry['n_leaves']} leaves" for entry in readings},
         "chunks_read": sum(entry["count"]["chunks"] for entry in readings),
-        "attempts": found["attempts"] if found else 0,
+        "attempts": checkpoint["attempts"] if checkpoint else 0,
         "damaged": damaged,
     }
 
@@ -116,14 +116,14 @@ def _of_run(place: Path) -> dict[str, Any]:
     from streampca.models.persistence.models import is_kernel_model
 
     # Kernel models keep no state.
-    kept = {} if is_kernel_model(place / "model.zarr") else {"state": _state_of(place / "model.zarr")}
+    state = {} if is_kernel_model(place / "model.zarr") else {"state": _state_of(place / "model.zarr")}
     sure = _sure(manifest.get("certificate"), manifest.get("approximation"))
     return {
         "kind": "run",
         "path": str(place),
         **{key: manifest.get(key) for key in keys},
         **sure,
-        **kept,
+        **state,
         "files": files,
     }
 
@@ -156,11 +156,11 @@ def _sure(certificate: Any, approximation: Any) -> dict[str, Any]:
     """Return the error bounds of an approximate result; empty for an exact one."""
     if not isinstance(certificate, dict):
         return {}
-    words = accuracy(certificate, approximation)
-    if words is None:
+    accuracies = accuracy(certificate, approximation)
+    if accuracies is None:
         return {}
     intervals = certificate["eigenvalue_intervals"]
-    return {"accuracy": words, "eigenvalue_intervals": intervals and intervals[:10]}
+    return {"accuracy": accuracies, "eigenvalue_intervals": intervals and intervals[:10]}
 
 
 def _of_kernel_model(place: Path) -> dict[str, Any]:

@@ -73,9 +73,9 @@ class Measured:
         stored = None if self.scores is None else np.asarray(self.scores[block.start : block.start + len(block)])
         step = panel_rows(block.values.shape[1])
         for start in range(0, len(block), step):
-            part = block.part(start, start + step)
-            own = None if stored is None else stored[start : start + step]
-            state = self.absorb(state, self._measured(part, own))
+            panel = block.part(start, start + step)
+            stored_panel = None if stored is None else stored[start : start + step]
+            state = self.absorb(state, self._measured(panel, stored_panel))
         return state
 
     def _measured(self, block: Block, stored: NDArray[Any] | None) -> MeasuredState:
@@ -91,7 +91,7 @@ class Measured:
         scaled = centred if factor is None else centred * factor
         axes = np.asarray(self.model.components)
         scores = scaled @ axes.T
-        rest = np.einsum("ij,ij->i", *[scaled - scores @ axes] * 2)
+        remainder = np.einsum("ij,ij->i", *[scaled - scores @ axes] * 2)
         lengths = np.einsum("ij,ij->i", scaled, scaled)
         return MeasuredState(
             n_samples=int((weights > 0).sum()),
@@ -99,7 +99,7 @@ class Measured:
             offset=weights @ centred,
             squares=weights @ np.square(centred),
             products=(scores * weights[:, None]).T @ scores,
-            residual=float(weights @ rest),
+            residual=float(weights @ remainder),
             longest=float(np.sqrt(lengths.max(initial=0.0))),
             score_errors=self._errors(scores, stored, finite),
         )

@@ -23,7 +23,7 @@ from streampca.redaction import shown
 from streampca.sources.remote import RemoteStore, open_store, protocol_of
 from streampca.sources.request_errors import code_of, status_of
 from streampca.storage.directories import RECORD, AtomicDirectory, is_own_file, read_record
-from streampca.storage.files import output_error, write_whole
+from streampca.storage.files import output_error, write_atomically
 from streampca.storage.regular_files import read_regular
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
@@ -119,9 +119,9 @@ def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] 
         raise ModelError(f"{directory} is neither a finished run nor a model of streampca: its {RECORD} says {kind!a}")
     store = _writable(url, storage_options)
     try:
-        found = _files_of(directory, kind)
-        written = _within(url, _write(store, directory, found, record))
-        return Published(shown(url), str(record.get("run_id")), len(found) + 1, _size(directory, found), written)
+        names = _files_of(directory, kind)
+        written = _within(url, _write(store, directory, names, record))
+        return Published(shown(url), str(record.get("run_id")), len(names) + 1, _size(directory, names), written)
     except StreamPCAError:
         raise
     except OSError as error:
@@ -162,13 +162,13 @@ def fetch(
         )
     digests = record.get("figures")
     figures = digests if isinstance(digests, dict) else None
-    with AtomicDirectory(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as part:
+    with AtomicDirectory(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as target:
         for key in keys:
-            (part / key).parent.mkdir(parents=True, exist_ok=True)
-            found = _content(store, key)
-            if found is None:  # listed a moment ago
+            (target / key).parent.mkdir(parents=True, exist_ok=True)
+            content = _content(store, key)
+            if content is None:  # listed a moment ago
                 raise ModelError(f"{shown(url)}: {key} was removed while it was fetched: nothing was changed here")
-            write_whole(part / key, [found])
+            write_atomically(target / key, [content])
     return directory
 
 
@@ -177,8 +177,8 @@ def require_free(url: str, run_id: str | None = None, *, storage_options: dict[s
     store = _writable(url, storage_options)
 
     async def look() -> None:
-        there = await _require_same(store, {"run_id": run_id})
-        foreign = sorted(key for key in there if key != CLAIM and not is_own_file("run", key))
+        present = await _require_same(store, {"run_id": run_id})
+        foreign = sorted(key for key in present if key != CLAIM and not is_own_file("run", key))
         if foreign:
             raise OutputError(_foreign(url, foreign[0]))
 
@@ -201,14 +201,14 @@ def _within(url: str, work: Coroutine[Any, Any, Answer]) -> Answer:
 
 def _files_of(directory: Path, kind: str) -> list[str]:
     """Return all files but the record; raise `OutputError` for what is not ours."""
-    found = []
+    names = []
     for path in sorted(directory.rglob("*")):
         relative = path.relative_to(directory).as_posix()
         if path.is_symlink() or not (path.is_dir() or is_own_file(kind, relative)):
             raise OutputError(f"{directory} holds {relative}, which streampca did not write: move it away first")
         if path.is_file() and relative != RECORD:
-            found.append(relative)
-    return found
+            names.append(relative)
+    return names
 
 
 def _size(directory: Path, files: list[str]) -> int:
@@ -217,8 +217,8 @@ def _size(directory: Path, files: list[str]) -> int:
 
 async def _write(store: _Writable, directory: Path, files: list[str], record: dict[str, Any]) -> int:
     """Write the missing objects, the record last, and return their number."""
-    there = await _require_same(store, record)
-    if RECORD in there:
+    present = await _require_same(store, record)
+    if RECORD in present:
         return 0
     await _claim(store, str(record.get("run_id")))
     try:  # again, because what was there before may have come to its end meanwhile
@@ -269,10 +269,10 @@ async def _claim(store: _Writable, run_id: str) -> None:
     mine = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
     if await store.make(CLAIM, json.dumps(mine).encode() + b"\n"):
         return
-    found = _decoded(await store.get(CLAIM, default_buffer_prototype()))
-    if found.get("run_id") == run_id:
+    stored = _decoded(await store.get(CLAIM, default_buffer_prototype()))
+    if stored.get("run_id") == run_id:
         return
-    who = ", ".join(f"{name} {found.get(name)!a}" for name in mine)
+    who = ", ".join(f"{name} {stored.get(name)!a}" for name in mine)
     raise OutputError(
         f"{shown(store.url)} is being written by another run ({who}): name another place, or remove {CLAIM} there if it has died"
     )
@@ -284,18 +284,18 @@ def _now() -> str:
 
 def _decoded(content: Any) -> dict[str, Any]:
     try:
-        found = json.loads(content.to_bytes() if content else b"")
+        stored = json.loads(content.to_bytes() if content else b"")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
 async def _make_or_compare(store: _Writable, key: str, content: bytes) -> bool:
     """Write an object and return True; return False if the same object exists."""
     if await store.make(key, content):
         return True
-    found = await store.get(key, default_buffer_prototype())
-    if found is None or found.to_bytes() != content:
+    stored = await store.get(key, default_buffer_prototype())
+    if stored is None or stored.to_bytes() != content:
         raise OutputError(
             f"{shown(store.url)} holds another {key}: somebody else writes there, or did: name another place"
         )
@@ -304,16 +304,16 @@ async def _make_or_compare(store: _Writable, key: str, content: bytes) -> bool:
 
 async def _require_same(store: _Writable, record: dict[str, Any]) -> set[str]:
     """Return the keys that are there; raise `OutputError` if there is a record of another run."""
-    there = await _listed(store)
-    if RECORD in there:
-        found = _decoded(await store.get(RECORD, default_buffer_prototype())).get("run_id")
-        if found is None or found != record.get("run_id"):
-            whose = f"run {found!a}" if found else "something that is not a run"
+    present = await _listed(store)
+    if RECORD in present:
+        stored = _decoded(await store.get(RECORD, default_buffer_prototype())).get("run_id")
+        if stored is None or stored != record.get("run_id"):
+            whose = f"run {stored!a}" if stored else "something that is not a run"
             raise OutputError(
                 f"{shown(store.url)} holds {whose} already, which is left as it is: results in object stores are never replaced; "
                 "name another place"
             )
-    return there
+    return present
 
 
 def _foreign(url: str, key: str) -> str:
@@ -325,5 +325,5 @@ async def _listed(store: RemoteStore) -> set[str]:
 
 
 def _content(store: RemoteStore, key: str) -> bytes | None:
-    found = sync(store.get(key, default_buffer_prototype()))
-    return None if found is None else found.to_bytes()
+    stored = sync(store.get(key, default_buffer_prototype()))
+    return None if stored is None else stored.to_bytes()

@@ -37,9 +37,9 @@ def figures(
     plan = _plan_of(directory)
     differing: dict[tuple[str, str], Check] = {}
     for name, expected in _expected(manifest, plan, model).items():
-        found = _at(manifest, name)
-        if found is _ABSENT or found != expected:
-            stated = None if found is _ABSENT else found
+        actual = _at(manifest, name)
+        if actual is _ABSENT or actual != expected:
+            stated = None if actual is _ABSENT else actual
             differing["manifest.json", name] = _different("manifest.json", name, stated, expected)
     digests = record.get("figures")
     for document, name in changed_figures(directory, digests) if isinstance(digests, dict) else ():
@@ -59,16 +59,16 @@ def figures(
     ]
 
 
-def _different(document: str, name: str, found: Any, expected: Any) -> Check:
+def _different(document: str, name: str, actual: Any, expected: Any) -> Check:
     """Return the check of one figure; `recorded` is the value in the document, `measured` the one computed from the model."""
     label = f"{document.partition('.')[0]} {name}".strip()
     if expected is None:
-        return Check(label, recorded=found, holds=False, note="is not what was committed with the run")
+        return Check(label, recorded=actual, holds=False, note="is not what was committed with the run")
     note = "is not what follows from the model"
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        worst = next(i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
-        found, expected, note = found[worst], expected[worst], f"entry {worst} {note}"
-    return Check(label, recorded=_plain(found), measured=_plain(expected), holds=False, note=note)
+    if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        worst = next(i for i, (one, other) in enumerate(zip(actual, expected, strict=True)) if one != other)
+        actual, expected, note = actual[worst], expected[worst], f"entry {worst} {note}"
+    return Check(label, recorded=_plain(actual), measured=_plain(expected), holds=False, note=note)
 
 
 def _plain(value: Any) -> Any:
@@ -77,19 +77,19 @@ def _plain(value: Any) -> Any:
 
 def _expected(manifest: dict[str, Any], plan: dict[str, Any], model: PCAModel | KernelModel) -> dict[str, Any]:
     """Return the expected figures of the manifest by their names, as JSON data."""
-    said = {f"certificate.{name}": value for name, value in model.certificate.items()}
-    said |= {f"result.{name}": value for name, value in model.summary().items()}
+    values = {f"certificate.{name}": value for name, value in model.certificate.items()}
+    values |= {f"result.{name}": value for name, value in model.summary().items()}
     source = manifest.get("source")
     stated = source if isinstance(source, dict) else {}
-    said |= {f"source.{name}": value for name, value in model.source.items() if name in stated and name != "path"}
-    said |= {f"memory.{name}": plan[name] for name in ("allowed_bytes", "projected_bytes") if name in plan}
+    values |= {f"source.{name}": value for name, value in model.source.items() if name in stated and name != "path"}
+    values |= {f"memory.{name}": plan[name] for name in ("allowed_bytes", "projected_bytes") if name in plan}
     if "n_passes" in model.certificate:
-        said["passes"] = model.certificate["n_passes"]
+        values["passes"] = model.certificate["n_passes"]
     elif model.certificate.get("kind") == "exact" and "passes" in plan:
-        said["passes"] = plan["passes"]
+        values["passes"] = plan["passes"]
     if "sketch" in plan:
-        said["approximation"] = plan["sketch"] or None
-    plain: dict[str, Any] = json.loads(json.dumps(said))
+        values["approximation"] = plan["sketch"] or None
+    plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 
 

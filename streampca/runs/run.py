@@ -43,7 +43,7 @@ from streampca.storage.directories import (
     AtomicDirectory,
     require_apart,
     require_replaceable,
-    require_room,
+    require_space,
     tidy_after,
     write_commit_record,
 )
@@ -213,7 +213,7 @@ def _carry_out(
         plan = recorded_plan(ledger, plan_of(config, source, fit))
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
-        require_room(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
+        require_space(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
         if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
             require_writable_by_workers(active_client(source), path)
         (path / "config.yaml").write_text(config.to_yaml())

@@ -104,20 +104,20 @@ def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
         return load_kernel_model(directory / "model.zarr")
     model = load_model(directory / "model.zarr")
     forgetting = getattr(config.model, "forgetting", 1.0)
-    for found, what, why in (
+    for results, what, why in (
         (model.missing in ("mean", "pairwise"), f"preprocess.missing: {model.missing}", "values were filled in"),
         (forgetting != 1.0, f"model.forgetting: {forgetting}", "weights of rows depend on their order"),
         (isinstance(model.components, StoredComponents), "components on disk", "they do not fit in memory here"),
     ):
-        if found:
+        if results:
             raise NotAvailableError(f"{directory}: streampca verify does not measure runs with {what}: {why}")
     return model
 
 
 def _with_fingerprint(config: RunConfig, source: Source) -> RunConfig:
     """Return `config` with the fingerprint that lies beside its source, where none is named."""
-    found = isinstance(source, ZarrSource) and default_place(source.description, source.name).exists()
-    if config.source.verify is not None or not found:
+    results = isinstance(source, ZarrSource) and default_place(source.description, source.name).exists()
+    if config.source.verify is not None or not results:
         return config
     return config.model_copy(update={"source": config.source.model_copy(update={"verify": "manifest"})})
 
@@ -127,18 +127,18 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -
     allowed = allowed_bytes(config.resources.memory_bytes)
     threads = n_cores() if config.resources.threads == "auto" else int(config.resources.threads)
     d, refusal = source.shape[1], PlanError("")
-    own = 0
+    scratch = 0
     if isinstance(model, PCAModel):
         measured = Measured(model)
-        own = measured.scratch_bytes(d, panel_rows(d), 8) + 3 * measured.state_bytes(d)
+        scratch = measured.scratch_bytes(d, panel_rows(d), 8) + 3 * measured.state_bytes(d)
     for n_threads in sorted({threads, 1}, reverse=True):
         try:
-            plan = plan_scores(source, model, max(1, allowed - n_threads * own), n_threads)
+            plan = plan_scores(source, model, max(1, allowed - n_threads * scratch), n_threads)
         except PlanError as error:
             refusal = error
             continue
         if plan.axis == "samples":
-            return replace(plan, projected_bytes=plan.projected_bytes + n_threads * own, allowed_bytes=allowed)
+            return replace(plan, projected_bytes=plan.projected_bytes + n_threads * scratch, allowed_bytes=allowed)
     raise PlanError(f"verifying: {refusal}" if str(refusal) else "verifying: blocks of rows do not fit in the memory")
 
 
@@ -191,31 +191,33 @@ def _stored_scores(
 
 def _of_model(model: PCAModel, state: MeasuredState) -> list[Check]:
     """Return the checks of linear PCA; allowed differences follow from the rounding of the fit and of this pass."""
-    said = model.certificate
-    approximate = said.get("kind") == "approximate"
+    certificate = model.certificate
+    approximate = certificate.get("kind") == "approximate"
     precision = _precision(model) + _rounding_of_sums(model, state)
-    allowed = _SLACK * precision + float(said.get("eigen_residual") or 0.0) * (not approximate)
+    allowed = _SLACK * precision + float(certificate.get("eigen_residual") or 0.0) * (not approximate)
     divisor = max(state.weight - model.ddof, np.finfo(float).tiny)
     factor = np.ones(len(model.mean)) if model.weights is None else model.weights
     state = _about_the_mean(model, state, factor)
     variances = state.squares / divisor
     total, values = float((variances * factor**2).sum()), np.diag(state.products) / divisor
     first = float(model.explained_variance[0])
-    found = [
+    results = [
         close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows that count"),
         *_centre(model, state, np.sqrt(np.maximum(variances, 0.0)), precision),
         close("total variance", model.total_variance, total, model.total_variance, allowed, "relative to itself"),
         _variances(model, values, approximate, first, allowed),
-        _residual(said, state, approximate, allowed),
+        _residual(certificate, state, approximate, allowed),
     ]
     if not approximate:
-        found.append(_covariances(model, state.products / divisor, allowed))
+        results.append(_covariances(model, state.products / divisor, allowed))
     vectors = np.asarray(model.components)
     turned = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
-    found.append(
-        close("orthonormality", said["orthonormality"], turned, 1.0, 1e-8, "largest deviation", difference=turned)
+    results.append(
+        close(
+            "orthonormality", certificate["orthonormality"], turned, 1.0, 1e-8, "largest deviation", difference=turned
+        )
     )
-    return found
+    return results
 
 
 def _precision(model: PCAModel) -> float:
@@ -272,7 +274,7 @@ def _centre(model: PCAModel, state: MeasuredState, deviations: Any, precision: f
     relative = np.divide(apart, deviations, out=np.where(apart > 0, np.inf, 0.0), where=deviations > 0)
     worst, allowed = int(relative.argmax()), max(1e-10, 10 * precision)
     measured = model.mean[worst] + state.offset[worst] / max(state.weight, eps)
-    found = [
+    results = [
         Check(
             "mean",
             float(model.mean[worst]),
@@ -288,8 +290,8 @@ def _centre(model: PCAModel, state: MeasuredState, deviations: Any, precision: f
         scale = np.where(varies, deviations, 1.0)
         worst = int((np.abs(scale - model.scale) / model.scale).argmax())
         note = f"of feature {worst}, the worst"
-        found.append(close("scale", model.scale[worst], scale[worst], model.scale[worst], _SLACK * precision, note))
-    return found
+        results.append(close("scale", model.scale[worst], scale[worst], model.scale[worst], _SLACK * precision, note))
+    return results
 
 
 def _variances(model: PCAModel, values: Any, approximate: bool, first: float, allowed: float) -> Check:
@@ -305,14 +307,14 @@ def _variances(model: PCAModel, values: Any, approximate: bool, first: float, al
     return close(name, recorded[worst], values[worst], first, allowed, note, difference=float(apart[worst]))
 
 
-def _residual(said: dict[str, Any], state: MeasuredState, approximate: bool, allowed: float) -> Check:
+def _residual(certificate: dict[str, Any], state: MeasuredState, approximate: bool, allowed: float) -> Check:
     """Compare ‖X − XVᵀV‖² / ‖X‖² with what was recorded; that of an approximation must lie in its interval."""
     carried = float(np.trace(state.products))
     whole = carried + state.residual
-    measured, recorded = state.residual / whole if whole > 0 else 0.0, float(said["relative_residual"])
+    measured, recorded = state.residual / whole if whole > 0 else 0.0, float(certificate["relative_residual"])
     if not approximate:
         return close("relative residual", recorded, measured, 1.0, allowed, "of the sum of squares")
-    low, high = said["relative_residual_interval"]
+    low, high = certificate["relative_residual_interval"]
     outside = max(low - measured, measured - high, 0.0)
     note = f"outside of its interval, {low:.3g} to {high:.3g}"
     return close("relative residual", recorded, measured, 1.0, allowed, note, difference=outside)
@@ -358,11 +360,11 @@ def _known_scores(model: PCAModel, state: MeasuredState, weights: Any) -> Any:
 
 def _of_kernel(model: KernelModel, state: KernelMeasuredState) -> list[Check]:
     """Return the checks of kernel PCA, from its scores and landmarks."""
-    found = [close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows")]
+    results = [close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows")]
     if model.landmark_indices is None:
-        found.append(Check("landmarks", note="they were given as rows"))
+        results.append(Check("landmarks", note="they were given as rows"))
     else:
-        found.append(close("landmarks", len(model.landmarks), state.n_landmarks, 1.0, 0.0, "rows that are the same"))
+        results.append(close("landmarks", len(model.landmarks), state.n_landmarks, 1.0, 0.0, "rows that are the same"))
     if model.method in ("nystrom", "exact"):
         apart, allowed = (
             np.abs(state.squares - model.eigenvalues),
@@ -371,7 +373,7 @@ def _of_kernel(model: KernelModel, state: KernelMeasuredState) -> list[Check]:
         worst = int(apart.argmax())
         note = f"sum of squared scores of component {worst + 1}, the worst, relative to the first eigenvalue"
         first = float(model.eigenvalues[0])
-        found.append(close("eigenvalues", model.eigenvalues[worst], state.squares[worst], first, allowed, note))
+        results.append(close("eigenvalues", model.eigenvalues[worst], state.squares[worst], first, allowed, note))
     else:
-        found.append(Check("eigenvalues", note=f"those of {model.method} are not sums of squared scores"))
-    return [*found, Check("trace", note="it needs the kernel values of every row with itself, and the centring")]
+        results.append(Check("eigenvalues", note=f"those of {model.method} are not sums of squared scores"))
+    return [*results, Check("trace", note="it needs the kernel values of every row with itself, and the centring")]

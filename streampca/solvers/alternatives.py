@@ -11,7 +11,7 @@ from streampca.planning.cost import expected_seconds, nominal_rates, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.solvers import SOLVERS
 from streampca.sources.base import Source
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 
 _MOST_PROBED = 2**28  # decoded bytes of a block that a probe reads
 
@@ -27,7 +27,7 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
     if probed and by_axis.reads_of(0, min(plan.rows_per_block, by_axis.shape[0])) <= _MOST_PROBED:
         accumulator = SOLVERS[plan.solver].accumulator_of(source, parameters, plan)
         rates = probe(by_axis, accumulator, plan)
-        give_back_freed_memory()
+        release_freed_memory()
     return replace(
         plan, expected_seconds=expected_seconds(plan, rates), expected_by="probe" if rates.probed else "nominal rates"
     )

@@ -31,7 +31,7 @@ from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -261,10 +261,10 @@ class Reader:
 
     def _accumulate(self, accumulator: Any, plan: Plan, phase: str = "fit") -> tuple[Any, ReadCount]:
         weights = self.parameters.sample_weight
-        give_back_freed_memory()
+        release_freed_memory()
         told = {"client": self.client, "progress": self.progress, "phase": phase}
         found = accumulate(self.source, accumulator, plan, weights=weights, **told)
-        give_back_freed_memory()
+        release_freed_memory()
         return found
 
 

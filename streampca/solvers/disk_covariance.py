@@ -28,7 +28,7 @@ from streampca.solvers.result import Fit
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 
 _ROWS_OF_AN_ADDITION = 128  # adding a product to its tile takes as long as so many more rows in the product
 _MOST_TIMES = 2  # readings for all threads, relative to those for one
@@ -269,7 +269,7 @@ def _fill(
         _, state, _ = as_kept(group, state)
         tiles.append(state.scatter)
         state = replace(state, scatter=np.empty(0))
-        give_back_freed_memory()
+        release_freed_memory()
         found.append(state)
         _require_same(found[0], state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
     return found[0], samples, count

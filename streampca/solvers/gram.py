@@ -32,7 +32,7 @@ from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 
 _SMALL_STATE_BYTES = 32 * 2**20
 
@@ -307,7 +307,7 @@ class GramSolver(PCASolver):
             spectrum = _solved(reduced, parameters, plan)
             del state
             reduced = replace(reduced, products=np.empty(0))
-            give_back_freed_memory()
+            release_freed_memory()
             solved = time.perf_counter()
             chosen = RowSample(source.shape[0], 0 if scratch else keep_rows, str(source.dtype)).chosen
             task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)

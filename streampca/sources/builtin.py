@@ -81,11 +81,11 @@ def materialise(name: str, data_directory: Path = Path("data")) -> Path:
     if _is_current(target, name):
         return target
     _require_replaceable(target, name)
-    part = _aside(target)
+    temporary = _unique_path(target)
     try:
         data_directory.mkdir(parents=True, exist_ok=True)
-        _write(_CONTENTS[name](), part, name)
-        _install(part, target, name)
+        _write(_CONTENTS[name](), temporary, name)
+        _install(temporary, target, name)
     except OSError as error:
         if isinstance(error, OutputError):
             raise
@@ -94,11 +94,11 @@ def materialise(name: str, data_directory: Path = Path("data")) -> Path:
         raise OutputError(f"{data_directory}: cannot write the built-in data set {name}: {error}") from error
     finally:
         # Only this process knows this name, so whatever still stands there is what it wrote itself.
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
-def _aside(target: Path) -> Path:
+def _unique_path(target: Path) -> Path:
     """Return a unique path beside `target`."""
     return target.with_name(f"{target.stem}.part-{os.getpid()}-{secrets.token_hex(4)}")
 
@@ -151,17 +151,19 @@ def _is_own_file(relative: Path, path: Path) -> bool:
     if path.is_symlink():
         return False
     return relative.parts == ("zarr.json",) or (
-        relative.parts[0] == "c" and len(relative.parts) <= 3 and all(part.isdecimal() for part in relative.parts[1:])
+        relative.parts[0] == "c"
+        and len(relative.parts) <= 3
+        and all(temporary.isdecimal() for temporary in relative.parts[1:])
     )
 
 
-def _write(content: _Content, part: Path, name: str) -> None:
-    """Write the store at `part` chunk by chunk, and its record after the last chunk."""
+def _write(content: _Content, temporary: Path, name: str) -> None:
+    """Write the store at `temporary` chunk by chunk, and its record after the last chunk."""
     import zarr
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
     array = zarr.create_array(
-        str(part),
+        str(temporary),
         shape=content.shape,
         chunks=(content.chunk_rows, content.shape[1]),
         dtype=content.dtype,
@@ -179,11 +181,11 @@ def _write(content: _Content, part: Path, name: str) -> None:
     array.attrs[RECORD] = _expected_record(name, len(starts))
 
 
-def _install(part: Path, target: Path, name: str) -> None:
+def _install(temporary: Path, target: Path, name: str) -> None:
     """Rename the complete store to `target`, unless another process has written the same store meanwhile."""
     for _ in range(10):
         try:
-            part.rename(target)
+            temporary.rename(target)
             return
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
@@ -197,12 +199,12 @@ def _install(part: Path, target: Path, name: str) -> None:
 def _remove_stale(target: Path, name: str) -> None:
     """Remove an outdated or damaged store of ours, if it still stands there."""
     _require_replaceable(target, name)
-    aside = _aside(target)
+    stale = _unique_path(target)
     try:
-        target.rename(aside)
+        target.rename(stale)
     except FileNotFoundError:
         return
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(stale, ignore_errors=True)
 
 
 def _photo_patches() -> _Content:

@@ -51,7 +51,7 @@ def packing_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], zarr_fill_va
         Attributes with their values; empty where stored values are meant as they are: no attributes, a scale of 1, an offset
         of 0, or NaN as the fill value.
     """
-    found = {
+    packed = {
         name: attributes[name]
         for name, neutral in _NEUTRAL.items()
         if attributes.get(name) is not None and _number(attributes[name]) != neutral
@@ -59,13 +59,13 @@ def packing_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], zarr_fill_va
     for name in _FILLS:
         value = attributes.get(name)
         if value is not None and not _is_nan(value):
-            found[name] = value
+            packed[name] = value
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and dtype.kind == "i":
-        found["_Unsigned"] = attributes["_Unsigned"]
+        packed["_Unsigned"] = attributes["_Unsigned"]
     by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
     if by_xarray and zarr_fill_value is not None and not _is_nan(zarr_fill_value) and zarr_fill_value != 0:
-        found["fill_value"] = zarr_fill_value.item() if isinstance(zarr_fill_value, np.generic) else zarr_fill_value
-    return found
+        packed["fill_value"] = zarr_fill_value.item() if isinstance(zarr_fill_value, np.generic) else zarr_fill_value
+    return packed
 
 
 def packing(metadata: Any) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def packing(metadata: Any) -> dict[str, Any]:
 
 def require_unpacked(metadata: Any, label: str, cure: str) -> None:
     """Raise `PackedDataError` with the advice `cure` if the array of these zarr metadata is packed."""
-    found = packing(metadata)
-    if found:
-        shown = ", ".join(f"{name}={_text(value)}" for name, value in found.items())
+    packed = packing(metadata)
+    if packed:
+        shown = ", ".join(f"{name}={_text(value)}" for name, value in packed.items())
         raise PackedDataError(
             f"{label} has the attributes {shown} (CF conventions): the stored numbers are not the values that are meant, and "
             f"this version does not decode them; {cure}"

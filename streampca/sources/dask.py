@@ -82,7 +82,7 @@ class DaskSource(Source):
         cost = self._cost
         if cost is None or int(cost.reads.sum()) <= cost.n_sources:
             return ()
-        found = (
+        message = (
             f"the graph of {self.description} reads or makes {cost.n_sources:,} chunks, and computing its {len(cost.reads):,} blocks "
             f"one by one does so {int(cost.reads.sum()):,} times in each pass ({cost.repeats:.3g} times each)"
         )
@@ -92,9 +92,9 @@ class DaskSource(Source):
         )
         if cost.repeats > self.max_reads:
             raise RepeatedReadsError(
-                f"{found}, more than {self.max_reads:g}: {cure}; open_source(x, max_reads={math.ceil(cost.repeats)}) allows it"
+                f"{message}, more than {self.max_reads:g}: {cure}; open_source(x, max_reads={math.ceil(cost.repeats)}) allows it"
             )
-        return (f"{found}: {cure}",)
+        return (f"{message}: {cure}",)
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `n_rows` rows that are runs of whole Dask blocks; None if regular ones are."""
@@ -131,10 +131,10 @@ class DaskSource(Source):
         if self._graph is None:
             return self
         first, last = self._span(start, stop)
-        part = copy.copy(self)
-        part.array, part._keys = None, {index: self._keys[index] for index in range(first, last)}
-        part._graph = self._graph.part(key for band in part._keys.values() for key in band)
-        return part
+        subset = copy.copy(self)
+        subset.array, subset._keys = None, {index: self._keys[index] for index in range(first, last)}
+        subset._graph = self._graph.part(key for band in subset._keys.values() for key in band)
+        return subset
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         return int(np.searchsorted(self.edges, start, "right")) - 1, int(np.searchsorted(self.edges, stop, "left"))
@@ -161,10 +161,10 @@ class DaskSource(Source):
 
     def _computed(self, index: int) -> tuple[NDArray[Any], ReadCount]:
         """Return one block of rows, which this thread may have cached from the previous read."""
-        kept: tuple[str, int, NDArray[Any]] | None = getattr(_last, "block", None)
-        if kept is not None and kept[:2] == (self.name, index):
+        cached: tuple[str, int, NDArray[Any]] | None = getattr(_last, "block", None)
+        if cached is not None and cached[:2] == (self.name, index):
             del _last.block
-            return kept[2], ReadCount()
+            return cached[2], ReadCount()
         blocks = self._blocks(range(index, index + 1))[0]
         values = np.asarray(blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1))
         return values, self._count(index, values.nbytes)

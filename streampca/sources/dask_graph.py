@@ -91,9 +91,9 @@ class BlockGraph:
         visited = counted = 0
         for index, keys in enumerate(bands):
             tasks = self.needed(keys)
-            own = {key for key, task in tasks.items() if _is_source(task, self.tasks)}
-            reads[index], visited, counted = len(own), visited + len(tasks), index + 1
-            sources |= own
+            sources_needed = {key for key, task in tasks.items() if _is_source(task, self.tasks)}
+            reads[index], visited, counted = len(sources_needed), visited + len(tasks), index + 1
+            sources |= sources_needed
             if visited > _MOST_VISITED:
                 break
         reads[counted:] = round(reads[:counted].mean()) if counted else 0
@@ -117,11 +117,11 @@ class BlockGraph:
         return peak
 
 
-def steps(tasks: Mapping[Key, Any], wanted: Iterable[Key]) -> Iterator[tuple[Key, Any, list[Key]]]:
+def steps(tasks: Mapping[Key, Any], keys_wanted: Iterable[Key]) -> Iterator[tuple[Key, Any, list[Key]]]:
     """Yield key and task in the order of execution, and the keys whose values are not needed afterwards."""
     from dask.order import order
 
-    priorities, kept = order(dict(tasks)), set(wanted)
+    priorities, results = order(dict(tasks)), set(keys_wanted)
     users: dict[Key, int] = dict.fromkeys(tasks, 0)
     for task in tasks.values():
         for needed in task.dependencies:
@@ -130,7 +130,7 @@ def steps(tasks: Mapping[Key, Any], wanted: Iterable[Key]) -> Iterator[tuple[Key
         freed = []
         for needed in tasks[key].dependencies:
             users[needed] -= 1
-            if not users[needed] and needed not in kept:
+            if not users[needed] and needed not in results:
                 freed.append(needed)
         yield key, tasks[key], freed
 
@@ -189,7 +189,7 @@ def _is_source(task: Any, graph: Mapping[Key, Any]) -> bool:
     return not _is_data(task) and all(type(graph[name]).__name__ == "DataNode" for name in task.dependencies)
 
 
-def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
+def _arguments(value: Any, depth: int = 0) -> Iterator[Any]:
     """Yield all values in the arguments of a task, including the tasks that were fused into it."""
     yield value
     if depth > 8:
@@ -203,8 +203,8 @@ def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
         inner = (*value.args, getattr(value.func, "keywords", None) or {}, getattr(value, "kwargs", None) or {})
     elif type(value).__name__ == "DataNode":
         inner = (value.value,)
-    for part in inner:
-        yield from _parts(part, depth + 1)
+    for argument in inner:
+        yield from _arguments(argument, depth + 1)
 
 
 def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | None, int]:
@@ -212,21 +212,21 @@ def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | 
     shape: tuple[int, ...] | None = None
     itemsize = 1
     values = [getattr(graph[name], "value", None) for name in task.dependencies]
-    for part in [*_parts(task), *values]:
-        lengths = _lengths(part)
+    for argument in [*_arguments(task), *values]:
+        lengths = _lengths(argument)
         if lengths is not None and (shape is None or math.prod(lengths) > math.prod(shape)):
             shape = lengths
-        dtype = getattr(part, "dtype", None)
+        dtype = getattr(argument, "dtype", None)
         if isinstance(dtype, np.dtype):
             itemsize = max(itemsize, dtype.itemsize)
     return shape, itemsize
 
 
-def _lengths(part: Any) -> tuple[int, ...] | None:
+def _lengths(argument: Any) -> tuple[int, ...] | None:
     """Return the lengths of a tuple of slices with both ends given, None for anything else."""
-    if not isinstance(part, tuple) or not part or not all(isinstance(piece, slice) for piece in part):
+    if not isinstance(argument, tuple) or not argument or not all(isinstance(piece, slice) for piece in argument):
         return None
-    ends = [(piece.start, piece.stop) for piece in part]
+    ends = [(piece.start, piece.stop) for piece in argument]
     if not all(isinstance(end, int | np.integer) for pair in ends for end in pair):
         return None
     return tuple(max(0, int(stop) - int(start)) for start, stop in ends)
@@ -234,9 +234,9 @@ def _lengths(part: Any) -> tuple[int, ...] | None:
 
 def _axes_of(task: Any) -> tuple[int, ...] | None:
     """Return the axes along which a task reduces its input, None if it is no reduction."""
-    for part in _parts(task):
-        if isinstance(part, dict) and "axis" in part and "keepdims" in part:
-            axis = getattr(part["axis"], "value", part["axis"])
+    for argument in _arguments(task):
+        if isinstance(argument, dict) and "axis" in argument and "keepdims" in argument:
+            axis = getattr(argument["axis"], "value", argument["axis"])
             return tuple(axis) if isinstance(axis, list | tuple) else (axis,) if isinstance(axis, int) else ()
     return None
 
@@ -245,9 +245,9 @@ def _shorter(n_bytes: int, shape: tuple[int, ...] | None, axes: tuple[int, ...])
     """Return the size of the result of a reduction along `axes`, in float64 with a count for each value."""
     if shape is None or not all(axis < len(shape) for axis in axes):
         return n_bytes // 2
-    left = math.prod(n for axis, n in enumerate(shape) if axis not in axes)
-    return min(2 * n_bytes, 16 * left)
+    n_items = math.prod(n for axis, n in enumerate(shape) if axis not in axes)
+    return min(2 * n_bytes, 16 * n_items)
 
 
 def _takes_a_list(task: Any) -> bool:
-    return any(type(part).__name__ == "List" or isinstance(part, list) for part in task.args)
+    return any(type(argument).__name__ == "List" or isinstance(argument, list) for argument in task.args)

@@ -20,7 +20,7 @@ from streampca.sources.credentials import keep, kept, recall
 from streampca.sources.request_errors import is_transient, is_unreachable, status_of
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
@@ -98,12 +98,12 @@ class RemoteStore(WrapperStore[Store]):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys that begin with `prefix`."""
-        for key in await self.with_retries(prefix, lambda: _all(self._store.list_prefix(prefix))):
+        for key in await self.with_retries(prefix, lambda: _collect(self._store.list_prefix(prefix))):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield the names directly below `prefix`."""
-        for key in await self.with_retries(prefix, lambda: _all(self._store.list_dir(prefix))):
+        for key in await self.with_retries(prefix, lambda: _collect(self._store.list_dir(prefix))):
             yield key
 
     async def details(self, prefix: str) -> dict[str, dict[str, Any]] | None:
@@ -114,8 +114,8 @@ class RemoteStore(WrapperStore[Store]):
         async def find() -> dict[str, dict[str, Any]]:
             store = cast(FsspecStore, self._store)
             store.fs.invalidate_cache()
-            found: dict[str, dict[str, Any]] = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
-            return found
+            listing: dict[str, dict[str, Any]] = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
+            return listing
 
         return await self.with_retries(prefix, find)
 
@@ -124,10 +124,10 @@ class RemoteStore(WrapperStore[Store]):
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: [work.cancel() for work in list(self._running)])
 
-    async def with_retries(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Await `ask` for `key`, and retry after transient failures until the store is cancelled."""
+    async def with_retries(self, key: str, request: Callable[[], Awaitable[Result]]) -> Result:
+        """Await `request` for `key`, and retry after transient failures until the store is cancelled."""
         self._reopen_in_a_fork()
-        self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, ask))
+        self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, request))
         self._running.add(work)
         try:
             return await work
@@ -149,44 +149,44 @@ class RemoteStore(WrapperStore[Store]):
             )
         self._store, self._process, self._running = open_store(self.url, self.options)._store, os.getpid(), set()
 
-    async def _repeatedly(self, key: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        for n_asked in range(1, PATIENCE.requests + 1):
+    async def _repeatedly(self, key: str, request: Callable[[], Awaitable[Result]]) -> Result:
+        for n_requests in range(1, PATIENCE.requests + 1):
             try:
-                answer = await ask()
+                result = await request()
                 self._has_answered = True
-                return answer
+                return result
             except StreamPCAError:
                 raise
             except Exception as error:  # noqa: BLE001 clients of stores have no class of errors in common
                 if not (is_transient(error) or (self._has_answered and is_unreachable(error))):
                     raise StoreError(self._refused(key, error)) from None
-                if n_asked == PATIENCE.requests:
+                if n_requests == PATIENCE.requests:
                     raise StoreError(self._given_up(key, error)) from None
             # The wait is random so that readers who failed together do not return together; no number depends on it.
-            await asyncio.sleep(PATIENCE.wait(n_asked) * random.uniform(0.5, 1.0))  # noqa: S311
+            await asyncio.sleep(PATIENCE.wait(n_requests) * random.uniform(0.5, 1.0))  # noqa: S311
         raise AssertionError("the last request returns or raises")
 
     def _refused(self, key: str, error: Exception) -> str:
         hint = f"look at the address and at {self.options_key}"
         if status_of(error) == 403 or isinstance(error, PermissionError):
             hint = f"look at the credentials in {self.options_key}; some stores also refuse keys that do not exist"
-        return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._in_words(error)}: {hint}"
+        return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}: {hint}"
 
     def _given_up(self, key: str, error: Exception) -> str:
         return (
-            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._in_words(error)}, after {PATIENCE.requests} "
+            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}, after {PATIENCE.requests} "
             "requests: the store does not answer; start again when it does"
         )
 
-    def _in_words(self, error: Exception) -> str:
+    def _answer_text(self, error: Exception) -> str:
         """Return the answer of the store on one line, without strings of the options that may be secrets."""
         status = status_of(error)
         text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
         for secret in sorted(_texts(self.options or {}), key=len, reverse=True):
             text = text.replace(secret, "***")
         text = text if len(text) <= 160 else text[:160] + "…"
-        words = [f"status {status}" if status else type(error).__name__, text]
-        return ", ".join(word for word in words if word)
+        pieces = [f"status {status}" if status else type(error).__name__, text]
+        return ", ".join(word for word in pieces if word)
 
 
 def open_store(url: str, options: dict[str, Any] | None = None) -> RemoteStore:
@@ -254,7 +254,7 @@ def _holds_secrets(url: str, how: Any) -> bool:
     return shown(url) != url or bool(_texts(options or {})) or bool(getattr(file_system, "storage_args", ()))
 
 
-def patient(store: Store) -> Store:
+def retrying(store: Store) -> Store:
     """Return `store`, wrapped in a `RemoteStore` if it is a store of fsspec that the user has opened."""
     return RemoteStore(store, _url_of(store)) if isinstance(store, FsspecStore) else store
 
@@ -289,8 +289,8 @@ def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
             "retries": {"total_max_attempts": 1, "mode": "standard"},
         }
         # One request for a chunk: no question for its size before, and no parts, which come without a checksum.
-        own = {"use_listings_cache": False, "max_concurrency": 1, **options}
-        return own | {"config_kwargs": config | dict(options.get("config_kwargs") or {})}
+        defaults = {"use_listings_cache": False, "max_concurrency": 1, **options}
+        return defaults | {"config_kwargs": config | dict(options.get("config_kwargs") or {})}
     if protocol in ("http", "https"):
         from aiohttp import ClientTimeout
 
@@ -311,7 +311,7 @@ def _texts(options: Any) -> set[str]:
     return {options} if isinstance(options, str) and len(options) >= 4 else set()
 
 
-async def _all(keys: AsyncIterator[str]) -> list[str]:
+async def _collect(keys: AsyncIterator[str]) -> list[str]:
     try:
         return [key async for key in keys]
     except FileNotFoundError:
@@ -342,10 +342,10 @@ def _close_connections() -> None:
 
 
 async def _close_all() -> None:
-    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in left:  # of a reading that ended with an error: zarr leaves its other requests alone
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:  # of a reading that ended with an error: zarr leaves its other requests alone
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
     for file_system in _opened.values():
         session, client = getattr(file_system, "_session", None), getattr(file_system, "_s3", None)
         with contextlib.suppress(Exception):

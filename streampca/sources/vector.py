@@ -79,18 +79,18 @@ def _from_group(
     try:
         store = open_store(path, storage_options) if "://" in path else LocalStore(path, read_only=True)
         node: Any = zarr.open(StrictStore(store, follow_symlinks=follow_symlinks), mode="r")
-        found = [node[place] for place in (beside, name) if isinstance(node, zarr.Group) and place in node]
+        nodes = [node[place] for place in (beside, name) if isinstance(node, zarr.Group) and place in node]
     except NotAvailableError:
         raise
     except DataError as error:
         raise type(error)(f"{key}: {path}: {error}") from error
     except Exception as error:
         raise DataError(f"{key}: {path} cannot be opened as a zarr group: {type(error).__name__}") from error
-    if not found or not isinstance(found[0], zarr.Array):
+    if not nodes or not isinstance(nodes[0], zarr.Array):
         raise DataError(
             f"{key}: {name} is neither a path that ends in .npy nor an array beside the data in a zarr group at {path}"
         )
-    values = as_stored(found[0], f"{path}/{name}", follow_symlinks)
+    values = as_stored(nodes[0], f"{path}/{name}", follow_symlinks)
     _require_vector(key, name, values.shape, np.dtype(values.dtype))
     require_unpacked(values.metadata, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
     require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)

@@ -123,8 +123,8 @@ def chunk_files(root: str | Path, below: str = "") -> Iterator[Item]:
 
 def objects(listing: dict[str, dict[str, Any]]) -> list[Item]:
     """Return name, size and tag of the objects of a detailed listing by fsspec, sorted."""
-    found = []
+    listed = []
     for name, details in sorted(listing.items()):
         tag = next((str(details[key]) for key in _TAGS if details.get(key)), "")
-        found.append((name, int(details.get("size") or 0), tag))
-    return found
+        listed.append((name, int(details.get("size") or 0), tag))
+    return listed

@@ -17,7 +17,7 @@ from typing import Any
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.storage.figures import figures_of
-from streampca.storage.files import flush, flush_one, output_error, write_whole
+from streampca.storage.files import flush, flush_one, output_error, write_atomically
 from streampca.storage.regular_files import read_regular
 
 _NOUNS = {"scores": "store of scores"}
@@ -33,25 +33,25 @@ _MODEL_ARRAYS = (
 _STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
 
 
-def _own(*arrays: str) -> str:
+def _files_of(*arrays: str) -> str:
     """Return the pattern of all files that streampca writes to a zarr group of these arrays; nothing else is ever removed."""
     return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
 
 
-_OWN_MODEL = rf"{_own(_MODEL_ARRAYS)}|state(/({_own(_STATE_ARRAYS)}))?"
-_OWN_FILES = {
-    "model": re.compile(_OWN_MODEL),
-    "scores": re.compile(_own("scores")),
+_MODEL_FILES = rf"{_files_of(_MODEL_ARRAYS)}|state(/({_files_of(_STATE_ARRAYS)}))?"
+_OUTPUT_FILES = {
+    "model": re.compile(_MODEL_FILES),
+    "scores": re.compile(_files_of("scores")),
     "run": re.compile(
-        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_OWN_MODEL}))?"
-        rf"|samples\.zarr(/({_own('rows', 'index')}))?|scores\.zarr(/({_own('scores')}))?"
+        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_MODEL_FILES}))?"
+        rf"|samples\.zarr(/({_files_of('rows', 'index')}))?|scores\.zarr(/({_files_of('scores')}))?"
     ),
 }
 
 
 def is_own_file(kind: str, relative: str) -> bool:
     """Return whether an output of that kind may hold a file of that name."""
-    return _OWN_FILES[kind].fullmatch(relative) is not None
+    return _OUTPUT_FILES[kind].fullmatch(relative) is not None
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, Any] | None = None) -> None:
     """Write the commit record of a complete output of that kind to the directory `path`, with the entries of `more`."""
     record = {"format": f"streampca-{kind}", "run_id": run_id, **(more or {})}
-    write_whole(path / RECORD, [json.dumps(record).encode() + b"\n"])
+    write_atomically(path / RECORD, [json.dumps(record).encode() + b"\n"])
 
 
 def require_local(path: Path) -> None:
@@ -100,19 +100,19 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         raise OutputError(
             f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
         )
-    for found in path.rglob("*"):
-        relative = found.relative_to(path).as_posix()
-        if found.is_symlink() or not is_own_file(kind, relative) or not _has_its_type(found):
+    for entry in path.rglob("*"):
+        relative = entry.relative_to(path).as_posix()
+        if entry.is_symlink() or not is_own_file(kind, relative) or not _has_expected_type(entry):
             raise OutputError(
                 f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
             )
 
 
-def _has_its_type(found: Path) -> bool:
+def _has_expected_type(entry: Path) -> bool:
     """Return whether a path has the type, file or directory, that streampca writes under that name."""
-    if found.suffix in (".json", ".yaml", ".html"):
-        return found.is_file()
-    return found.is_dir() or (found.is_file() and found.name.isdecimal())
+    if entry.suffix in (".json", ".yaml", ".html"):
+        return entry.is_file()
+    return entry.is_dir() or (entry.is_file() and entry.name.isdecimal())
 
 
 def require_apart(output: Path, source: str) -> None:
@@ -125,7 +125,7 @@ def require_apart(output: Path, source: str) -> None:
         raise OutputError(f"output {output} and input {source} lie in each other: expected separate places")
 
 
-def require_room(path: Path, n_bytes: int) -> None:
+def require_space(path: Path, n_bytes: int) -> None:
     """Raise `NoSpaceError` if the file system of `path` has less than `n_bytes` and 5 % free."""
     parent = next(p for p in path.absolute().parents if p.exists())
     free = shutil.disk_usage(parent).free
@@ -138,14 +138,15 @@ def require_room(path: Path, n_bytes: int) -> None:
 class AtomicDirectory:
     """A directory that is built under a temporary name beside `path` and renamed when it is complete.
 
-    ``with Aside(path, "model") as part:`` fills `part`; the commit record is written last, everything is flushed to the
-    disk before the rename. If the block fails, `part` is removed and what stood at `path` is as it was.
+    ``with AtomicDirectory(path, "model") as directory:`` fills the temporary `directory`; the commit record is written
+    last, and everything is flushed to the disk before the rename. If the block fails, the temporary directory is removed
+    and the earlier content of `path` is unchanged.
 
-    A run that can be gone on with names its `run_id` and says by `keeps` what of `part` is worth keeping if the block fails
-    or has failed before: names of its children; nothing, by default.
+    A run that can be resumed passes its `run_id`, and in `keeps` a function that returns the names of the children to keep
+    if the block fails or has failed before; none by default.
 
-    The commit record of a run holds digests of the figures in its documents: those of `part`, or those that `figures`
-    gives, of the run that it is a copy of.
+    The commit record of a run holds digests of the figures in its documents: of the new directory, or `figures`, those of
+    the run that it is a copy of.
     """
 
     def __init__(
@@ -178,12 +179,12 @@ class AtomicDirectory:
             raise output_error(error, self.part) from error
         return self.part
 
-    def _clear(self, kept: Collection[str]) -> None:
-        """Remove what is in `part`, whose name is known to this run alone, but for the children named in `kept`."""
+    def _clear(self, names_kept: Collection[str]) -> None:
+        """Remove what is in `part`, whose name is known to this run alone, but for the children named in `names_kept`."""
         if self.part.is_symlink():
             raise OutputError(f"{self.part} is a symbolic link: expected a directory of this run; remove the link")
         for child in self.part.iterdir() if self.part.is_dir() else ():
-            if child.name not in kept:
+            if child.name not in names_kept:
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
     def __exit__(
@@ -200,7 +201,7 @@ class AtomicDirectory:
             raise output_error(failure, self.path) from failure
         finally:
             if not committed:
-                _let_writes_end()
+                _wait_for_writes()
             # This name is known to this run alone: whatever still stands there is its own.
             if committed or not self.keeps():
                 shutil.rmtree(self.part, ignore_errors=True)
@@ -224,12 +225,12 @@ class AtomicDirectory:
             self.part.rename(self.path)
             flush_one(self.path.parent)
         except BaseException:  # a signal too must not leave the earlier result under another name
-            self._take_back(old)
+            self._undo_renames(old)
             raise
         if old.exists():
             shutil.rmtree(old, ignore_errors=True)
 
-    def _take_back(self, old: Path) -> None:
+    def _undo_renames(self, old: Path) -> None:
         """Undo the completed renames of `_commit`."""
         try:
             if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
@@ -250,7 +251,7 @@ class AtomicDirectory:
                 return
 
 
-def _let_writes_end() -> None:
+def _wait_for_writes() -> None:
     """Wait at most 5 seconds for writes that a signal left running in zarr's thread: a later one would create the temporary directory again."""
     if "zarr" not in sys.modules:
         return

@@ -19,10 +19,10 @@ def figures_of(directory: Path) -> dict[str, dict[str, str]]:
     A figure is an entry of the document, or of an object in it (``"result.total_variance"``); lists and deeper objects
     count as one. The configuration has one digest, under ``""``. Documents that are not there are left out.
     """
-    found = {name: _figures(directory / name) for name in DOCUMENTS if (directory / name).is_file()}
+    digests = {name: _figures(directory / name) for name in DOCUMENTS if (directory / name).is_file()}
     if (directory / _WHOLE).is_file():
-        found[_WHOLE] = {"": _digest((directory / _WHOLE).read_bytes())}
-    return found
+        digests[_WHOLE] = {"": _digest((directory / _WHOLE).read_bytes())}
+    return digests
 
 
 def changed_figures(directory: Path, recorded: dict[str, Any]) -> list[tuple[str, str]]:

@@ -61,19 +61,19 @@ def _free(error: OSError, path: Path) -> str:
     return ""
 
 
-def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
+def write_atomically(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
     """Write `pieces` to `path`, whole or not at all; return the number of bytes and their xxh3-128."""
     temporary, digest, size = temporary_beside(path), xxhash.xxh3_128(), 0
     try:
         with writing(path):
             with open(temporary, "wb", buffering=0) as file:
                 for piece in pieces:
-                    left = memoryview(piece).cast("B")
-                    size += len(left)
-                    while len(left):
-                        written = file.write(left[:_PIECE])
-                        digest.update(left[:written])
-                        left = left[written:]
+                    remaining = memoryview(piece).cast("B")
+                    size += len(remaining)
+                    while len(remaining):
+                        written = file.write(remaining[:_PIECE])
+                        digest.update(remaining[:written])
+                        remaining = remaining[written:]
                 os.fsync(file.fileno())
             temporary.rename(path)
             flush_one(path.parent)

@@ -17,7 +17,7 @@ from typing import Any, Self
 import psutil
 
 from streampca.errors import OutputError
-from streampca.storage.files import TEMPORARY, temporary_beside, write_whole, writing
+from streampca.storage.files import TEMPORARY, temporary_beside, write_atomically, writing
 from streampca.storage.regular_files import read_regular, require_regular
 
 FORMAT = "streampca-lock"
@@ -73,7 +73,7 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        if self._is_own():
+        if self._is_held():
             with suppress(OSError):
                 self.path.unlink()
         self._remove_new_parents()
@@ -81,32 +81,32 @@ class Lock:
     def name(self, run_id: str) -> None:
         """Hold the lock for the resumed run `run_id` from now on."""
         self.require_held()
-        own = _holder(run_id)
-        write_whole(self.path, [own])
-        self.run_id, self._own = run_id, own
+        temporary = _holder(run_id)
+        write_atomically(self.path, [temporary])
+        self.run_id, self._own = run_id, temporary
 
     def require_held(self) -> None:
         """Raise `OutputError` if the lock was lost: nothing may be written then."""
-        if not self._is_own():
+        if not self._is_held():
             raise OutputError(
                 f"{self.path} is not held by this run any more: another run took it over, or it was removed; nothing was changed"
             )
 
     def _acquire(self) -> None:
-        own = temporary_beside(self.path)
+        temporary = temporary_beside(self.path)
         try:
-            write_whole(own, [self._own])
+            write_atomically(temporary, [self._own])
             for _ in range(_TRIES):
-                if _link(own, self.path) or self._take_over(own):
-                    self._tidy()
+                if _link(temporary, self.path) or self._take_over(temporary):
+                    self._remove_leftovers()
                     return
                 time.sleep(0.05)
             raise OutputError(f"{self.path} changes hands all the time: expected one run at a time; start again later")
         finally:
             with suppress(OSError):
-                own.unlink()
+                temporary.unlink()
 
-    def _take_over(self, own: Path) -> bool:
+    def _take_over(self, temporary: Path) -> bool:
         """Replace the lock of a holder that has ended; False if the lock has changed meanwhile, `OutputError` if the holder is alive."""
         try:
             require_regular(self.path)
@@ -118,7 +118,7 @@ class Lock:
         try:
             content = os.read(handle, 4096)
             holder = _read(content, self.path)
-            if _alive(holder, self.path, own):
+            if _alive(holder, self.path, temporary):
                 raise OutputError(
                     f"{self.path} is held by run {holder['run_id']} on {holder['host']}, process {holder['pid']}, since "
                     f"{holder['since']}: wait until it ends, or name another place"
@@ -133,23 +133,23 @@ class Lock:
             except FileNotFoundError:
                 return False
             with writing(self.path):
-                own.rename(self.path)
+                temporary.rename(self.path)
             self.dead.append(str(holder["run_id"]))
             return True
         finally:
             os.close(handle)
 
-    def _tidy(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove temporary lock files of runs of this machine that died while they acquired a lock."""
-        found: list[Path] = []
+        candidates: list[Path] = []
         with suppress(OSError):  # a directory that may be written to may yet not be listed
-            found = [child for child in self.path.parent.iterdir() if TEMPORARY.fullmatch(child.name)]
-        for child in found:
+            candidates = [child for child in self.path.parent.iterdir() if TEMPORARY.fullmatch(child.name)]
+        for child in candidates:
             with suppress(OSError):  # also where it is no lock, or gone meanwhile
                 if _is_dead(_read(read_regular(child), child)):
                     child.unlink()
 
-    def _is_own(self) -> bool:
+    def _is_held(self) -> bool:
         try:
             return read_regular(self.path) == self._own
         except OSError:
@@ -157,7 +157,7 @@ class Lock:
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
-            if not self._is_own():
+            if not self._is_held():
                 return
             with suppress(OSError):
                 os.utime(self.path)
@@ -170,10 +170,10 @@ class Lock:
                 return
 
 
-def _link(own: Path, path: Path) -> bool:
-    """Link `own` to `path` unless it exists; by exclusive creation on file systems without links."""
+def _link(temporary: Path, path: Path) -> bool:
+    """Link `temporary` to `path` unless it exists; by exclusive creation on file systems without links."""
     try:
-        os.link(own, path)
+        os.link(temporary, path)
         return True
     except FileExistsError:
         return False
@@ -185,7 +185,7 @@ def _link(own: Path, path: Path) -> bool:
         except FileExistsError:
             return False
         try:
-            os.write(handle, own.read_bytes())
+            os.write(handle, temporary.read_bytes())
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -242,18 +242,18 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     return here and _started(holder["pid"]) != holder.get("started")
 
 
-def _alive(holder: dict[str, Any], path: Path, own: Path) -> bool:
+def _alive(holder: dict[str, Any], path: Path, temporary: Path) -> bool:
     if holder.get("host") == socket.gethostname():
         if holder.get("place") != _place():
-            return _beats(path, own)  # another container, or before the machine was started
+            return _is_recent(path, temporary)  # another container, or before the machine was started
         return _started(holder["pid"]) == holder.get("started")
-    return _beats(path, own)
+    return _is_recent(path, temporary)
 
 
-def _beats(path: Path, own: Path) -> bool:
+def _is_recent(path: Path, temporary: Path) -> bool:
     """Return whether the lock was touched within two intervals, by the clock of the file system."""
     try:
-        os.utime(own)
-        return own.stat().st_mtime - path.stat().st_mtime <= 2 * BEAT
+        os.utime(temporary)
+        return temporary.stat().st_mtime - path.stat().st_mtime <= 2 * BEAT
     except FileNotFoundError:
         return True

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from streampca.errors import OutputError
-from streampca.storage.directories import require_room
+from streampca.storage.directories import require_space
 
 
 class Scratch:
@@ -53,7 +53,7 @@ class Scratch:
 
     def require(self, n_bytes: int) -> None:
         """Raise `NoSpaceError` unless `n_bytes` are free."""
-        require_room(self.path, n_bytes)
+        require_space(self.path, n_bytes)
 
 
 def _remove(path: str, made_by: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DataError
-from streampca.storage.files import write_whole
+from streampca.storage.files import write_atomically
 from streampca.storage.regular_files import open_regular
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ def write_state_file(path: Path, state: Any) -> tuple[int, str]:
     arrays: list[NDArray[Any]] = []
     tree = _tree_of(state, arrays)
     header = {"tree": tree, "arrays": [_described(array) for array in arrays]}
-    return write_whole(path, _pieces(json.dumps(header).encode(), arrays))
+    return write_atomically(path, _pieces(json.dumps(header).encode(), arrays))
 
 
 def state_bytes(state: Any) -> int:
@@ -72,10 +72,10 @@ def read_state_file(path: Path) -> Any:
         with open_regular(path, buffering=0) as file:
             header = _read_header(file, path)
             size, at = path.stat().st_size, file.tell()
-            wanted = sum(_length(told) + -_length(told) % _ALIGN for told in header["arrays"])
-            if size - at != wanted:
-                raise DataError(f"{path} holds {size - at} bytes of arrays: expected {wanted}")
-            arrays = [_read_array(file, told, path) for told in header["arrays"]]
+            expected = sum(_length(entry) + -_length(entry) % _ALIGN for entry in header["arrays"])
+            if size - at != expected:
+                raise DataError(f"{path} holds {size - at} bytes of arrays: expected {expected}")
+            arrays = [_read_array(file, entry, path) for entry in header["arrays"]]
         return _value_of(header["tree"], arrays)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, DataError):
@@ -95,8 +95,8 @@ def _tree_of(value: Any, arrays: list[NDArray[Any]]) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_tree_of(item, arrays) for item in value]}
     if is_dataclass(value) and _CLASSES.get(type(value).__name__) is type(value):
-        parts = {field.name: _tree_of(getattr(value, field.name), arrays) for field in fields(value)}
-        return {"state": type(value).__name__, "fields": parts}
+        values = {field.name: _tree_of(getattr(value, field.name), arrays) for field in fields(value)}
+        return {"state": type(value).__name__, "fields": values}
     raise NotRecordableError(f"{type(value).__name__} is not kept in checkpoints")
 
 
@@ -109,8 +109,8 @@ def _value_of(tree: Any, arrays: list[NDArray[Any]]) -> Any:
         return arrays[tree["array"]]
     if "tuple" in tree:
         return tuple(_value_of(item, arrays) for item in tree["tuple"])
-    parts = {name: _value_of(part, arrays) for name, part in tree["fields"].items()}
-    return _CLASSES[tree["state"]](**parts)
+    values = {name: _value_of(subtree, arrays) for name, subtree in tree["fields"].items()}
+    return _CLASSES[tree["state"]](**values)
 
 
 def _described(array: NDArray[Any]) -> dict[str, Any]:
@@ -119,9 +119,9 @@ def _described(array: NDArray[Any]) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": array.dtype.str, "order": "F" if fortran else "C"}
 
 
-def _length(told: dict[str, Any]) -> int:
-    n_items: int = np.dtype(told["dtype"]).itemsize
-    for n in told["shape"]:
+def _length(entry: dict[str, Any]) -> int:
+    n_items: int = np.dtype(entry["dtype"]).itemsize
+    for n in entry["shape"]:
         if type(n) is not int or n < 0:
             raise ValueError(f"a side of {n!r}")
         n_items *= n
@@ -160,13 +160,13 @@ def _read_header(file: Any, path: Path) -> Any:
     return header
 
 
-def _read_array(file: Any, told: dict[str, Any], path: Path) -> NDArray[Any]:
-    dtype = np.dtype(told["dtype"])
+def _read_array(file: Any, entry: dict[str, Any], path: Path) -> NDArray[Any]:
+    dtype = np.dtype(entry["dtype"])
     if dtype.kind not in "biuf":
         raise DataError(f"{path} declares an array of {dtype}")
-    array: NDArray[Any] = np.empty(tuple(told["shape"]), dtype=dtype, order=told["order"])
+    array: NDArray[Any] = np.empty(tuple(entry["shape"]), dtype=dtype, order=entry["order"])
     if array.size:
-        flat = (array.T if told["order"] == "F" else array).reshape(-1).view(np.uint8).data
+        flat = (array.T if entry["order"] == "F" else array).reshape(-1).view(np.uint8).data
         while len(flat):
             n_bytes = file.readinto(flat)
             if not n_bytes:

@@ -52,7 +52,7 @@ def peak_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def give_back_freed_memory() -> None:
+def release_freed_memory() -> None:
     """Return freed memory that glibc holds to the system; does nothing with other C libraries."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:

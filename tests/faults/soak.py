@@ -29,7 +29,7 @@ def fit_again_and_again(path: str, count: int) -> None:
     import psutil
 
     import streampca as sp
-    from streampca.system.process import give_back_freed_memory
+    from streampca.system.process import release_freed_memory
 
     rows, process = [], psutil.Process()
     for number in range(_WARM + count):
@@ -38,7 +38,7 @@ def fit_again_and_again(path: str, count: int) -> None:
         digest = hashlib.sha256(pca.components_.tobytes() + pca.explained_variance_.tobytes()).hexdigest()
         del pca
         gc.collect()
-        give_back_freed_memory()
+        release_freed_memory()
         n_files, n_threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         rows.append((process.memory_info().rss, n_files, n_threads, digest))
     print(json.dumps(rows[_WARM:]))

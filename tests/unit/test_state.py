@@ -21,7 +21,7 @@ from streampca.errors import DataError, MergeError, ModelError, OutputError, Par
 from streampca.models.persistence.state import _ACCUMULATORS
 from streampca.solvers.fit import fit, plan_fit
 from streampca.sources import open_source
-from streampca.storage.directories import _OWN_FILES
+from streampca.storage.directories import _OUTPUT_FILES
 
 ROWS = np.random.default_rng(0).standard_normal((300, 6)) * np.arange(1, 7) + 100
 HALVES = ROWS[:120], ROWS[120:]
@@ -368,7 +368,7 @@ def test_every_array_of_a_state_is_known_as_ours(name: str) -> None:
     for field in (*fields(state), *fields(accumulator)):
         if isinstance(getattr(state, field.name, getattr(accumulator, field.name, None)), np.ndarray):
             for kind, place in (("model", "state"), ("run", "model.zarr/state")):
-                assert _OWN_FILES[kind].fullmatch(f"{place}/{field.name}/c/0"), field.name
+                assert _OUTPUT_FILES[kind].fullmatch(f"{place}/{field.name}/c/0"), field.name
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -14,7 +14,7 @@ import xxhash
 
 from streampca.errors import OutputError
 from streampca.storage.directories import RECORD, read_record
-from streampca.storage.files import TEMPORARY, digest_of, write_whole, writing
+from streampca.storage.files import TEMPORARY, digest_of, write_atomically, writing
 from streampca.storage.regular_files import read_regular
 
 FORMAT = "streampca-checkpoint"
@@ -82,7 +82,7 @@ class CheckpointDirectory:
         self.make(data["run_id"], about)
         text = _canonical(data)
         whole = json.dumps({"xxh3": xxhash.xxh3_128(text.encode()).hexdigest(), "ledger": data})
-        write_whole(self.path / f"ledger-{data['generation']}.json", [whole.encode()])
+        write_atomically(self.path / f"ledger-{data['generation']}.json", [whole.encode()])
         self._prune(data["generation"])
 
     def make(self, run_id: str, about: dict[str, str]) -> None:
@@ -93,7 +93,7 @@ class CheckpointDirectory:
             self.path.mkdir(exist_ok=True, parents=True)
         record = {"format": FORMAT, "version": VERSION, "run_id": run_id, "meaning": "a stopped run goes on from here"}
         for name, text in {RECORD: json.dumps(record) + "\n", **about}.items():
-            write_whole(self.path / name, [text.encode()])
+            write_atomically(self.path / name, [text.encode()])
 
     def remove(self) -> None:
         """Remove every file of ours, the record last, and the directory if nothing else is in it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from streampca.runs.report import approximate, in_slabs, pictures, projection, result, what_ran, words
 from streampca.runs.report.parts import Page
 from streampca.runs.report.run_files import RunFiles, read_run
-from streampca.storage.files import write_whole
+from streampca.storage.files import write_atomically
 
 NAME = "report.html"
 
@@ -30,7 +30,7 @@ def write_report(directory: Path) -> Path:
     directory = Path(directory)
     html = _render(_page_of(directory))
     target = directory / NAME
-    write_whole(target, [html.encode("utf-8")])
+    write_atomically(target, [html.encode("utf-8")])
     return target
 
 

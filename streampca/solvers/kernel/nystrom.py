@@ -30,7 +30,7 @@ from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_root
 from streampca.solvers.kernel.whitening import CUTOFF, Whitening
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
-from streampca.system.process import give_back_freed_memory
+from streampca.system.process import release_freed_memory
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -183,7 +183,7 @@ class NystromMethod(KernelMethod):
             whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
             features = features_of(kernel, points, whitening, plan.threads_per_leaf)
             kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
-            give_back_freed_memory()
+            release_freed_memory()
             draws = held_out_draws(parameters, source)
             joint = Joint((features, kept, *draws))
             (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)

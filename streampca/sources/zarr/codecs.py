@@ -48,10 +48,10 @@ _ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
 
 def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: NDArray[Any]) -> None:
     """Decode `stored` with `codec` of numcodecs into `chunk`; `ValueError` if the result has another size."""
-    told, is_exact = _told(codec.codec_id, stored)
-    if told is not None and is_exact and told != chunk.nbytes:
-        raise ValueError(f"{told} bytes after decoding, expected {chunk.nbytes}")
-    if told is not None and is_exact:
+    declared, is_exact = _declared_size(codec.codec_id, stored)
+    if declared is not None and is_exact and declared != chunk.nbytes:
+        raise ValueError(f"{declared} bytes after decoding, expected {chunk.nbytes}")
+    if declared is not None and is_exact:
         decoded = codec.decode(stored, out=chunk)
         size = memoryview(decoded).nbytes
     else:
@@ -73,17 +73,17 @@ def decode_within(codec: Any, stored: Any, most: int) -> Any:
     if codec.codec_id in _ENGINES:
         return _expanded(_ENGINES[codec.codec_id](codec), stored, most, again=codec.codec_id != "zlib")
     view = np.frombuffer(stored, dtype=np.uint8)
-    told, is_exact = _told(codec.codec_id, view)
+    declared, is_exact = _declared_size(codec.codec_id, view)
     limit = most if is_exact else 4 * most + 2**24  # blocks need not be full
-    if told is not None and told > limit:
-        raise ValueError(f"{told} bytes after decoding, expected at most {most}")
+    if declared is not None and declared > limit:
+        raise ValueError(f"{declared} bytes after decoding, expected at most {most}")
     decoded = codec.decode(view)
     if not is_exact and memoryview(decoded).nbytes > most:
         raise ValueError(f"{memoryview(decoded).nbytes} bytes after decoding, expected at most {most}")
     return decoded
 
 
-def _told(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bool]:
+def _declared_size(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bool]:
     """Return the decoded size in bytes from the header of `stored`, None if it has none, and whether the size is exact."""
     if name == "zstd":
         return zstd_size(stored)
@@ -98,22 +98,22 @@ def _told(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bool]:
 
 def _expanded(make: Callable[[], Any], stored: Any, most: int, *, again: bool) -> bytes:
     """Decode concatenated streams (`again`: one may follow another); `ValueError` beyond `most` bytes."""
-    parts: list[bytes] = []
-    size, rest = 0, bytes(stored)
+    streams: list[bytes] = []
+    size, remaining = 0, bytes(stored)
     for _ in range(_MAX_MEMBERS):
         engine = make()
-        part = engine.decompress(rest, most - size + 1)
-        size += len(part)
+        stream = engine.decompress(remaining, most - size + 1)
+        size += len(stream)
         if size > most:
             raise ValueError(f"more than {most} bytes after decoding")
         if not engine.eof:
             raise ValueError("the compressed stream is cut short")
-        parts.append(part)
-        rest = engine.unused_data.lstrip(b"\0") if again else engine.unused_data
-        if not rest:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        streams.append(stream)
+        remaining = engine.unused_data.lstrip(b"\0") if again else engine.unused_data
+        if not remaining:
+            return streams[0] if len(streams) == 1 else b"".join(streams)
         if not again:
-            raise ValueError(f"{len(rest)} bytes follow behind the end of the compressed stream")
+            raise ValueError(f"{len(remaining)} bytes follow behind the end of the compressed stream")
     raise ValueError(f"more than {_MAX_MEMBERS} compressed streams in a row")
 
 
@@ -310,12 +310,12 @@ def _bounded(codec: Codec, fill: bool) -> Codec:
         )
     if not isinstance(codec, BytesBytesCodec):
         return codec
-    told: Any = codec.to_dict()
-    name = str(told["name"]).removeprefix("numcodecs.")
+    declared: Any = codec.to_dict()
+    name = str(declared["name"]).removeprefix("numcodecs.")
     if name in ("zstd", "blosc", "gzip"):
         return _Bounded(codec, get_codec({"id": name}))  # to decode, they need no parameters
     if name in ("lz4", *_ENGINES):
-        return _Bounded(codec, get_codec({"id": name, **told.get("configuration", {})}))
+        return _Bounded(codec, get_codec({"id": name, **declared.get("configuration", {})}))
     return codec
 
 

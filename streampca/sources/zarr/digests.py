@@ -50,17 +50,17 @@ class ChunkDigests:
 
     def require(self, key: str, stored: Any) -> None:
         """Raise `AlteredChunkError` unless `stored`, the bytes of chunk `key`, None where there are none, are what they were."""
-        found = _NO_CHUNK if stored is None else xxhash.xxh3_128(stored).digest()
+        actual = _NO_CHUNK if stored is None else xxhash.xxh3_128(stored).digest()
         row, column = (int(number) for number in _NUMBER.findall(key)[-2:])
         expected = self.table[row, column].tobytes()
-        if found != expected:
+        if actual != expected:
             raise AlteredChunkError(
-                f"chunk {key} is not what was fingerprinted: found {_in_words(found)}, expected {_in_words(expected)} "
+                f"chunk {key} is not what was fingerprinted: found {_as_text(actual)}, expected {_as_text(expected)} "
                 f"({self.place}): restore it, or make a new fingerprint if the change was on purpose"
             )
 
 
-def _in_words(digest: bytes) -> str:
+def _as_text(digest: bytes) -> str:
     return "no such chunk" if digest == _NO_CHUNK else f"{DIGEST} {digest.hex()}"
 
 
@@ -83,8 +83,8 @@ def metadata_digest(stored: bytes) -> str:
         raise DataError("the metadata of the array is not JSON") from error
     if not isinstance(data, dict):
         raise DataError("the metadata of the array is not a JSON object")
-    told = {key: value for key, value in data.items() if key not in ("attributes", "consolidated_metadata")}
-    return xxhash.xxh3_128(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    document = {key: value for key, value in data.items() if key not in ("attributes", "consolidated_metadata")}
+    return xxhash.xxh3_128(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def default_place(source: str, array: str | None) -> Path:
@@ -138,7 +138,7 @@ def verified_by(verify: str | None, path: str, array: str | None) -> ChunkDigest
 @lru_cache(maxsize=4)
 def _loaded(place: Path, whole: str) -> ChunkDigests:
     """Return the digests at `place` in another process, which reads them once."""
-    found = load_digests(place)
-    if found.whole != whole:
+    actual = load_digests(place)
+    if actual.whole != whole:
         raise DataError(f"{place} has changed since the run began: start again")
-    return found
+    return actual

@@ -26,7 +26,7 @@ from streampca.storage.regular_files import open_regular
 from streampca.storage.zarr_interface import has_regular_chunks
 from streampca.system.workspace import borrow
 
-_MAX_PARTS = 1024  # of one system call
+_MAX_BUFFERS = 1024  # of one system call
 
 
 class _Codec(Protocol):
@@ -176,10 +176,10 @@ class DirectReader:
             if target.shape[1] != self.array.chunks[1] or not target.flags.c_contiguous
             else target.reshape(1, -1)
         )
-        step = _MAX_PARTS if rows.shape[1] == self.array.chunks[1] else 1
+        step = _MAX_BUFFERS if rows.shape[1] == self.array.chunks[1] else 1
         for first in range(0, len(rows), step):
             some = rows[first : first + step]
-            if _fill_parts(file, [memoryview(row.data).cast("B") for row in some], offset) != some.nbytes:
+            if _fill_buffers(file, [memoryview(row.data).cast("B") for row in some], offset) != some.nbytes:
                 raise self._damaged(key, "the file was cut short while it was read")
             offset += row_bytes * len(some)
 
@@ -226,18 +226,18 @@ class DirectReader:
         )
 
 
-def _fill_parts(file: int, parts: list[memoryview], offset: int) -> int:
-    """Read from `offset` on until all `parts` are full or the file ends; return the number of bytes read."""
+def _fill_buffers(file: int, buffers: list[memoryview], offset: int) -> int:
+    """Read from `offset` on until all `buffers` are full or the file ends; return the number of bytes read."""
     total = 0
-    while parts:
-        n = os.preadv(file, parts, offset + total)
+    while buffers:
+        n = os.preadv(file, buffers, offset + total)
         total += n
         if not n:
             break
-        while parts and n >= len(parts[0]):
-            n -= len(parts.pop(0))
-        if parts:
-            parts[0] = parts[0][n:]
+        while buffers and n >= len(buffers[0]):
+            n -= len(buffers.pop(0))
+        if buffers:
+            buffers[0] = buffers[0][n:]
     return total
 
 
@@ -279,11 +279,11 @@ def _chain_v3(metadata: Any) -> _Chain | None:
     dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")
     compressors: dict[type, _Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
     compressor: _Codec | None = None
-    name, rest = "none", codecs[1:]
-    if rest and type(rest[0]) in compressors:
-        compressor, name = compressors[type(rest[0])], type(rest[0]).__name__.removesuffix("Codec").lower()
-        rest = rest[1:]
-    crc32c = bool(rest) and isinstance(rest[0], Crc32cCodec)
-    if rest[1 if crc32c else 0 :]:
+    name, remaining = "none", codecs[1:]
+    if remaining and type(remaining[0]) in compressors:
+        compressor, name = compressors[type(remaining[0])], type(remaining[0]).__name__.removesuffix("Codec").lower()
+        remaining = remaining[1:]
+    crc32c = bool(remaining) and isinstance(remaining[0], Crc32cCodec)
+    if remaining[1 if crc32c else 0 :]:
         return None
     return _Chain(compressor, crc32c, dtype, name + ("+crc32c" if crc32c else ""))

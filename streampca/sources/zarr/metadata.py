@@ -111,12 +111,12 @@ class _DoubleError(Exception):
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    parsed = dict(pairs)
+    if len(parsed) < len(pairs):
         seen: set[str] = set()
         double = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise _DoubleError(repr(double[:60]))
-    return found
+    return parsed
 
 
 def _short(error: Exception) -> str:

@@ -15,7 +15,7 @@ from streampca.redaction import shown
 from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names, dimensions_of, require_unpacked
 from streampca.sources.options import ReadOptions
-from streampca.sources.remote import open_store, patient, place_of
+from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import StrictStore, as_stored, quietly, strict_group
@@ -84,7 +84,7 @@ def _node_of(store: Store, label: str, *, links: bool) -> Any:
     """Return the zarr array or group in `store`, read strictly."""
     try:
         with quietly():
-            node = zarr.open(StrictStore(patient(store), follow_symlinks=links), mode="r")
+            node = zarr.open(StrictStore(retrying(store), follow_symlinks=links), mode="r")
     except DataError as error:
         raise type(error)(str(error) if label in str(error) else f"{label} cannot be opened: {error}") from error
     except StreamPCAError:
@@ -174,14 +174,14 @@ def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
         return None
     try:
         with quietly():
-            found = group[name]
+            member = group[name]
     except StreamPCAError:
         raise
     except (KeyError, ValueError, OSError):  # also names that no file can have
         return None
     except Exception as error:  # clients of stores have no class of errors in common
         raise StoreError(f"{place_of(group)}: {name} cannot be opened: {one_line(error)}") from error
-    return found if isinstance(found, zarr.Array) else None
+    return member if isinstance(member, zarr.Array) else None
 
 
 def open_array(

@@ -32,7 +32,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
-from streampca.sources.remote import RemoteStore, patient
+from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, metadata_digest
@@ -71,7 +71,7 @@ class ZarrSource(Source):
         self.digests, self.follow_symlinks = digests, follow_symlinks
         label = self.label
         require_table(array.shape, np.dtype(array.dtype), label)
-        store = patient(_at_its_place(array.store._store if isinstance(array.store, StrictStore) else array.store))
+        store = retrying(_at_its_place(array.store._store if isinstance(array.store, StrictStore) else array.store))
         self.dtype, metadata = np.dtype(array.dtype), cast(Any, array.metadata)
         require_readable(metadata, self.dtype.itemsize, label)
         most = most_stored_object(metadata, self.dtype.itemsize)
@@ -281,7 +281,7 @@ class ZarrSource(Source):
 
     def _values(self, start: int, stop: int) -> Any:
         """Read rows through zarr; damaged data from a network are requested again before the error is raised."""
-        for left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
+        for n_left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
             try:
                 return self._bounded[:, start:stop].T if self.transposed else self._bounded[start:stop]  # type: ignore[union-attr]
             except (StoreError, OutsideStoreError):
@@ -289,7 +289,7 @@ class ZarrSource(Source):
             except Exception as error:
                 if isinstance(error, MissingChunkError) and not isinstance(error, MissingInnerChunkError):
                     raise
-                if left:
+                if n_left:
                     continue
                 if isinstance(error, AlteredChunkError):
                     raise AlteredChunkError(f"{self.label}: {error}") from None
@@ -302,8 +302,8 @@ class ZarrSource(Source):
         for key, band, columns in self._chunks_of(start, stop):
             try:
                 self._bounded[band, columns]
-            except Exception as found:  # noqa: BLE001 every codec has its own
-                where, error = f"chunk {key}", found
+            except Exception as failure:  # noqa: BLE001 every codec has its own
+                where, error = f"chunk {key}", failure
                 break
         if isinstance(error, MissingInnerChunkError):
             return MissingInnerChunkError(
@@ -337,10 +337,10 @@ def _listed_by_obstore(store: Any, prefix: str) -> InputVersion | None:
     import obstore
 
     try:
-        found = {item["path"]: dict(item) for batch in obstore.list(store, prefix=prefix or None) for item in batch}
+        failure = {item["path"]: dict(item) for batch in obstore.list(store, prefix=prefix or None) for item in batch}
     except Exception:  # noqa: BLE001 every kind of store has its own errors
         return None
-    return InputVersion.of(objects(found))
+    return InputVersion.of(objects(failure))
 
 
 async def _list(store: Store, prefix: str) -> list[str]:

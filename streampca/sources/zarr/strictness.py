@@ -20,7 +20,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
-from streampca.sources.remote import patient
+from streampca.sources.remote import retrying
 from streampca.sources.zarr.codecs import bounded
 from streampca.sources.zarr.digests import ChunkDigests
 from streampca.sources.zarr.links import require_inside
@@ -82,15 +82,15 @@ class StrictStore(WrapperStore[Store]):
         DataError
             If it is metadata out of bounds (see `require_document`).
         """
-        self._look(key, byte_range)
+        self._check_size(key, byte_range)
         if is_document(key):
             value = await self._store.get(key, prototype, byte_range)
             if value is not None and byte_range is None:
                 require_document(value.to_bytes(), key)
             return value
         if self.digests is not None and byte_range is not None:  # what has a digest is the whole
-            whole = await self._whole(key, prototype)
-            return None if whole is None else _part(whole, byte_range)
+            whole = await self._cached_shard(key, prototype)
+            return None if whole is None else _in_range(whole, byte_range)
         value = await self._store.get(key, prototype, byte_range)
         if self.digests is not None and (value is not None or self.fill):
             self.digests.require(key, None if value is None else value.as_numpy_array())
@@ -103,7 +103,7 @@ class StrictStore(WrapperStore[Store]):
             self._require_size(len(value))
         return value
 
-    def _look(self, key: str, byte_range: ByteRequest | None) -> None:
+    def _check_size(self, key: str, byte_range: ByteRequest | None) -> None:
         """Check the requested size, and the file of a local store, before it is read."""
         if isinstance(byte_range, RangeByteRequest):
             self._require_size(byte_range.end - byte_range.start)
@@ -131,7 +131,7 @@ class StrictStore(WrapperStore[Store]):
         if self.most is not None and n_bytes > self.most:
             raise DamagedChunkError(f"{n_bytes:,} bytes stored, expected at most {self.most:,}")
 
-    async def _whole(self, key: str, prototype: BufferPrototype) -> Buffer | None:
+    async def _cached_shard(self, key: str, prototype: BufferPrototype) -> Buffer | None:
         """Return a shard of which ranges are requested; the last ones are cached, because more ranges follow."""
         async with self._locks.setdefault(os.getpid(), asyncio.Lock()):
             if key not in self._held:
@@ -142,7 +142,7 @@ class StrictStore(WrapperStore[Store]):
             return self._held[key]
 
 
-def _part(whole: Buffer, byte_range: ByteRequest) -> Buffer:
+def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:
     if isinstance(byte_range, RangeByteRequest):
         return whole[byte_range.start : byte_range.end]
     if isinstance(byte_range, OffsetByteRequest):
@@ -161,7 +161,7 @@ def strict_group(group: zarr.Group) -> zarr.Group:
     """Return `group` so that metadata out of bounds are errors, also those of its members."""
     if isinstance(group.store, StrictStore):
         return group
-    return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(patient(group.store)), group.path)))
+    return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(retrying(group.store)), group.path)))
 
 
 def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:
@@ -169,16 +169,16 @@ def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:
 
     Of a local store, chunks are looked for first: zarr makes a task for each that is declared, before it finds that one is missing.
     """
-    found: Any = strict(array)
-    inner = found.store._store
+    checked: Any = strict(array)
+    inner = checked.store._store
     if isinstance(inner, LocalStore):
-        grid = found.shards or found.chunks
-        root = f"{inner.root}/{found.path}/" if found.path else f"{inner.root}/"
-        for place in product(*(range(-(-n // size)) for n, size in zip(found.shape, grid, strict=True))):
-            key = found.metadata.encode_chunk_key(place)
+        grid = checked.shards or checked.chunks
+        root = f"{inner.root}/{checked.path}/" if checked.path else f"{inner.root}/"
+        for place in product(*(range(-(-n // size)) for n, size in zip(checked.shape, grid, strict=True))):
+            key = checked.metadata.encode_chunk_key(place)
             if not os.path.isfile(root + key):
                 raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
-    return np.asarray(found[...])
+    return np.asarray(checked[...])
 
 
 def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False) -> zarr.Array[Any]:
@@ -190,29 +190,29 @@ def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False)
         If it was opened with metadata that differ from the stored ones: outdated or wrong consolidated metadata.
     """
     store = array.store._store if isinstance(array.store, StrictStore) else array.store
-    place = StorePath(StrictStore(patient(store), follow_symlinks=follow_symlinks), array.path)
+    place = StorePath(StrictStore(retrying(store), follow_symlinks=follow_symlinks), array.path)
     try:
         with quietly():
-            own: Any = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
+            stored_metadata: Any = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
     except StoreError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{label}: the metadata of array {array.path or '/'} cannot be read: {reason}") from error
     with quietly():
-        told, stored = _without_attributes(array.metadata), _without_attributes(own)
-    if told != stored:
-        names = ", ".join(sorted(name for name in told if told[name] != stored.get(name)))
+        declared, stored = _without_attributes(array.metadata), _without_attributes(stored_metadata)
+    if declared != stored:
+        names = ", ".join(sorted(name for name in declared if declared[name] != stored.get(name)))
         raise DataError(
-            f"{label}: consolidated metadata says shape {array.shape}, the array itself {tuple(own.shape)} ({names} differ): "
+            f"{label}: consolidated metadata says shape {array.shape}, the array itself {tuple(stored_metadata.shape)} ({names} differ): "
             "consolidate the metadata again, or remove it"
         )
-    return zarr.Array(zarr.AsyncArray(own, StorePath(array.store, array.path)))
+    return zarr.Array(zarr.AsyncArray(stored_metadata, StorePath(array.store, array.path)))
 
 
 def _without_attributes(metadata: Any) -> dict[str, str]:
-    told = metadata.to_dict()
-    return {name: json.dumps(told[name], sort_keys=True, default=str) for name in told if name != "attributes"}
+    declared = metadata.to_dict()
+    return {name: json.dumps(declared[name], sort_keys=True, default=str) for name in declared if name != "attributes"}
 
 
 @contextmanager
