@@ -1,6 +1,6 @@
 """Scores of rows with missing values: their conditional mean given the observed features, under the probabilistic model.
 
-The model of Tipping & Bishop (1999) says that a centred, scaled and weighted row z has the covariance C = V S Vᵀ + σ² I, with
+In the model of Tipping & Bishop (1999), a centred, scaled and weighted row z has the covariance C = V S Vᵀ + σ² I, with
 S = Λ − σ² and components V in columns here. With o the observed and m the missing features, E[z_m | z_o] = C_mo C_oo⁻¹ z_o, so
 that the scores s = Vᵀ z have the conditional mean
 

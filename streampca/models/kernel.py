@@ -1,4 +1,4 @@
-"""A fitted kernel principal component model: the rows it compares with, and what their kernel values are multiplied by."""
+"""A fitted kernel principal component model: its landmark rows, and the coefficients of their kernel values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model fitted on rows with missing values says of them, and does about them."""
+"""Certificate and imputation of models that were fitted on rows with missing values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_missing(
     clipped: float | None,
     missing_scores: str = "conditional",
 ) -> PCAModel:
-    """Return `model` with what is known of missing values: in its certificate, and for transforming such rows.
+    """Add the treatment of missing values to the certificate of `model` and to its transform of such rows.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def with_missing(
     missing : {"error", "drop_rows", "mean", "pairwise"}
         How missing values were treated.
     state : CovarianceState, PairwiseState or GramReduced
-        What was accumulated.
+        Accumulated state.
     n_left_out : int
         Rows that were left out.
     clipped : float or None

@@ -72,7 +72,7 @@ def write_fingerprint(
     Raises
     ------
     OutputError
-        If something stands there that is not a fingerprint, or is one and `overwrite` is not set.
+        If `place` is another file, or a fingerprint and `overwrite` is not set.
     DataError
         If `source` is not a zarr array, or chunks are missing and were not to be filled.
     """

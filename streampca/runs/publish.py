@@ -1,8 +1,8 @@
 """Copies of finished runs and models to and from object stores: every object is written once, the commit record last.
 
 An object store has no rename, so a result there is complete when its record, ``streampca.json``, exists: it is written last, on
-the condition that there is none (``If-None-Match: *``), and nobody reads a result without it. Nothing is ever replaced. Of
-several who write to the same place one goes on, whose claim, ``streampca.claim``, is there first; it goes when all is done.
+the condition that there is none (``If-None-Match: *``), and results without it are never read. Nothing is ever replaced. Of
+several writers to one URL, the one whose claim, ``streampca.claim``, exists first continues; it removes the claim at the end.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Writable(RemoteStore):
         return True
 
     async def remove(self, key: str) -> None:
-        """Remove an object of ours."""
+        """Remove an object that this run wrote."""
         files: Any = self._store
         with suppress(FileNotFoundError):
             await self.with_retries(key, lambda: files.fs._rm_file(f"{files.path}/{key}" if files.path else key))
@@ -200,7 +200,7 @@ def _within(url: str, work: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 def _files_of(directory: Path, kind: str) -> list[str]:
-    """Return all files but the record; raise `OutputError` for what is not ours."""
+    """Return all files except the record; raise `OutputError` for files that streampca did not write."""
     names = []
     for path in sorted(directory.rglob("*")):
         relative = path.relative_to(directory).as_posix()
@@ -243,7 +243,7 @@ async def _make_together(store: _Writable, directory: Path, names: list[str]) ->
     """Write files as objects, several at a time, and return the number of new objects.
 
     After a failure no further request is begun, and those under way come to their end before the error is raised, so that
-    nothing is written any more after it.
+    nothing is written after it.
     """
     gate, failed = asyncio.Semaphore(_AT_ONCE), asyncio.Event()
 

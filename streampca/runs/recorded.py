@@ -103,7 +103,7 @@ def _at(document: dict[str, Any], name: str) -> Any:
 
 
 def _plan_of(directory: Path) -> dict[str, Any]:
-    """Return the plan of a run; raise `ModelError` if it is not there or damaged."""
+    """Read the plan of a run; raise `ModelError` if it is missing or damaged."""
     try:
         plan = json.loads((directory / "plan.json").read_bytes())
     except (OSError, ValueError, RecursionError) as error:

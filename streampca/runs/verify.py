@@ -308,7 +308,7 @@ def _variances(model: PCAModel, values: Any, approximate: bool, first: float, al
 
 
 def _residual(certificate: dict[str, Any], state: MeasuredState, approximate: bool, allowed: float) -> Check:
-    """Compare ‖X − XVᵀV‖² / ‖X‖² with what was recorded; that of an approximation must lie in its interval."""
+    """Compare ‖X − XVᵀV‖² / ‖X‖² with its recorded value, or with the certified interval of an approximation."""
     carried = float(np.trace(state.products))
     whole = carried + state.residual
     measured, recorded = state.residual / whole if whole > 0 else 0.0, float(certificate["relative_residual"])

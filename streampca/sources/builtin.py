@@ -114,7 +114,7 @@ def _expected_record(name: str, n_chunks: int) -> dict[str, Any]:
 
 
 def _read_record(target: Path, name: str) -> dict[str, Any] | None:
-    """Return the record of a store of ours called `name`, or None when there is no such store."""
+    """Return the record of the built-in store called `name`, or None if there is no such store."""
     try:
         record = json.loads(read_regular(target / "zarr.json"))["attributes"][RECORD]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -135,7 +135,7 @@ def _is_current(target: Path, name: str) -> bool:
 
 
 def _require_replaceable(target: Path, name: str) -> None:
-    """Raise OutputError unless `target` is absent, or a store of ours that holds nothing but its own files."""
+    """Raise OutputError unless `target` is absent, or a built-in store that holds no other files."""
     if not os.path.lexists(target):
         return
     ours = not target.is_symlink() and _read_record(target, name) is not None
@@ -197,7 +197,7 @@ def _install(temporary: Path, target: Path, name: str) -> None:
 
 
 def _remove_stale(target: Path, name: str) -> None:
-    """Remove an outdated or damaged store of ours, if it still stands there."""
+    """Remove an outdated or damaged built-in store, if it still exists."""
     _require_replaceable(target, name)
     stale = _unique_path(target)
     try:

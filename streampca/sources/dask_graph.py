@@ -138,7 +138,7 @@ def steps(tasks: Mapping[Key, Any], keys_wanted: Iterable[Key]) -> Iterator[tupl
 class BlockSizes:
     """Estimates of the sizes of the values in a graph, which does not hold them.
 
-    Slices tell the size of what is read; blocks of the result are known. Of others, a reduction is as large as the largest
+    Slices give the size of source values, and blocks of the result are known. A reduction is as large as the largest
     value it joins and, of a single value, is shorter along its axes; what takes a list of values (concatenation) is as large as
     all of them; anything else is as large as its largest input. Items take as many bytes as in the source or in the result,
     whichever is more.

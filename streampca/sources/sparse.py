@@ -75,7 +75,7 @@ class SparseSource(Source):
 class SparseFeatures(Source):
     """The features of a sparse matrix, ``(n_features, n_samples)``; blocks of them are dense.
 
-    Centring fills what is not stored, and a block of whole features is centred exactly where it is dense. The matrix is copied
+    Centring makes every value nonzero, so blocks of whole features are dense and centred exactly. The matrix is copied
     to compressed column form when it is first read.
     """
 

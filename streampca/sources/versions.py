@@ -100,7 +100,7 @@ def files(root: str | Path, names: Iterable[str]) -> Iterable[Item]:
 def chunk_files(root: str | Path, below: str = "") -> Iterator[Item]:
     """Yield name, size and modification time of the chunk files that exist below the directory `root` of a zarr array.
 
-    Directories are listed rather than keys looked for: metadata may declare many times more chunks than are stored.
+    Directories are listed instead of testing each key: metadata may declare many times more chunks than are stored.
     """
     try:
         entries = os.scandir(os.path.join(root, below))

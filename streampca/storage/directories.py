@@ -79,7 +79,7 @@ def require_local(path: Path) -> None:
 
 
 def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
-    """Raise `OutputError` unless `path` is free, or an output of ours of that kind that may be replaced."""
+    """Raise `OutputError` unless `path` is free, or an output of that kind by streampca that may be replaced."""
     require_local(path)
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
@@ -164,26 +164,26 @@ class AtomicDirectory:
         path = path.absolute()  # the working directory may change while the directory is built
         self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
         self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
-        self.part = path.with_name(f"{path.name}.part-{self.run_id}")
+        self.temporary = path.with_name(f"{path.name}.part-{self.run_id}")
         self._new_parents: list[Path] = []
 
     def __enter__(self) -> Path:
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
-        parents = self.part.absolute().parents
+        parents = self.temporary.absolute().parents
         self._new_parents = [parent for parent in parents if not parent.exists()]
         try:
             if self._again:
                 self._clear(self.keeps())
-            self.part.mkdir(parents=True, exist_ok=self._again)
+            self.temporary.mkdir(parents=True, exist_ok=self._again)
         except OSError as error:
-            raise output_error(error, self.part) from error
-        return self.part
+            raise output_error(error, self.temporary) from error
+        return self.temporary
 
     def _clear(self, names_kept: Collection[str]) -> None:
-        """Remove what is in `part`, whose name is known to this run alone, but for the children named in `names_kept`."""
-        if self.part.is_symlink():
-            raise OutputError(f"{self.part} is a symbolic link: expected a directory of this run; remove the link")
-        for child in self.part.iterdir() if self.part.is_dir() else ():
+        """Remove the content of the temporary directory, whose name only this run uses, except the children `names_kept`."""
+        if self.temporary.is_symlink():
+            raise OutputError(f"{self.temporary} is a symbolic link: expected a directory of this run; remove the link")
+        for child in self.temporary.iterdir() if self.temporary.is_dir() else ():
             if child.name not in names_kept:
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
@@ -204,7 +204,7 @@ class AtomicDirectory:
                 _wait_for_writes()
             # This name is known to this run alone: whatever still stands there is its own.
             if committed or not self.keeps():
-                shutil.rmtree(self.part, ignore_errors=True)
+                shutil.rmtree(self.temporary, ignore_errors=True)
             if not committed:
                 self._remove_new_parents()
         # Errors of a connection carry no number, and those of a source are named already: the rest come from writing.
@@ -214,15 +214,15 @@ class AtomicDirectory:
     def _commit(self) -> None:
         more: dict[str, Any] = {}
         if self.kind == "run":
-            more["figures"] = figures_of(self.part) if self.figures is None else self.figures
-        write_commit_record(self.part, self.kind, self.run_id, more)
-        flush(self.part)
+            more["figures"] = figures_of(self.temporary) if self.figures is None else self.figures
+        write_commit_record(self.temporary, self.kind, self.run_id, more)
+        flush(self.temporary)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
         old = self.path.with_name(f"{self.path.name}.old-{self.run_id}")
         try:
             if self.path.exists():
                 self.path.rename(old)
-            self.part.rename(self.path)
+            self.temporary.rename(self.path)
             flush_one(self.path.parent)
         except BaseException:  # a signal too must not leave the earlier result under another name
             self._undo_renames(old)
@@ -233,8 +233,8 @@ class AtomicDirectory:
     def _undo_renames(self, old: Path) -> None:
         """Undo the completed renames of `_commit`."""
         try:
-            if not self.part.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
-                self.path.rename(self.part)
+            if not self.temporary.exists() and (read_record(self.path) or {}).get("run_id") == self.run_id:
+                self.path.rename(self.temporary)
             if old.exists() and not self.path.exists():
                 old.rename(self.path)
         except OSError as error:
@@ -243,7 +243,7 @@ class AtomicDirectory:
             ) from error
 
     def _remove_new_parents(self) -> None:
-        """Remove the directories made for `part`, deepest first, unless something else has come into them."""
+        """Remove the directories made for the temporary directory, deepest first, unless something else has come into them."""
         for parent in self._new_parents:
             try:
                 parent.rmdir()

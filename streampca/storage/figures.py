@@ -17,7 +17,7 @@ def figures_of(directory: Path) -> dict[str, dict[str, str]]:
     """Return the digests of the documents in `directory`: file name → name of a figure → digest.
 
     A figure is an entry of the document, or of an object in it (``"result.total_variance"``); lists and deeper objects
-    count as one. The configuration has one digest, under ``""``. Documents that are not there are left out.
+    count as one. The configuration has one digest, under ``""``. Missing documents are omitted.
     """
     digests = {name: _figures(directory / name) for name in DOCUMENTS if (directory / name).is_file()}
     if (directory / _WHOLE).is_file():

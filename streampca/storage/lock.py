@@ -42,7 +42,7 @@ class Lock:
     Raises
     ------
     OutputError
-        If another run holds it, with its host, process and run; or if something else stands there.
+        If another run holds it, with its host, process and run; or if another file exists there.
     """
 
     def __init__(self, path: Path, run_id: str):

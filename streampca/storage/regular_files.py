@@ -37,7 +37,7 @@ def require_regular(path: str | os.PathLike[str]) -> os.stat_result:
 def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     """Return the regular file at `path`, opened for reading; raises what `require_regular` raises.
 
-    A path that is replaced by a named pipe after it was looked at is opened without waiting, and refused.
+    A path that is replaced by a named pipe after the check is opened without blocking, and refused.
     """
     require_regular(path)
     return open(path, "rb", buffering=buffering, opener=_opened)

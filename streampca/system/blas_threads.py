@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 
 class _SharedLimit:
-    """A limit of one thread on every BLAS of the process: the first holder sets it, the last one restores what was there.
+    """A limit of one thread on every BLAS of the process: the first holder sets it, the last one restores the earlier numbers.
 
     The number of threads of OpenBLAS (pthreads) and of MKL belongs to the process. If each fit set and restored it, the fit
     that ends first would lift the limit of the others, and the last one would "restore" the limit of an earlier one.

@@ -259,7 +259,7 @@ def format_of(path: Path) -> str | None:
 
 
 def kind_of(path: Path) -> tuple[object, object]:
-    """Return format and kind that the attributes of the zarr group at `path` name; None for what is not there."""
+    """Return format and kind from the attributes of the zarr group at `path`; None for each that is missing."""
     try:
         attributes = read_document(path / "zarr.json")["attributes"]
         return attributes.get("format"), attributes.get("kind")

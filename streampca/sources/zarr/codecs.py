@@ -66,7 +66,7 @@ def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: NDArray[Any]) -> N
 def decode_within(codec: Any, stored: Any, most: int) -> Any:
     """Decode `stored` with `codec` of numcodecs; `ValueError`, before decoding, if the result exceeds `most` bytes.
 
-    Zstandard frames that do not tell their size may decode to as much as their blocks could hold, before they are refused.
+    Zstandard frames without a declared size may decode to the upper bound from their blocks before they are refused.
     """
     if codec.codec_id not in _TELLING | _ENGINES.keys():
         return codec.decode(stored)
@@ -125,7 +125,7 @@ def _number(stored: NDArray[np.uint8], start: int, n_bytes: int) -> int:
 
 
 def blosc_size(stored: NDArray[np.uint8]) -> int:
-    """Return how many bytes a Blosc frame decodes to; `ValueError` if its header contradicts itself or what is stored.
+    """Return how many bytes a Blosc frame decodes to; `ValueError` if its header contradicts itself or the stored bytes.
 
     (Blosc 1 format: version, compressor's version, flags, size of a value, and the sizes of the content, of its blocks and
     of the frame, followed by the places of the blocks.) Blosc itself believes the last and reads on behind what there is.

@@ -108,12 +108,12 @@ class DirectReader:
         return stored + (0 if in_place else self.chunk_bytes)
 
     def read(self, start: int, stop: int, out: NDArray[Any]) -> ReadCount:
-        """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return what it cost.
+        """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`.
 
         Raises
         ------
         MissingChunkError
-            If a chunk's file is not there.
+            If a chunk's file does not exist.
         DamagedChunkError
             If it cannot be read or decoded, has the wrong size, or fails its checksum.
         """
@@ -212,7 +212,7 @@ class DirectReader:
             raise self._damaged(key, " ".join(str(error).split()) or type(error).__name__) from error
 
     def _require(self, key: str, stored: memoryview) -> None:
-        """Raise `AlteredChunkError` if a chunk is not what was fingerprinted."""
+        """Raise `AlteredChunkError` if a chunk differs from its fingerprint."""
         if self.digests is None:
             return
         try:

@@ -37,7 +37,7 @@ class StrictStore(WrapperStore[Store]):
     Parameters
     ----------
     store : Store
-        What is read.
+        Store that is read.
     fill : bool
         Whether chunks may be missing.
     most : int, optional
@@ -167,7 +167,7 @@ def strict_group(group: zarr.Group) -> zarr.Group:
 def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:
     """Read a whole array strictly (see `strict`); its size was checked before.
 
-    Of a local store, chunks are looked for first: zarr makes a task for each that is declared, before it finds that one is missing.
+    The chunks of a local store are checked first: zarr makes a task for each declared chunk before it reports a missing one.
     """
     checked: Any = strict(array)
     inner = checked.store._store
