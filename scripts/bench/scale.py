@@ -74,7 +74,7 @@ class Memory:
 def read_once(source: FreeSource, client: Any) -> tuple[Any, float]:
     """Plan a fit, and read as it does; an accumulator that keeps a few rows costs nothing either."""
     from streampca.accumulators.rows import RowSample
-    from streampca.execution.execute import accumulate
+    from streampca.execution.drive import accumulate
     from streampca.solvers.fit import Parameters, plan_fit
 
     began = time.perf_counter()
@@ -130,7 +130,7 @@ def run_waiting(threads: int, rounds: int) -> dict[str, Any]:
 def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, Any]:
     """Fold leaves of a few rows, with states that are large, on two workers."""
     from streampca.accumulators import Covariance
-    from streampca.execution.execute import accumulate
+    from streampca.execution.drive import accumulate
     from streampca.solvers.fit import Parameters, plan_fit
 
     source = FreeSource(n_leaves, n_features, band=_ROWS_OF_A_STATE)

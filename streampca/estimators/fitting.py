@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from streampca.execution.checkpoint.resume import fit_with_checkpoint
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.planning.plan import Plan
 from streampca.solvers.base import Solver
 from streampca.solvers.result import FitResult

@@ -32,7 +32,7 @@ from streampca.sources import Source, open_source
 from streampca.storage.directories import AtomicDirectory, require_apart
 
 if TYPE_CHECKING:
-    from streampca.execution.task import ProgressCallback
+    from streampca.execution.progress import ProgressCallback
 
 FloatArray = NDArray[np.float64]
 

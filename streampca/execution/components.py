@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,17 +12,17 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray, work_dtype
 from streampca.accumulators.gram import Gram, panel_features
-from streampca.execution.checkpoint.ledger import PassRecord, next_reading, note_stop
-from streampca.execution.execute import execute
-from streampca.execution.fold import LeafResult, StoppedError, read_ahead
-from streampca.execution.task import Meter, OnBlock, ProgressCallback
+from streampca.block import Block
+from streampca.execution.checkpoint.pass_record import PassRecord, next_pass
+from streampca.execution.drive import drive
+from streampca.execution.leaf import Task
+from streampca.execution.progress import ProgressCallback
 from streampca.models.stored_components import Components, StoredComponents
 from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch
-from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.storage.state_file import storable
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, release
@@ -37,8 +36,10 @@ _ORTHONORMAL = 1e-13
 
 @dataclass(frozen=True)
 class ComponentsPart:
-    """Components for the features of a leaf, and what was learnt on the way."""
+    """Components for the features of a leaf, with their summary."""
 
+    start: int
+    """Index of the first feature."""
     values: NDArray[Any] | None
     """Components, ``(k, n_features)``; None where they were written to the disk."""
     samples: NDArray[Any]
@@ -87,7 +88,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class ComponentsTask:
+class ComponentsTask(Task):
     """Entries of the components for the features of a leaf: V = Xᵀ U S⁻¹ (Turk & Pentland 1991, eq. 6).
 
     Components beyond the rank are drawn, addressed by component and feature, and are made orthogonal in the end.
@@ -125,34 +126,28 @@ class ComponentsTask:
         source = self.source.part(start, stop)
         return replace(self, source=source, means=self.means[part], variances=self.variances[part], first=start)
 
-    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
-        """Multiply."""
-        dtype = self._dtype()
-        axes, counted = self.axes.astype(dtype), self.gram.counted
+    def init(self, leaf: Leaf) -> ComponentsPart:
+        """Return the components of no feature, with memory for those of `leaf`."""
         start, n_features = leaf.edges[0], leaf.edges[-1] - leaf.edges[0]
-        components = None if self.stored is not None else np.empty((self.k, n_features), dtype=dtype)
+        components = None if self.stored is not None else np.empty((self.k, n_features), dtype=self.axes.dtype)
         samples = np.empty((len(self.chosen), n_features), dtype=self.source.dtype)
-        summary = Summary.empty(self.k, 0 if counted is None else int(np.count_nonzero(~counted)))
-        total = ReadCount()
-        for block, count in read_ahead(self.source, leaf):
-            values = block.values.T
-            samples[:, block.start - start : block.start - start + len(block)] = values[self.chosen]
-            for offset in range(0, len(block), self.width):
-                first = block.start + offset
-                slab = self._slab(values[:, offset : offset + self.width], first, axes, summary)
-                summary.add(slab)
-                if self.stored is not None:
-                    self.stored.write(first, slab)
-                elif components is not None:
-                    components[:, first - start : first - start + slab.shape[1]] = slab
-            total += count
-            if on_block is not None:
-                on_block(block, count)
-            if stop is not None and stop.is_set():
-                raise StoppedError
-        return LeafResult(ComponentsPart(components, samples, summary), total)
+        return ComponentsPart(start, components, samples, Summary.empty(self.k, _n_uncounted(self.gram)))
 
-    def _dtype(self) -> np.dtype[Any]:
+    def update(self, state: ComponentsPart, block: Block) -> ComponentsPart:
+        """Compute the components for the features of `block`."""
+        values = block.values.T
+        state.samples[:, block.start - state.start : block.start - state.start + len(block)] = values[self.chosen]
+        for offset in range(0, len(block), self.width):
+            first = block.start + offset
+            slab = self._slab(values[:, offset : offset + self.width], first, self.axes, state.summary)
+            state.summary.add(slab)
+            if self.stored is not None:
+                self.stored.write(first, slab)
+            elif state.values is not None:
+                state.values[:, first - state.start : first - state.start + slab.shape[1]] = slab
+        return state
+
+    def work_dtype(self) -> np.dtype[Any]:
         """Return the type of products: float64 where factors leave the range of float32."""
         dtype = work_dtype(self.source.dtype)
         factors = self.gram.factors_of(self.first, self.variances)
@@ -186,6 +181,10 @@ class ComponentsTask:
                     others *= factors
                 np.add(summary.left, others @ out.T, out=summary.left)
         return slab
+
+
+def _n_uncounted(gram: Gram) -> int:
+    return 0 if gram.counted is None else int(np.count_nonzero(~gram.counted))
 
 
 def drawn(seed: int, rows: range, start: int, n_features: int) -> FloatArray:
@@ -225,45 +224,30 @@ def find_components(
     table: SlabwiseComponents = (
         InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)
     )
-    task = replace(task, stored=table if isinstance(table, StoredComponents) else None)
+    stored = table if isinstance(table, StoredComponents) else None
+    task = replace(task, stored=stored, axes=task.axes.astype(task.work_dtype()))
     samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
-    summary = Summary.empty(k, 0 if task.gram.counted is None else int(np.count_nonzero(~task.gram.counted)))
-    # What is on disk is multiplied in place afterwards: only components in memory are kept in a ledger.
-    record = next_reading("components", plan, f"{k}") if scratch is None else PassRecord(None)
-    meter = Meter("components", d, progress)
-    summary, count, turn = record.begin(summary)
-    for start, found, values in record.pieces():
-        samples[:, start : start + found.shape[1]] = found
-        table.write(start, values)
-    meter.skip(plan, turn, count)
 
     def piece(first: int, last: int) -> Any:
         start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
         return start, samples[:, start:stop], table.components[:, start:stop] if isinstance(table, InMemory) else None
 
-    results, whole = execute(task, plan, meter, client, turn), True
-    try:
-        for result in results:
-            raise_pending_signal()
-            with uninterrupted():
-                whole = False
-                edges, part = plan.leaf(turn).edges, result.state
-                samples[:, edges[0] : edges[-1]] = part.samples
-                if part.values is not None:
-                    table.write(edges[0], part.values)
-                summary.absorb(part.summary)
-                count, turn, whole = count + result.count, turn + 1, True
-            del result, part
-            record.absorbed(turn - 1, summary, count, piece)
-    except BaseException as error:
-        note_stop(error)
-        results.close()
-        if whole:
-            record.stopped(turn, summary, count, piece)
-        raise
-    finally:
-        results.close()
-    release_freed_memory()
+    def merge(total: Summary, part: ComponentsPart) -> Summary:
+        samples[:, part.start : part.start + part.samples.shape[1]] = part.samples
+        if part.values is not None:
+            table.write(part.start, part.values)
+        total.absorb(part.summary)
+        return total
+
+    # Components on disk are multiplied in place afterwards: checkpoints are written only of components in memory.
+    record = (
+        next_pass("components", plan, f"{k}", piece=piece) if scratch is None else PassRecord(None, "components", plan)
+    )
+    start = record.begin(Summary.empty(k, _n_uncounted(task.gram)))
+    for first, stored_samples, values in record.pieces():
+        samples[:, first : first + stored_samples.shape[1]] = stored_samples
+        table.write(first, values)
+    summary, count = drive(task, plan, record, start, merge, client=client, progress=progress)
     mapping, orthonormality = make_orthonormal(table, summary, task.axes.shape[1])
     release_freed_memory()
     components = table.components if isinstance(table, InMemory) else table

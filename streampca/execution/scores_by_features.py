@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import closing
 from dataclasses import dataclass, replace
+from operator import iadd
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,11 +11,13 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import refuse_infinite
-from streampca.execution.checkpoint.ledger import model_digest, next_reading, note_stop
+from streampca.block import Block
+from streampca.execution.checkpoint.ledger import model_digest
+from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.execute import execute
-from streampca.execution.fold import LeafResult, StoppedError, read_ahead
-from streampca.execution.task import Meter, OnBlock, ProgressCallback
+from streampca.execution.drive import drive
+from streampca.execution.leaf import Task
+from streampca.execution.progress import ProgressCallback
 from streampca.models.by_slabs import add_scores
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.stored_components import StoredComponents
@@ -24,7 +25,6 @@ from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.planning.scores_by_features import slab_width, values_per_sample
 from streampca.sources.base import ReadCount, Source
-from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class FeatureBandTask:
-    """What the features of a leaf give to the scores."""
+class FeatureBandTask(Task):
+    """Compute the contributions of the features of a leaf to the scores of all samples."""
 
     common: ClassVar[str] = "model"
     """What is the same for all leaves."""
@@ -52,29 +52,25 @@ class FeatureBandTask:
         """Return the task with no more of the source than `leaf` needs."""
         return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
 
-    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
-        """Project."""
-        k = self.model.n_components
-        sums = np.zeros((self.source.shape[1], values_per_sample(self.model)))
-        scores = sums[:, :k]
-        total, width = ReadCount(), slab_width(self.model, self.columns)
-        for block, count in read_ahead(self.source, leaf):
-            start, end = block.start, block.start + len(block)
-            for first in range(start // width * width, end, width):  # at the edges of stored slabs
-                part = slice(max(start, first), min(end, first + width))
-                rows, slab = block.values[part.start - start : part.stop - start].T, self._components(part)
-                with np.errstate(over="ignore", invalid="ignore"):
-                    add_scores(self.model, part, slab, rows, self.dtype, scores)
-                if self.model.conditional and rows.dtype.kind == "f":
-                    add_lost(np.isnan(rows), slab, sums[:, k:])
-                if not np.isfinite(scores).all():
-                    self._refuse(rows, part.start)
-            total += count
-            if on_block is not None:
-                on_block(block, count)
-            if stop is not None and stop.is_set():
-                raise StoppedError
-        return LeafResult(sums, total)
+    def init(self, leaf: Leaf) -> FloatArray:
+        """Return zeros: scores of all samples, and what missing values take from them."""
+        return np.zeros((self.source.shape[1], values_per_sample(self.model)))
+
+    def update(self, state: FloatArray, block: Block) -> FloatArray:
+        """Return `state` with the contributions of the features of `block` added."""
+        k, width = self.model.n_components, slab_width(self.model, self.columns)
+        scores = state[:, :k]
+        start, end = block.start, block.start + len(block)
+        for first in range(start // width * width, end, width):  # at the edges of stored slabs
+            part = slice(max(start, first), min(end, first + width))
+            rows, slab = block.values[part.start - start : part.stop - start].T, self._components(part)
+            with np.errstate(over="ignore", invalid="ignore"):
+                add_scores(self.model, part, slab, rows, self.dtype, scores)
+            if self.model.conditional and rows.dtype.kind == "f":
+                add_lost(np.isnan(rows), slab, state[:, k:])
+            if not np.isfinite(scores).all():
+                self._refuse(rows, part.start)
+        return state
 
     def _components(self, part: slice) -> FloatArray:
         stored = self.model.components
@@ -94,25 +90,11 @@ def scores_by_features(
     Samples with missing values have conditional means where the model says so.
     """
     features = source.by_features()
-    record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.extent, progress)
-    scores, count, turn = record.begin(np.zeros((source.shape[0], values_per_sample(model))))
-    meter.skip(plan, turn, count)
+    record = next_pass("scores", plan, model_digest(model))
+    start = record.begin(np.zeros((source.shape[0], values_per_sample(model))))
     task = FeatureBandTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
-    results, whole = execute(task, plan, meter, active_client(source), turn), True
-    try:
-        with one_blas_thread(), closing(results):
-            for result in results:
-                raise_pending_signal()
-                with uninterrupted():
-                    whole = False
-                    scores += result.state
-                    count, turn, whole = count + result.count, turn + 1, True
-                record.absorbed(turn - 1, scores, count)
-    except BaseException as error:
-        note_stop(error)
-        if whole:
-            record.stopped(turn, scores, count)
-        raise
+    with one_blas_thread():
+        scores, count = drive(task, plan, record, start, iadd, client=active_client(source), progress=progress)
     if model.conditional:
         scores, lost = np.ascontiguousarray(scores[:, : model.n_components]), scores[:, model.n_components :]
         fill_in_from(model, lost, scores)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import time
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,13 +17,15 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out
 from streampca.accumulators.sparse import refuse_stored
+from streampca.block import Block
 from streampca.errors import NotFiniteError, OutputError
-from streampca.execution.checkpoint.ledger import model_digest, next_reading, note_stop
+from streampca.execution.checkpoint.ledger import model_digest
+from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.execute import execute
-from streampca.execution.fold import LeafResult, StoppedError, read_ahead
+from streampca.execution.drive import drive
+from streampca.execution.leaf import Task
+from streampca.execution.progress import ProgressCallback
 from streampca.execution.scores_by_features import scores_by_features
-from streampca.execution.task import Meter, OnBlock, ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.planning.leaves import Leaf
@@ -34,7 +34,6 @@ from streampca.sources.base import ReadCount, Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import require_space
 from streampca.storage.files import flush_one, writing
-from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
 
@@ -44,7 +43,7 @@ _LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 
 
 @dataclass(frozen=True)
-class ScoreTask:
+class ScoreTask(Task):
     """Transform the blocks of a leaf and write each as one chunk."""
 
     common: ClassVar[str] = "model"
@@ -60,31 +59,38 @@ class ScoreTask:
         """Return the task with no more of the source than `leaf` needs."""
         return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
 
-    def __call__(self, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None) -> LeafResult:
-        """Transform and write."""
-        array = zarr.open_array(self.path / "scores", mode="r+")
-        total = ReadCount()
-        for block, count in read_ahead(self.source, leaf):
-            n_rows, k = len(block), self.model.n_components
-            out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
-            with np.errstate(over="ignore", invalid="ignore"):
-                scores = self.model.transform(block.values, out)
-            if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
-                (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
-                raise NotFiniteError(
-                    f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
-                )
-            if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
-                raise OutputError(
-                    f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
-                )
-            array[block.start : block.start + n_rows] = scores
-            total += count
-            if on_block is not None:
-                on_block(block, count)
-            if stop is not None and stop.is_set():
-                raise StoppedError
-        return LeafResult(None, total)
+    def init(self, leaf: Leaf) -> zarr.Array[Any]:
+        """Open the array of scores."""
+        return zarr.open_array(self.path / "scores", mode="r+")
+
+    def update(self, state: zarr.Array[Any], block: Block) -> zarr.Array[Any]:
+        """Transform `block` and write its scores.
+
+        Raises
+        ------
+        NotFiniteError
+            If rows or scores hold NaN or infinity.
+        OutputError
+            If the directory was removed.
+        """
+        n_rows, k = len(block), self.model.n_components
+        out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self.model.transform(block.values, out)
+        if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
+            (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
+            raise NotFiniteError(
+                f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
+            )
+        if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
+            raise OutputError(
+                f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
+            )
+        state[block.start : block.start + n_rows] = scores
+        return state
+
+    def finish(self, state: zarr.Array[Any]) -> None:
+        """Return nothing: scores are in the store."""
 
 
 def write_scores(
@@ -113,34 +119,24 @@ def _write_by_rows(
     source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, progress: ProgressCallback | None
 ) -> ReadCount:
     plan = _in_small_leaves(plan)
-    record, meter = next_reading("scores", plan, model_digest(model)), Meter("scores", plan.n_samples, progress)
-    record.before_saving = lambda first, last: _flush_chunks(path, plan, first, last)
-    _, count, turn = record.begin(None)
-    if turn and not _are_whole(path, plan, turn):
-        record.restart()
-        count, turn = ReadCount(), 0
-    if turn:
+
+    def flush(first: int, last: int) -> None:
+        _flush_chunks(path, plan, first, last)
+
+    record = next_pass("scores", plan, model_digest(model), before_saving=flush)
+    start = record.begin(None)
+    if start.next_leaf and not _are_whole(path, plan, start.next_leaf):
+        start = record.restart(None)
+    if start.next_leaf:
         _sweep(path)
-    if not turn:
-        if record.ledger is not None:  # in the directory of a run: what it had written before it was killed
+    else:
+        if record.log is not None:  # in the directory of a run: what it had written before it was killed
             shutil.rmtree(path, ignore_errors=True)
         _create(path, model, source, plan.rows_per_block)
-    client = active_client(source)
+    client, task = active_client(source), ScoreTask(source, model, path)
     require_writable_by_workers(client, path)
-    meter.skip(plan, turn, count)
-    results = execute(ScoreTask(source, model, path), plan, meter, client, turn)
-    try:
-        # Closed, so that no thread writes when the caller cleans up after an error.
-        with one_blas_thread(), closing(results):
-            for result in results:
-                raise_pending_signal()
-                with uninterrupted():
-                    count, turn = count + result.count, turn + 1
-                record.absorbed(turn - 1, None, count)
-    except BaseException as error:
-        note_stop(error)
-        record.stopped(turn, None, count)
-        raise
+    with one_blas_thread():
+        _, count = drive(task, plan, record, start, lambda total, _: total, client=client, progress=progress)
     return count
 
 

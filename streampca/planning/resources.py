@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from streampca.planning.memory import WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
+from streampca.system.distributed_interface import host_of
 from streampca.system.process import available_bytes
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
@@ -106,9 +107,7 @@ def _shares(workers: list[dict[str, Any]], available_at: Callable[[str], int | N
 
 def is_here(address: str) -> bool:
     """Tell whether a worker at `address` is certainly on this machine."""
-    from distributed.comm.addressing import get_address_host
-
-    return address.startswith("inproc://") or get_address_host(address) in ("127.0.0.1", "::1", "localhost")
+    return address.startswith("inproc://") or host_of(address) in ("127.0.0.1", "::1", "localhost")
 
 
 def _available_at(client: Any, address: str) -> int | None:

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedChunkError, DataError, OutputError
-from streampca.execution.task import Meter, ProgressCallback
+from streampca.execution.progress import Meter, ProgressCallback
 from streampca.redaction import shown
 from streampca.sources.base import Source
 from streampca.sources.zarr.digests import (

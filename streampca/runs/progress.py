@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from streampca.execution.task import Progress
+    from streampca.execution.progress import Progress
 
 _LINE_SECONDS = 10.0
 _LABELS = {

@@ -18,10 +18,10 @@ from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputErro
 from streampca.estimators import PCA, KernelPCA, load
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledger_in_use
+from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, recording
 from streampca.execution.checkpoint.resume import concluding, open_ledger, recorded_plan, require_same
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
@@ -148,13 +148,13 @@ def _run_or_resume(
     files = {"config.yaml": config.to_yaml()}
     terms = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
     ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
-    run_id = ledger.terms.run_id
+    run_id = ledger.identity.run_id
     if stopped is not None:  # also where the run that goes on could not give the earlier output its name back
         tidy_after(directory, stopped, keep_part=stopped == run_id)
     if run_id != lock.run_id:
         lock.name(run_id)
     _require_free(config, run_id)
-    with concluding(ledger), ledger_in_use(ledger):
+    with concluding(ledger), recording(ledger):
         return _carry_out(config, source, fit, ledger, progress, notice)
 
 
@@ -204,7 +204,7 @@ def _carry_out(
     notice: Callable[[str], None],
 ) -> Run:
     """Carry out the run of `ledger`, from where it stopped."""
-    directory, run_id = config.output.directory, ledger.terms.run_id
+    directory, run_id = config.output.directory, ledger.identity.run_id
     started, began = datetime.now(UTC), time.perf_counter()
     unfinished = AtomicDirectory(
         directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger)
@@ -227,7 +227,7 @@ def _carry_out(
         scores_seconds = time.perf_counter() - scored
         manifest = _manifest(config, source, result, scores)
         manifest["run_id"], manifest["started"] = run_id, started.isoformat(timespec="seconds")
-        manifest["identity"], manifest["resumed"] = ledger.terms.identity, ledger.told()
+        manifest["identity"], manifest["resumed"] = ledger.identity.identity, ledger.resumption()
         manifest["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         manifest["seconds"] |= {"total": time.perf_counter() - began, "scores": scores_seconds if scores else None}
         _finish(config, path, manifest)

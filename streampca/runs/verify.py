@@ -12,8 +12,8 @@ import numpy as np
 import zarr
 
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model

@@ -17,8 +17,8 @@ from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import Sketched, weighted
 from streampca.errors import DataError
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.linalg.nystrom import LowRank
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, Evidence, answer_of

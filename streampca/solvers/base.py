@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 from streampca.errors import NotAvailableError
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan, Resources

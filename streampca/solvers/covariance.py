@@ -12,8 +12,8 @@ from streampca.accumulators import ExactIntegerCovariance, Joint, RowSample
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.errors import PlanError
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.selection import Count
 from streampca.models.pca import PCAModel

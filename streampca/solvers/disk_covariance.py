@@ -12,8 +12,8 @@ from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCova
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.errors import DataError, PlanError
-from streampca.execution.execute import accumulate
-from streampca.execution.task import Progress, ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import Progress, ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size

@@ -9,7 +9,7 @@ from typing import Any
 
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
 from streampca.planning.kinds import require_rows

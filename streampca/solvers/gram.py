@@ -14,8 +14,8 @@ from streampca.accumulators.gram import Gram, GramOperator, panel_features
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import PlanError
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve, uses_krylov
 from streampca.linalg.lanczos import basis_size

@@ -11,8 +11,8 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import RowSample
 from streampca.accumulators.triangle import Factored, QRFactor, TriangleState
 from streampca.errors import DataError, PlanError, StreamPCAError
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.selection import Count, Selection, as_selection

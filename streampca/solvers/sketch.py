@@ -10,7 +10,7 @@ import numpy as np
 from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.accumulators.sketched import weighted
 from streampca.errors import NotAvailableError
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.models.approximate import Chain, Evidence, answer_of
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters

@@ -11,7 +11,7 @@ import numpy as np
 from streampca.accumulators import Sketch
 from streampca.errors import MergeError, ParameterError
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.linalg.eigen import relative_precision
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState

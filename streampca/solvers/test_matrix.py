@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampca.accumulators.centring import FloatArray, sketch_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.ledger import once
-from streampca.execution.task import Meter, ProgressCallback
+from streampca.execution.progress import Meter, ProgressCallback
 from streampca.linalg.tall_skinny import orthonormal
 from streampca.linalg.tiles import spread
 from streampca.parameters import Parameters

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from streampca.system.distributed_interface import holds_worker_thread
 
 MEBIBYTE = 2**20
 
@@ -68,13 +69,10 @@ def n_cores() -> int:
 
 def worker_of_this_task() -> Any:
     """Return the `distributed.Worker` one of whose threads this code holds; None outside of Dask tasks and in those that gave it up."""
-    if "distributed" not in sys.modules:
+    if not holds_worker_thread():
         return None
     from distributed import get_worker
-    from distributed.threadpoolexecutor import thread_state
 
-    if not getattr(thread_state, "proceed", False):
-        return None
     try:
         return get_worker()
     except ValueError:

@@ -18,7 +18,7 @@ import zarr
 from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.block import Block
-from streampca.execution.execute import accumulate
+from streampca.execution.drive import accumulate
 from streampca.execution.fold import fold
 from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan, Resources

@@ -10,7 +10,7 @@ import pytest
 from stores import config_text, write_store
 
 import streampca as sp
-from streampca.execution.task import Progress
+from streampca.execution.progress import Progress
 from streampca.runs.progress import label_of
 
 MODEL = "model: {n_components: 4, solver: sketch, sketch_size: 14, max_passes: 3, tolerance: 1e-4}"

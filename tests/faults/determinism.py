@@ -21,7 +21,7 @@ from stores import write_store
 
 from streampca.execution.checkpoint import ledger as ledgers
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledger_in_use
+from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, recording
 from streampca.kernels import RBF
 from streampca.planning.plan import Plan
 from streampca.random import generator
@@ -234,12 +234,12 @@ def _stop_and_go_on(source: Source, solver: Solver, plan: Plan, seed: int) -> An
     with tempfile.TemporaryDirectory() as name, _eager_checkpoints():
         place, terms = CheckpointDirectory(Path(name) / "kept"), RunIdentity("0" * 16, {})
         try:
-            with ledger_in_use(ProgressLog(place, terms)):
+            with recording(ProgressLog(place, terms)):
                 _fit(source, solver, plan, stop_late)
         except _StoppedError:
             found, damaged = place.newest()
             assert found is not None, damaged
-            with ledger_in_use(ProgressLog(place, terms, found)):
+            with recording(ProgressLog(place, terms, found)):
                 return _fit(source, solver, plan, None)
     raise AssertionError("it was not stopped")
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stores import write_store
 
-from streampca.execution.task import Progress
+from streampca.execution.progress import Progress
 from streampca.kernels import RBF
 from streampca.planning.plan import Plan
 from streampca.solvers.fit import Parameters, fit, plan_fit

@@ -16,7 +16,7 @@ from stores import Command, chunk_files, config_text, make_values, write_store
 import streampca as sp
 import streampca.runs.run
 from streampca.errors import ChangedInputError
-from streampca.execution.task import Progress
+from streampca.execution.progress import Progress
 from streampca.sources import open_source
 
 N, D = 400, 8

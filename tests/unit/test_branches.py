@@ -13,12 +13,13 @@ import pytest
 from streampca.accumulators import Covariance
 from streampca.errors import ClusterError, DataError
 from streampca.execution.distributed import payload as parcel
+from streampca.execution.distributed.partial_state import LostStateError, PartialState
 from streampca.execution.distributed.retries import ATTEMPTS
 from streampca.execution.distributed.tree_reduction import TreeReduction
 from streampca.execution.distributed.workers import WorkerPool
-from streampca.execution.execute import accumulate
-from streampca.execution.fold import LeafResult, LostStateError, PartialState, in_branches
-from streampca.execution.task import FoldTask
+from streampca.execution.drive import accumulate
+from streampca.execution.fold import FoldTask, merge_neighbours
+from streampca.execution.leaf import LeafResult, run_leaf
 from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.planning.plan import Plan
 from streampca.planning.resources import WorkerLimits, spread
@@ -69,7 +70,7 @@ def test_threads_merge_branches_from_left_to_right(per_branch: int, threads: int
     source, kind = open_source(np.random.default_rng(5).standard_normal((1200, 6)) + 2), Covariance()
     told: list[int] = []
     found, count = accumulate(source, kind, plan, progress=lambda progress: told.append(progress.rows))
-    states = [FoldTask(source, kind)(leaf).state for leaf in plan.leaves()]
+    states = [run_leaf(FoldTask(source, kind), leaf).state for leaf in plan.leaves()]
     expected = kind.init(6)
     for first in range(0, 12, per_branch):
         branch = states[first]
@@ -91,11 +92,11 @@ def test_branches_here_are_closed_with_what_they_come_from() -> None:
         finally:
             closed.append(True)
 
-    found = in_branches(leaves(), Listing(), 2)
+    found = merge_neighbours(leaves(), Listing(), 2)
     assert next(found).state == [0, 1]
     found.close()
     assert closed == [True]
-    assert [branch.state for branch in in_branches(leaves(), Listing(), 2)] == [[0, 1], [2, 3], [4]]
+    assert [branch.state for branch in merge_neighbours(leaves(), Listing(), 2)] == [[0, 1], [2, 3], [4]]
 
 
 class Listing:
@@ -181,18 +182,22 @@ class Sim:
         self._know()
         plan: Any = _plan(n_leaves=n_leaves, leaves_per_branch=per_branch)
         mine: Any = self
-        self.branches = TreeReduction(
-            plan, "name", mine, mine, self.fleet, self.todo.append, self.progressed, self.outcomes.__setitem__
-        )
+        self.branches = TreeReduction(plan, 0, mine, mine, self.fleet, mine)
 
     def _know(self) -> None:
         info = {"nthreads": 1, "last_seen": 1.0, "nanny": None, "status": "running"}
-        self.fleet.count(dict.fromkeys(self.alive, info), 0.0)
+        self.fleet.update(dict.fromkeys(self.alive, info), 0.0)
+
+    def read_again(self, leaf: int) -> None:
+        self.todo.append(leaf)
+
+    def conclude(self, index: int, outcome: Any) -> None:
+        self.outcomes[index] = outcome
 
     def progressed(self) -> None:
         self.progress += 1
 
-    def submit_merge(self, grown: Any, other: Any, key: str, address: str, *, known: bool) -> Any:
+    def submit_merge(self, grown: Any, other: Any, key: str, address: str, *, cached: bool) -> Any:
         assert key not in self.named
         assert grown.address == address in self.alive
         assert not grown.released
@@ -200,13 +205,13 @@ class Sim:
         future = self.named[key] = self.Future(address)
         self.futures.append(future)
         self._last = (grown, other, future)
-        return future
+        return key, future
 
     def renew(self) -> None: ...
 
     def require_connected(self) -> None: ...
 
-    def follow(self, future: Any, landed: Any, failed: Any) -> None:
+    def watch(self, future: Any, landed: Any, failed: Any) -> None:
         grown, other, own = self._last
         assert own is future
         self.merges.append((grown, other, own, landed, failed))
@@ -225,7 +230,7 @@ class Sim:
         self.futures.append(future)
         key = f"leaf {leaf}, {len(self.futures)}"
         self.named[key] = future
-        self.branches.keep(leaf, key, address, future)
+        self.branches.add(leaf, key, address, future)
 
     def merge(self, fails: bool) -> None:
         grown, other, future, landed, failed = self.merges.pop(self.rng.randrange(len(self.merges)))
@@ -254,20 +259,20 @@ class Sim:
         self.fresh += 1
         self._know()
         self.fleet.remove(address)
-        self.branches.lost(address, expected=self.rng.random() < 0.2)
+        self.branches.worker_lost(address, expected=self.rng.random() < 0.2)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_leaf_is_in_its_branch_once_and_in_order_whatever_is_lost(seed: int) -> None:
     rng = random.Random(seed)
     sim, turn, losses, failures = Sim(22, 4, rng.randint(1, 5), rng), 0, 12, 3
-    sim.branches.turn(0)
+    sim.branches.request(0)
     for _ in range(5000):
         if turn in sim.outcomes:
             turn += 1
             if turn == 6:
                 break
-            sim.branches.turn(turn)
+            sim.branches.request(turn)
             continue
         acts = [sim.read] * bool(sim.todo) + [sim.answer] * bool(sim.fetches)
         if sim.merges:
@@ -288,15 +293,15 @@ def test_every_leaf_is_in_its_branch_once_and_in_order_whatever_is_lost(seed: in
 
 def test_the_error_of_the_first_leaf_is_that_of_its_branch() -> None:
     sim = Sim(8, 4, 1, random.Random(1))
-    sim.branches.turn(0)
+    sim.branches.request(0)
     late, early = DataError("leaf 3"), DataError("leaf 1")
-    sim.branches.fail(3, late)
-    sim.branches.fail(1, early)
+    sim.branches.leaf_failed(3, late)
+    sim.branches.leaf_failed(1, early)
     assert not sim.outcomes
-    sim.branches.keep(0, "leaf 0", "w0", sim.Future("w0", growing(0, 1)))
+    sim.branches.add(0, "leaf 0", "w0", sim.Future("w0", growing(0, 1)))
     assert sim.outcomes == {0: early}
     after = sim.Future("w0", growing(2, 3))
-    sim.branches.keep(2, "leaf 2", "w0", after)
+    sim.branches.add(2, "leaf 2", "w0", after)
     assert after.released
 
 
@@ -309,7 +314,7 @@ def test_the_error_of_the_first_leaf_is_that_of_its_branch() -> None:
 )
 def test_merges_that_go_on_failing_are_an_error(error: Exception, attempts: int, said: str) -> None:
     sim = Sim(4, 4, 1, random.Random(1))
-    sim.branches.turn(0)
+    sim.branches.request(0)
     for attempt in range(attempts):
         assert not sim.outcomes, attempt
         while sim.todo and not sim.merges:
@@ -323,12 +328,12 @@ def test_merges_that_go_on_failing_are_an_error(error: Exception, attempts: int,
 
 def test_a_merge_that_hangs_is_begun_again_and_workers_that_die_of_it_end_the_branch() -> None:
     sim = Sim(2, 2, 1, random.Random(1))
-    sim.branches.turn(0)
+    sim.branches.request(0)
     sim.read()
     sim.read()
-    assert not sim.branches.cancel(100.0)
+    assert not sim.branches.cancel_late(100.0)
     assert sim.branches.merges_at("w0")
-    assert sim.branches.cancel(-1.0)
+    assert sim.branches.cancel_late(-1.0)
     assert sorted(sim.todo) == [0, 1]
     for _ in range(12):
         assert not sim.outcomes
@@ -338,5 +343,5 @@ def test_a_merge_that_hangs_is_begun_again_and_workers_that_die_of_it_end_the_br
         sim.alive = {f"{address}+"}
         sim._know()
         sim.fleet.remove(address)
-        sim.branches.lost(address, expected=False)
+        sim.branches.worker_lost(address, expected=False)
     assert "12 workers were lost while they merged states of leaves 0 to 1" in str(sim.outcomes[0])

@@ -26,12 +26,13 @@ from streampca.errors import (
 from streampca.execution import write
 from streampca.execution.distributed import payload as parcel
 from streampca.execution.distributed import retries as attempts
-from streampca.execution.distributed.failures import blamed, named
+from streampca.execution.distributed.attempts import LeafAttempts, one_block
+from streampca.execution.distributed.failures import with_advice, worker_killed
 from streampca.execution.distributed.payload import LostPayloadError, TaskPayload, run_on_worker
-from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after, read_patiently
-from streampca.execution.distributed.trials import LeafAttempts, one_block
-from streampca.execution.execute import accumulate
-from streampca.execution.task import FoldTask
+from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after, read_with_retries
+from streampca.execution.drive import accumulate
+from streampca.execution.fold import FoldTask
+from streampca.execution.leaf import run_leaf
 from streampca.planning import resources as limits
 from streampca.planning.leaves import Leaf
 from streampca.planning.memory import WORKER_PROCESS_BYTES
@@ -92,22 +93,22 @@ def plan_of(source: Source) -> Plan:
 
 def test_blame_names_rows_and_the_first_chunks() -> None:
     source = Keyed()
-    trial = LeafAttempts(1, losses=4, alone=3)
-    block = str(blamed(trial, 2, plan_of(source), source))
+    trial = LeafAttempts(1, losses=4, losses_alone=3)
+    block = str(worker_killed(trial, 2, plan_of(source), source))
     assert "rows.zarr: rows 70 to 79, chunk c/7/0: the worker died in each of 4 attempts, 3 times" in block
-    leaf = blamed(trial, None, plan_of(source), source)
+    leaf = worker_killed(trial, None, plan_of(source), source)
     assert "rows 50 to 99, chunks c/5/0, c/6/0, c/7/0, c/8/0, c/9/0: " in str(leaf)
     many = replace(plan_of(source), n_leaves=1)
-    assert "c/4/0 and 5 more: " in str(blamed(LeafAttempts(0), None, many, source))
+    assert "c/4/0 and 5 more: " in str(worker_killed(LeafAttempts(0), None, many, source))
     assert isinstance(leaf, BlockFailedError)
     assert leaf.exit_status == 3
 
 
-def test_errors_that_say_that_the_cluster_has_other_software_are_named() -> None:
-    assert isinstance(named(ModuleNotFoundError("No module named 'streampca'")), ClusterError)
-    assert isinstance(named(RuntimeError("Error during deserialization of the task graph. This …")), ClusterError)
+def test_errors_that_say_that_the_cluster_has_other_software_are_with_advice() -> None:
+    assert isinstance(with_advice(ModuleNotFoundError("No module named 'streampca'")), ClusterError)
+    assert isinstance(with_advice(RuntimeError("Error during deserialization of the task graph. This …")), ClusterError)
     other = RuntimeError("something else")
-    assert named(other) is other
+    assert with_advice(other) is other
 
 
 @pytest.mark.parametrize("n_failed", [1, 2, 3, 7, 8, 100])
@@ -146,7 +147,7 @@ def test_a_reading_that_fails_three_times_changes_nothing(no_pause: list[int], b
 def test_a_reading_that_fails_four_times_is_an_error_that_names_the_rows(no_pause: list[int]) -> None:
     flaky = Keyed(errors=tuple(OSError(5, "flaky") for _ in range(9)))
     with pytest.raises(DataError, match=r"rows.zarr: rows 10 to 19 could not be read in 4 attempts: .*flaky"):
-        read_patiently(flaky, 10, 20)
+        read_with_retries(flaky, 10, 20)
     assert flaky.readings == [10] * ATTEMPTS
     assert no_pause == [1, 2, 3]
 
@@ -157,7 +158,7 @@ def test_a_reading_that_fails_four_times_is_an_error_that_names_the_rows(no_paus
 def test_what_cannot_pass_is_not_tried_again(no_pause: list[int], error: Exception) -> None:
     source = Keyed(errors=(error,))
     with pytest.raises(DataError if isinstance(error, OSError) else type(error)):
-        read_patiently(source, 10, 20)
+        read_with_retries(source, 10, 20)
     assert len(source.readings) == 1
     assert no_pause == []
 
@@ -201,25 +202,25 @@ class Large:
 
 @pytest.mark.parametrize("columns", [2, 100_000])
 def test_what_is_large_and_common_goes_to_a_worker_once(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcel, "_kept", None)
+    monkeypatch.setattr(parcel, "_cached", None)
     source, client = Keyed(), Direct()
     large = Large(np.ones((3, columns)))
     sent = TaskPayload(client, FoldTask(source, large), "name")
     leaves = plan_of(source).leaves()
-    first = sent.submit(leaves[0], "name-0-0", "a", wanted="result", known=False).work()
-    second = sent.submit(leaves[1], "name-1-0", "a", wanted="result", known=True).work()
+    first = sent.submit(leaves[0], "name-0-0", "a", wanted="result", cached=False).work()
+    second = sent.submit(leaves[1], "name-1-0", "a", wanted="result", cached=True).work()
     total = first.state + second.state
     assert total == pytest.approx(columns * source.rows.sum(), rel=1e-9)
     assert [key for key in client.keys if "common" in key] == (["name-common-0"] if columns > 2 else [])
     assert client.sizes[-1] < 2**16
-    assert sent.submit(leaves[1], "name-1-1", "a", wanted="nothing", known=True).work() is None
+    assert sent.submit(leaves[1], "name-1-1", "a", wanted="nothing", cached=True).work() is None
     if columns > 2:
-        monkeypatch.setattr(parcel, "_kept", ("another reading", None))
+        monkeypatch.setattr(parcel, "_cached", ("another reading", None))
         with pytest.raises(LostPayloadError):
-            sent.submit(leaves[1], "name-1-2", "a", wanted="result", known=True).work()
+            sent.submit(leaves[1], "name-1-2", "a", wanted="result", cached=True).work()
         sent._carrier.status = "lost"
         sent.renew()
-        assert sent.submit(leaves[1], "name-1-3", "b", wanted="result", known=False).work().state == second.state
+        assert sent.submit(leaves[1], "name-1-3", "b", wanted="result", cached=False).work().state == second.state
         assert client.keys[-2:] == ["name-common-1", "name-1-3"]
 
 
@@ -230,7 +231,7 @@ def test_a_leaf_on_a_worker_gives_what_it_gives_here() -> None:
     task = FoldTask(source, Covariance())
     there = run_on_worker(dumps(task.for_leaf(leaf)), leaf, "result", None, None)
     assert there is not None
-    assert there.state.scatter.tobytes() == task(leaf).state.scatter.tobytes()
+    assert there.state.scatter.tobytes() == run_leaf(task, leaf).state.scatter.tobytes()
 
 
 class Workers:
@@ -308,5 +309,5 @@ def test_scores_are_not_written_for_a_run_that_has_ended(tmp_path: Path) -> None
         shutil.rmtree(path)
 
     with pytest.raises(OutputError, match="is gone"):
-        write.ScoreTask(source, model, path)(leaf_of(0, 10, 20, 30), None, end)
+        run_leaf(write.ScoreTask(source, model, path), leaf_of(0, 10, 20, 30), None, end)
     assert not path.exists()

@@ -18,7 +18,8 @@ from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.block import Block, RowWeights
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
-from streampca.execution.task import FoldTask
+from streampca.execution.fold import FoldTask
+from streampca.execution.leaf import run_leaf
 from streampca.planning.leaves import Leaf
 from streampca.sources import open_source
 
@@ -80,7 +81,7 @@ def test_a_worker_gets_the_weights_of_its_leaf_alone() -> None:
     np.testing.assert_array_equal(task.weights.values, np.arange(40.0, 70.0))
     assert task.weights.values.base is None
     np.testing.assert_array_equal(task.weights.on(Block(ROWS[50:70], 50)).weights, np.arange(50.0, 70.0))
-    assert task(Leaf(0, (40, 50, 70))).state.weight == np.arange(40, 70).sum()
+    assert run_leaf(task, Leaf(0, (40, 50, 70))).state.weight == np.arange(40, 70).sum()
 
 
 @pytest.mark.parametrize("scale", [False, True])

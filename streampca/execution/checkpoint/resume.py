@@ -16,7 +16,7 @@ import xxhash
 
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, ledger_in_use
+from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, recording
 from streampca.storage.lock import Lock
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _digest(values: Any) -> str:
 
 def open_ledger(
     place: CheckpointDirectory,
-    terms: RunIdentity,
+    identity: RunIdentity,
     *,
     resume: bool,
     fresh: bool,
@@ -139,11 +139,11 @@ def open_ledger(
         if damaged:
             notice(f"checkpoint {place.path}: nothing whole is left: starting over")
         place.remove()
-        return ProgressLog(place, terms, None, require_held)
+        return ProgressLog(place, identity, None, require_held)
     require_same(
-        found["identity"], terms.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
+        found["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
     )
-    ledger = ProgressLog(place, replace(terms, run_id=found["run_id"]), found, require_held)
+    ledger = ProgressLog(place, replace(identity, run_id=found["run_id"]), found, require_held)
     notice(f"going on with the run that was stopped: {_progress(ledger)} ({place.path})")
     return ledger
 
@@ -167,7 +167,7 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
 
 
 def _progress(ledger: ProgressLog) -> str:
-    entry = ledger.present
+    entry = ledger.current_pass
     if entry is None:
         return "before the first reading"
     begun = f" and parts of {len(entry.begun)}" if entry.begun else ""
@@ -226,7 +226,7 @@ def fit_with_checkpoint(
         terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
         told = logging.getLogger("streampca").info
         ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
-        with concluding(ledger), ledger_in_use(ledger):
+        with concluding(ledger), recording(ledger):
             obeyed = recorded_plan(ledger, plan())
             ledger.plan = obeyed.to_dict()
             return fit(obeyed)

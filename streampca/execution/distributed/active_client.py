@@ -1,4 +1,4 @@
-"""Which Dask cluster a fit uses: that of the active client, wherever waiting for it cannot block for ever."""
+"""The Dask client that a fit uses: the active one, unless waiting for it would block forever."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from streampca.errors import ClusterError
 from streampca.sources.base import Source
+from streampca.system.distributed_interface import clients_and_workers
 from streampca.system.process import worker_of_this_task
 
 _inherited: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -77,10 +78,8 @@ def _usable_client() -> Any:
 
 
 def _remember_inherited() -> None:
-    """Note, in a forked process, which clients and workers are those of its parent."""
-    distributed = sys.modules.get("distributed")
-    for name in ("Client", "Worker"):
-        _inherited.update(getattr(getattr(distributed, name, None), "_instances", ()))
+    """Record, in a forked process, the clients and workers of its parent."""
+    _inherited.update(clients_and_workers())
 
 
 if hasattr(os, "register_at_fork"):

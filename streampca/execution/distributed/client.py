@@ -1,4 +1,4 @@
-"""What is asked of Dask: everything waits in the thread of the client's loop and is answered by a call in the driver's own."""
+"""Requests to Dask that never block: they wait in the client's event loop, and answers are calls queued for the driver's thread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from streampca.errors import ClusterError
 from streampca.execution.distributed.workers import Worker
 from streampca.planning.resources import is_here
+from streampca.system import distributed_interface as interface
 
-Put = Callable[[Callable[[], None]], None]
-"""Hands a call to the driver's thread."""
+Enqueue = Callable[[Callable[[], None]], None]
+"""Queues a call for the driver's thread."""
 
 _log = logging.getLogger("streampca")
 _ERROR_SECONDS = 30  # to fetch an error that the client has already
@@ -30,31 +31,41 @@ def ttl_seconds() -> float:
 
 
 class ClusterClient:
-    """The connection of one reading to the scheduler; none of its methods waits."""
+    """The connection of one pass to the scheduler; no method blocks.
 
-    def __init__(self, client: Any, put: Put):
-        self._client, self._put = client, put
-        self._listener: _Listener | None = None
-        self._asking: Future[Any] | None = None
-        self._outdated = False
-        self._knocking: Any = None
+    Parameters
+    ----------
+    client : distributed.Client
+    enqueue : callable
+        Queues a call for the driver's thread.
+    """
+
+    def __init__(self, client: Any, enqueue: Enqueue):
+        self._client, self._enqueue = client, enqueue
+        self._listener: _EventListener | None = None
+        self._request: Future[Any] | None = None
+        self._request_outdated = False
+        self._placeholder: Any = None
         self._restarting: set[str] = set()
-        self.unanswered = 0.0
+        self.unanswered_seconds = 0.0
         """Seconds for which the scheduler has not answered."""
 
-    def open(self, removed: Callable[[str, bool], None], joined: Callable[[], None]) -> None:
-        """From now on call `removed` with the address of a worker that is gone, and whether that was expected; `joined` for a new one."""
+    def open(self, worker_removed: Callable[[str, bool], None], worker_joined: Callable[[], None]) -> None:
+        """Begin to listen for events of workers.
+
+        `worker_removed` is called with the address of a worker that is gone and whether that was expected.
+        """
         self.require_connected()
-        self._listener = _Listener(self._client, self._put, removed, joined)
+        self._listener = _EventListener(self._client, self._enqueue, worker_removed, worker_joined)
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop listening and cancel requests."""
         if self._listener is not None:
             self._listener.close()
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
-        self.knock(False)
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+        self.request_worker(False)
 
     def require_connected(self) -> None:
         """Raise `ClusterError` if the client has given up its scheduler."""
@@ -63,66 +74,62 @@ class ClusterClient:
                 "the connection to the scheduler was lost: look whether it still runs, start it again if not, and run again"
             )
 
-    def follow(self, future: Any, landed: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
-        """Call `landed` when the task of `future` is done, or `failed` with its error."""
-        future.add_done_callback(partial(self._over, landed, failed))
+    def watch(self, future: Any, done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+        """Queue a call of `done` when the task of `future` is done, or of `failed` with its error."""
+        future.add_done_callback(partial(self._finished, done, failed))
 
-    def _over(self, landed: Callable[[], None], failed: Callable[[BaseException], None], future: Any) -> None:
-        """Pass on what a task came to; called by Dask in a thread of its own."""
+    def _finished(self, done: Callable[[], None], failed: Callable[[BaseException], None], future: Any) -> None:
+        """Queue the outcome of a task; called by Dask in a thread of its own."""
         if future.status == "finished":
-            self._put(landed)
+            self._enqueue(done)
             return
         error: BaseException = CancelledError(f"Dask calls it {future.status}")
         if future.status == "error":
             try:
-                told = future.exception(timeout=_ERROR_SECONDS)
-                error = told.with_traceback(future.traceback(timeout=_ERROR_SECONDS)) if told is not None else error
+                raised = future.exception(timeout=_ERROR_SECONDS)
+                if raised is not None:
+                    error = raised.with_traceback(future.traceback(timeout=_ERROR_SECONDS))
             except (RuntimeError, OSError, AttributeError, CancelledError, asyncio.CancelledError):
                 _log.debug("the error of a task was lost with the connection")
-        self._put(partial(failed, error))
+        self._enqueue(partial(failed, error))
 
-    def fetch(self, key: str, address: str, arrived: Callable[[Future[Any]], None]) -> Future[Any]:
-        """Bring the result of a task from its worker, and call `arrived` with the future of it: None if it was lost."""
-        return self._run(self._fetch(key, address), arrived)
+    def fetch(self, key: str, address: str, done: Callable[[Future[Any]], None]) -> Future[Any]:
+        """Fetch the result of a task from its worker; queue a call of `done` with the future of it, None if it was lost."""
+        return self._run(self._fetch(key, address), done)
 
     async def _fetch(self, key: str, address: str) -> Any:
-        from distributed.utils_comm import gather_from_workers
-
         # Client.gather would put several into one request, and one frozen worker would hold up all of them.
-        if self._client.direct_to_workers or is_here(address):
-            found = (await gather_from_workers({key: [address]}, rpc=self._client.rpc))[0]
-            if key in found:
-                return found[key]
-        response = await self._scheduler().gather(keys=[key])
-        return response["data"][key] if response["status"] == "OK" else None
+        if interface.fetches_directly(self._client) or is_here(address):
+            for result in await interface.fetch_from_worker(self._client, key, address):
+                return result
+        return await interface.fetch_from_scheduler(self._client, key)
 
-    def ask(self, seconds: float, told: Callable[[dict[str, Any]], None]) -> None:
-        """Call `told` with all workers, by address, unless that was asked for already, `seconds` ago when last looked."""
-        if self._asking is not None:
-            self.unanswered += seconds
+    def request_workers(self, seconds: float, done: Callable[[dict[str, Any]], None]) -> None:
+        """Queue a call of `done` with all workers, by address.
+
+        If a request is pending, add `seconds`, the time since the last call, to `unanswered_seconds` instead.
+        """
+        if self._request is not None:
+            self.unanswered_seconds += seconds
             return
-        self.unanswered, self._outdated = 0.0, False
-        self._asking = self._run(self._workers(), partial(self._answered, told))
+        self.unanswered_seconds, self._request_outdated = 0.0, False
+        self._request = self._run(interface.workers_of(self._client), partial(self._answered, done))
 
-    def outdate(self) -> None:
-        """Let the answer that is under way not count: it may not know of what has just happened."""
-        self._outdated = True
+    def discard_pending_answer(self) -> None:
+        """Repeat the pending request for workers: its answer may be older than an event."""
+        self._request_outdated = True
 
-    async def _workers(self) -> dict[str, Any]:
-        workers: dict[str, Any] = (await self._scheduler().identity())["workers"]
-        return workers
-
-    def _answered(self, told: Callable[[dict[str, Any]], None], answer: Future[Any]) -> None:
-        if answer is not self._asking:
+    def _answered(self, done: Callable[[dict[str, Any]], None], answer: Future[Any]) -> None:
+        if answer is not self._request:
             return
-        self._asking = None
-        if self._outdated:
-            self.ask(0.0, told)
+        self._request = None
+        if self._request_outdated:
+            self.request_workers(0.0, done)
         elif not answer.cancelled() and answer.exception() is None:
-            told(answer.result())
+            done(answer.result())
 
     def restart(self, worker: Worker) -> None:
-        """Have the process of a worker ended and started again, if there is somebody to do it."""
+        """Restart the process of a worker if it has a nanny."""
         if worker.nanny and worker.address not in self._restarting:
             self._restarting.add(worker.address)
             self._run(self._restart(worker.address), lambda _: self._restarting.discard(worker.address))
@@ -130,52 +137,54 @@ class ClusterClient:
     async def _restart(self, address: str) -> None:
         await self._client.restart_workers([address], raise_for_error=False)
 
-    def knock(self, wanted: bool) -> None:
-        """Leave a task that any worker may do, for as long as it is `wanted`, so that a cluster that adapts its size starts one."""
-        if wanted and self._knocking is None:
-            self._knocking = self._client.submit(bool, pure=False)
-        elif not wanted and self._knocking is not None:
-            self._knocking.release()
-            self._knocking = None
-
-    def _scheduler(self) -> Any:
-        if self._client.scheduler is None:
-            raise OSError("there is no connection to the scheduler")
-        return self._client.scheduler
+    def request_worker(self, wanted: bool) -> None:
+        """Keep a task in the scheduler's queue while a worker is `wanted`, so that an adaptive cluster starts one."""
+        if wanted and self._placeholder is None:
+            self._placeholder = self._client.submit(bool, pure=False)
+        elif not wanted and self._placeholder is not None:
+            self._placeholder.release()
+            self._placeholder = None
 
     def _run(self, work: Coroutine[Any, Any, Any], done: Callable[[Future[Any]], None]) -> Future[Any]:
-        pending = asyncio.run_coroutine_threadsafe(work, self._client.loop.asyncio_loop)
-        pending.add_done_callback(lambda answer: self._put(partial(done, answer)))
+        pending = asyncio.run_coroutine_threadsafe(work, interface.event_loop(self._client))
+        pending.add_done_callback(lambda answer: self._enqueue(partial(done, answer)))
         return pending
 
 
-class _Listener:
-    """Hears of workers that join and go, in the thread of the client's loop, until it is closed."""
+class _EventListener:
+    """Receives events of workers in the thread of the client's event loop, until it is closed."""
 
-    def __init__(self, client: Any, put: Put, removed: Callable[[str, bool], None], joined: Callable[[], None]):
-        self._client, self._put, self._removed, self._joined = client, put, removed, joined
+    def __init__(
+        self,
+        client: Any,
+        enqueue: Enqueue,
+        worker_removed: Callable[[str, bool], None],
+        worker_joined: Callable[[], None],
+    ):
+        self._client, self._enqueue = client, enqueue
+        self._worker_removed, self._worker_joined = worker_removed, worker_joined
         self.closed = False
-        # A client has one handler for a topic: what somebody else has set goes on hearing.
-        earlier = getattr(client, "_event_handlers", {}).get("all")
-        self._earlier = None if isinstance(earlier, _Listener) and earlier.closed else earlier
+        # A client has one handler per topic: the user's own handler is called from here.
+        previous = interface.event_handler(client, "all")
+        self._previous = None if isinstance(previous, _EventListener) and previous.closed else previous
         client.subscribe_topic("all", self)
 
     def __call__(self, event: tuple[float, Any]) -> Any:
-        """Pass on an event; what an earlier handler returns may have to be awaited."""
+        """Queue an event; return the result of the user's handler, which may be awaitable."""
         message = event[1] if isinstance(event[1], dict) else {}
         if not self.closed and message.get("action") == "remove-worker":
-            self._put(partial(self._removed, message["worker"], bool(message.get("expected"))))
+            self._enqueue(partial(self._worker_removed, message["worker"], bool(message.get("expected"))))
         elif not self.closed and message.get("action") == "add-worker":
-            self._put(self._joined)
-        return None if self._earlier is None else self._earlier(event)
+            self._enqueue(self._worker_joined)
+        return None if self._previous is None else self._previous(event)
 
     def close(self) -> None:
-        """Hear nothing any more, and let an earlier handler take the place."""
+        """Stop receiving, and restore the user's handler."""
         self.closed = True
         if self._client.status not in ("running", "connecting"):
             return
-        if getattr(self._client, "_event_handlers", {}).get("all") is self:
-            if self._earlier is None:
+        if interface.event_handler(self._client, "all") is self:
+            if self._previous is None:
                 self._client.unsubscribe_topic("all")
             else:
-                self._client.subscribe_topic("all", self._earlier)
+                self._client.subscribe_topic("all", self._previous)

@@ -1,4 +1,4 @@
-"""Gives the workers of a cluster what opens the stores, once for each worker and apart from the tasks."""
+"""Credentials of stores are sent to each worker once, not with every task."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _given: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
 class Credentials(WorkerPlugin):
-    """Tells a worker when it starts; Dask gives plugins to workers that join later, too."""
+    """Passes credentials to a worker when it starts; Dask also gives plugins to workers that join later."""
 
     def __init__(self, values: dict[str, Any]):
         self.values = values
         self.name = f"streampca-{secrets.token_hex(6)}"
 
     def setup(self, worker: Any) -> None:
-        """Tell the process of `worker`."""
+        """Store the credentials in the process of `worker`."""
         credentials.learn(self.values)
 
 
 def give_credentials(client: Any) -> None:
-    """Give the workers of `client` what this process keeps and they have not been given."""
+    """Send the credentials of this process to the workers of `client`, unless they were sent before."""
     values, given = credentials.kept(), _given.setdefault(client, set())
     new = {token: value for token, value in values.items() if token not in given}
     if not new:

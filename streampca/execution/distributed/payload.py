@@ -1,4 +1,4 @@
-"""What a leaf takes to a worker: its own part in every task, and what all leaves have in common once for each worker."""
+"""What is sent to workers: for every leaf its own data, and once per worker the large data that all leaves share."""
 
 from __future__ import annotations
 
@@ -7,94 +7,87 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from streampca.execution.fold import LeafResult, LostStateError, PartialState
-from streampca.execution.task import Task
+from streampca.execution.distributed.partial_state import LostStateError, PartialState
+from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.planning.leaves import Leaf
 from streampca.system.blas_threads import one_blas_thread
+from streampca.system.distributed_interface import pickled, unpickled
 
 Wanted = Literal["result", "state", "nothing"]
-"""What is wanted of a leaf: its result, its state, which is to stay on the worker, or only that it was carried out."""
+"""What a task returns: the result of its leaf, the state, which stays on the worker, or nothing."""
 
-_SMALL_BYTES = 2**20  # what is larger does not go into every task
+_SMALL_BYTES = 2**20  # larger common data do not go into every task
 
 
 class LostPayloadError(Exception):
-    """A worker does not have what all leaves have in common: it is new, or another reading took the place."""
+    """A worker does not have the common data of the leaves: it is new, or another pass replaced them."""
 
 
 class TaskPayload:
-    """The task of one reading as it is sent to workers.
+    """The task of one pass as it is sent to workers.
 
-    Tasks are pickled here and unpickled by the workers, so that the scheduler passes on bytes. What all leaves have in
-    common, such as a test matrix, is the result of a task of its own if it is large: Dask passes it from worker to worker
-    and makes it again if all who had it are lost. A worker that has done a leaf keeps it and is not sent it again.
+    Tasks are pickled here and unpickled by workers, so the scheduler only passes on bytes. Large data that all leaves share,
+    such as a test matrix, are the result of a task of their own: Dask passes them from worker to worker and recomputes them
+    if all workers that had them are lost. A worker that has completed a leaf caches them.
     """
 
     def __init__(self, client: Any, task: Task, name: str):
-        self._client, self._token = client, name
+        self._client, self._name = client, name
         self._task: Any = task
         self._common: bytes | None = None
-        self._merging: bytes | None = None
+        self._merge_task: bytes | None = None
         self._carrier: Any = None
         self._n_carriers = 0
-        common = _pickled(getattr(task, task.common))
+        common = pickled(getattr(task, task.common))
         if len(common) > _SMALL_BYTES:
             self._common, self._task = common, replace(cast("Any", task), **{task.common: None})
 
-    def submit(self, leaf: Leaf, key: str, address: str, *, wanted: Wanted, known: bool) -> Any:
-        """Send `leaf` to the worker at `address` and return the future of what is `wanted` of it.
+    def submit(self, leaf: Leaf, key: str, address: str, *, wanted: Wanted, cached: bool) -> Any:
+        """Submit `leaf` to the worker at `address` and return the future of what is `wanted`.
 
-        `known` says that the worker has what leaves have in common.
+        `cached` tells whether the worker has the common data.
         """
-        body = _pickled(self._task.for_leaf(leaf))
-        token = None if self._common is None else self._token
-        common = None if self._common is None or known else self._carried()
-        with _without_advice(len(body)):
-            return self._client.submit(
-                run_on_worker, body, leaf, wanted, token, common, key=key, workers=[address], pure=False
-            )
+        body = pickled(self._task.for_leaf(leaf))
+        return self._submit(run_on_worker, body, (leaf, wanted), key, address, cached=cached)
 
-    def submit_merge(self, branch: Any, other: Any, key: str, address: str, *, known: bool) -> Any:
-        """Have the worker at `address`, which has the state behind the future `branch`, merge the one behind `other` into it."""
-        if self._merging is None:
-            self._merging = _pickled(replace(self._task, source=None, weights=None, record=None))
-        token = None if self._common is None else self._token
-        common = None if self._common is None or known else self._carried()
-        with _without_advice(len(self._merging)):
-            return self._client.submit(
-                merge_on_worker,
-                self._merging,
-                branch,
-                other,
-                token,
-                common,
-                key=key,
-                workers=[address],
-                pure=False,
-            )
+    def submit_merge(self, merged: Any, following: Any, name: str, address: str, *, cached: bool) -> tuple[str, Any]:
+        """Submit the merge of the state behind the future `following` into that of `merged`, which is on the worker at `address`.
+
+        Returns the key of the task and its future.
+        """
+        if self._merge_task is None:
+            self._merge_task = pickled(replace(self._task, source=None, weights=None, record=None))
+        key = f"{self._name}-{name}"
+        return key, self._submit(merge_on_worker, self._merge_task, (merged, following), key, address, cached=cached)
+
+    def _submit(self, function: Any, body: bytes, arguments: Any, key: str, address: str, *, cached: bool) -> Any:
+        name = None if self._common is None else self._name
+        common = None if self._common is None or cached else self._common_future()
+        with _without_size_warning(len(body)):
+            return self._client.submit(function, body, *arguments, name, common, key=key, workers=[address], pure=False)
 
     def renew(self) -> None:
-        """Send what leaves have in common anew if it was lost for good."""
+        """Have the common data sent again if they were lost for good."""
         if self._carrier is not None and self._carrier.status in ("error", "cancelled", "lost"):
             self.release()
 
     def release(self) -> None:
-        """Let go of what leaves have in common."""
+        """Release the common data."""
         if self._carrier is not None:
             self._carrier.release()
             self._carrier = None
 
-    def _carried(self) -> Any:
+    def _common_future(self) -> Any:
         if self._carrier is None and self._common is not None:
-            key = f"{self._token}-common-{self._n_carriers}"
+            key = f"{self._name}-common-{self._n_carriers}"
             self._n_carriers += 1
-            with _without_advice(len(self._common)):
-                self._carrier = self._client.submit(_unpacked, self._common, key=key, pure=False)
+            with _without_size_warning(len(self._common)):
+                self._carrier = self._client.submit(unpickled, self._common, key=key, pure=False)
         return self._carrier
 
 
-def _without_advice(n_bytes: int) -> AbstractContextManager[Any]:
-    """Keep Dask from advising against large tasks where this one has to be."""
+def _without_size_warning(n_bytes: int) -> AbstractContextManager[Any]:
+    """Suppress Dask's warning about large tasks where this one has to be large."""
     if n_bytes <= _SMALL_BYTES:
         return nullcontext()
     import dask
@@ -102,36 +95,36 @@ def _without_advice(n_bytes: int) -> AbstractContextManager[Any]:
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"})
 
 
-_begun: deque[str] = deque(maxlen=1024)  # in a worker: tasks that are not to be carried out again
-_kept: tuple[str, Any] | None = None  # in a worker: the token of a reading, and what its leaves have in common
+_begun: deque[str] = deque(maxlen=1024)  # in a worker: keys of tasks that must not run again
+_cached: tuple[str, Any] | None = None  # in a worker: the name of a pass, and the common data of its leaves
 
 
 def run_on_worker(
-    body: bytes, leaf: Leaf, wanted: Wanted, token: str | None, common: Any
+    body: bytes, leaf: Leaf, wanted: Wanted, name: str | None, common: Any
 ) -> LeafResult | PartialState | None:
-    """Carry out a leaf; called by Dask on a worker.
+    """Run a leaf; called by Dask on a worker. `name` is that of the pass if it has common data.
 
     Raises
     ------
-    LostParcelError
-        If what leaves have in common is needed and not here.
+    LostPayloadError
+        If common data are needed and not cached.
     LostStateError
-        If it was carried out before and its state was to stay.
+        If the task ran before and its state was to stay.
     """
-    task = _task_of(body, token, common)
+    task = _task_of(body, name, common)
     if wanted == "state":
         _begin_once()
     with one_blas_thread():  # Dask sets it only for processes that it starts itself
-        result: LeafResult = task(leaf)
+        result = run_leaf(task, leaf)
     if wanted == "state":
         return PartialState(result.state, result.count, leaf.index, leaf.index + 1)
     return result if wanted == "result" else None
 
 
 def _begin_once() -> None:
-    """Let merges go on beside this task, and refuse to carry it out again.
+    """Let merges run beside this task, and refuse to run it again.
 
-    When a state is lost Dask would by itself begin again all that had gone into it, everywhere at once.
+    When a state is lost Dask by itself would run again all tasks that had led to it, everywhere at once.
     """
     from distributed import get_worker, secede
 
@@ -143,42 +136,30 @@ def _begin_once() -> None:
 
 
 def merge_on_worker(
-    body: bytes, branch: PartialState, other: PartialState, token: str | None, common: Any
+    body: bytes, merged: PartialState, following: PartialState, name: str | None, common: Any
 ) -> PartialState:
     """Merge the state of the next leaves into that of a branch; called by Dask on the worker that has the latter.
 
     Raises
     ------
-    LostParcelError
-        If what leaves have in common is needed and not here.
+    LostPayloadError
+        If common data are needed and not cached.
     LostStateError
         If they are not the next leaves.
     """
     with one_blas_thread():
-        return branch.absorb(_task_of(body, token, common).accumulator, other)
+        return merged.absorb(_task_of(body, name, common), following)
 
 
-def _task_of(body: bytes, token: str | None, common: Any) -> Any:
-    global _kept
-    task = _unpacked(body)
-    if token is None:
+def _task_of(body: bytes, name: str | None, common: Any) -> Any:
+    global _cached
+    task = unpickled(body)
+    if name is None:
         return task
     if common is not None:
-        _kept = (token, common)
-    elif _kept is not None and _kept[0] == token:
-        common = _kept[1]
+        _cached = (name, common)
+    elif _cached is not None and _cached[0] == name:
+        common = _cached[1]
     else:
-        raise LostPayloadError(token)
+        raise LostPayloadError(name)
     return replace(task, **{task.common: common})
-
-
-def _pickled(thing: Any) -> bytes:
-    from distributed.protocol.pickle import dumps
-
-    return bytes(dumps(thing))  # type: ignore[no-untyped-call]
-
-
-def _unpacked(payload: bytes) -> Any:
-    from distributed.protocol.pickle import loads
-
-    return loads(payload)  # type: ignore[no-untyped-call]

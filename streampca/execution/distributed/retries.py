@@ -1,4 +1,4 @@
-"""How often something is tried again, after how long, and which errors may go away by themselves."""
+"""The retry policy: the number of attempts, the pauses between them, and which errors are transient."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streampca.errors import DataError, StreamPCAError
 from streampca.sources.base import ReadCount, Source
 
 ATTEMPTS = 4
-"""How often a leaf, or the reading of a block, is tried in all."""
+"""Number of attempts at a leaf, or at reading a block."""
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.2, 20.0
-_LASTING = frozenset(
+_PERMANENT = frozenset(
     getattr(errno, name)
     for name in [
         "ENOENT",
@@ -33,32 +33,32 @@ _LASTING = frozenset(
     ]
     if hasattr(errno, name)
 )
-_chance = random.SystemRandom()  # its draws decide when, never what
+_jitter = random.SystemRandom()  # its draws decide when, never what
 
 
 def pause_after(n_failed: int) -> float:
-    """Return the seconds to wait after so many failures: 0.2 and twice as many each time, up to 20, and half as many again by chance."""
+    """Return the seconds to wait after `n_failed` failures: 0.2 s, doubled with each failure up to 20 s, plus up to half at random."""
     longest = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** (min(n_failed, 16) - 1))
-    return min(_LONGEST_SECONDS, longest * _chance.uniform(1.0, 1.5))
+    return min(_LONGEST_SECONDS, longest * _jitter.uniform(1.0, 1.5))
 
 
 def may_pass(error: BaseException) -> bool:
-    """Tell whether `error` is one of the system or a connection that the next attempt may not meet.
+    """Tell whether `error` is a transient error of the system or of a connection.
 
-    Errors of our own are definite: whoever raised them has tried what could be tried.
+    Errors of this package are not: they are raised after retries.
     """
-    return isinstance(error, OSError) and not isinstance(error, StreamPCAError) and error.errno not in _LASTING
+    return isinstance(error, OSError) and not isinstance(error, StreamPCAError) and error.errno not in _PERMANENT
 
 
-def read_patiently(
+def read_with_retries(
     source: Source, start: int, stop: int, out: NDArray[Any] | None = None
 ) -> tuple[NDArray[Any], ReadCount]:
-    """Return what ``source.read`` returns, tried again where an error of the system may pass.
+    """Return what ``source.read`` returns, retried after transient errors of the system.
 
     Raises
     ------
     DataError
-        If it did not pass, or cannot.
+        If the error is not transient, or every attempt failed.
     """
     attempt = 0
     while True:
@@ -69,10 +69,10 @@ def read_patiently(
             raise
         except OSError as error:
             if attempt == ATTEMPTS or not may_pass(error):
-                said = " ".join(str(error).split()) or type(error).__name__
+                message = " ".join(str(error).split()) or type(error).__name__
                 tried = f" in {attempt} attempts" if attempt > 1 else ""
                 raise DataError(
-                    f"{source.description}: rows {start} to {stop - 1} could not be read{tried}: {said}; see that the store can be "
+                    f"{source.description}: rows {start} to {stop - 1} could not be read{tried}: {message}; see that the store can be "
                     "reached and read, and run again"
                 ) from error
         time.sleep(pause_after(attempt))

@@ -1,4 +1,4 @@
-"""The workers of a cluster as the driver knows them: who is there, who is silent, and what each has in hand."""
+"""The workers of a cluster as the driver knows them: their tasks, their capacity, and whether they are silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 _MOST_STATES = 2  # that wait on a worker before it is given more to read
 
-_Offer = tuple[tuple[float, int], int, str]
+_Entry = tuple[tuple[float, int], int, str]
 
 
 @dataclass(eq=False)
@@ -18,31 +18,31 @@ class Worker:
     """One worker process."""
 
     address: str
-    """Where the scheduler finds it."""
+    """Address that the scheduler uses."""
     threads: int
-    """Tasks that it runs at once."""
-    at_once: int
-    """Leaves that it is to run at once: what fits in its memory."""
+    """Number of its threads."""
+    capacity: int
+    """Number of leaves that it runs at once: as many as fit in its memory."""
     last_seen: float = float("-inf")
     """When the scheduler last heard of it, by the scheduler's clock, which need not be ours."""
-    quiet: float = 0.0
-    """Seconds since that changed, or something came from it."""
+    silent_seconds: float = 0.0
+    """Seconds since that changed, or a result came from it."""
     running: bool = True
     """Whether it takes new tasks."""
     nanny: bool = False
-    """Whether somebody restarts its process."""
+    """Whether a nanny restarts its process."""
     silent: bool = False
-    """Whether it was given up because nothing was heard of it."""
-    sealed: bool = False
-    """Whether a leaf is on it that is to be alone."""
-    holds: bool = False
-    """Whether it has what all leaves of the reading have in common."""
-    hands: dict[str, None] = field(default_factory=dict)
-    """Keys of the tasks it was given, in that order."""
+    """Whether it was given up because the scheduler did not hear of it."""
+    exclusive: bool = False
+    """Whether its task must be its only one."""
+    has_common: bool = False
+    """Whether it caches the common data of the pass."""
+    tasks: dict[str, None] = field(default_factory=dict)
+    """Keys of its tasks, in the order of assignment."""
     states: int = 0
-    """States that stay on it until they are merged or fetched."""
+    """Number of states on it that wait to be merged or fetched."""
     serial: int = 0
-    """Number of its last entry among those on offer."""
+    """Number of its current entry in the heap of workers; 0 before the first."""
 
     @property
     def usable(self) -> bool:
@@ -51,35 +51,35 @@ class Worker:
 
     @property
     def load(self) -> tuple[float, int]:
-        """Return how many tasks it has for each that it runs at once, and how many states."""
-        return len(self.hands) / self.at_once, self.states
+        """Return its tasks relative to its capacity, and its states."""
+        return len(self.tasks) / self.capacity, self.states
 
 
 class WorkerPool:
-    """Places tasks on workers, so that the driver knows which of them were lost with one.
+    """Assigns tasks to workers, so that the driver knows which tasks were lost with one.
 
-    A task goes to the worker with the least to do. Where workers are busy, as many again may wait on them, so that they
-    need not wait for the driver. A task that is to be alone gets a worker that has nothing else, and nothing else comes
-    to it; if all are busy, one is kept free for it.
+    A task goes to the worker with the smallest load. As many tasks as a worker runs may be queued on it, so that it need not
+    wait for the driver. A task that must run alone gets a worker without tasks, and no other comes to it; if all are busy,
+    one is reserved for it.
     """
 
     def __init__(self, ttl: float, leaves_per_worker: int = 0):
         self.workers: dict[str, Worker] = {}
         self.usable = 0
-        """Workers that may be given tasks."""
-        self.threads = 0
-        """Leaves that they run at once."""
+        """Number of workers that may be given tasks."""
+        self.capacity = 0
+        """Number of leaves that they run at once."""
         self.unheard = 0.0
-        """Seconds since anything was heard of any worker."""
+        """Seconds since the scheduler heard of any worker."""
         self._ttl, self._leaves_per_worker = ttl, leaves_per_worker
-        self._offers: list[_Offer] = []
+        self._heap: list[_Entry] = []
         self._serial = itertools.count(1)
-        self._kept: str | None = None
+        self._reserved: str | None = None
 
-    def count(self, told: dict[str, dict[str, Any]], seconds: float) -> list[str]:
-        """Take in what the scheduler tells of its workers, `seconds` after it last did; return the addresses of those that are gone."""
+    def update(self, reported: dict[str, dict[str, Any]], seconds: float) -> list[str]:
+        """Update the workers from the scheduler's, `seconds` after the last update; return the addresses of those that are gone."""
         self.unheard += seconds
-        for address, info in told.items():
+        for address, info in reported.items():
             worker = self.workers.get(address)
             if worker is None:
                 threads = max(1, int(info["nthreads"]))
@@ -87,117 +87,123 @@ class WorkerPool:
                 self.workers[address] = worker
             before = worker.usable
             worker.nanny, worker.running = bool(info.get("nanny")), info.get("status", "running") == "running"
-            worker.quiet += seconds
+            worker.silent_seconds += seconds
             if float(info["last_seen"]) > worker.last_seen:
-                worker.last_seen, worker.quiet, worker.silent = float(info["last_seen"]), 0.0, False
+                worker.last_seen, worker.silent_seconds, worker.silent = float(info["last_seen"]), 0.0, False
                 self.unheard = 0.0
             if worker.usable and (not before or not worker.serial):
-                self._offer(worker)
-        self._tally()
-        return [address for address in self.workers if address not in told]
+                self._push(worker)
+        self._count_usable()
+        return [address for address in self.workers if address not in reported]
 
     def newly_silent(self) -> list[Worker]:
-        """Return the workers of which nothing was heard for too long, the first time that this is so."""
-        # Workers of large clusters are asked to say less often that they are alive.
+        """Return the workers that have become silent since the last call, and mark them."""
+        # In large clusters, workers send heartbeats less often.
         limit = max(self._ttl, 5.0 + len(self.workers) / 10)
-        found = [worker for worker in self.workers.values() if not worker.silent and worker.quiet > limit]
-        for worker in found:
+        silent = [worker for worker in self.workers.values() if not worker.silent and worker.silent_seconds > limit]
+        for worker in silent:
             worker.silent = True
-        self._tally()
-        return found
+        self._count_usable()
+        return silent
 
     def remove(self, address: str) -> list[str]:
-        """Forget a worker; return the keys of the tasks that it had."""
+        """Remove a worker; return the keys of its tasks."""
         worker = self.workers.pop(address, None)
-        if address == self._kept:
-            self._kept = None
-        self._tally()
-        return [] if worker is None else list(worker.hands)
+        if address == self._reserved:
+            self._reserved = None
+        self._count_usable()
+        return [] if worker is None else list(worker.tasks)
 
-    def place(
-        self, key: str, *, alone: bool = False, avoid: Container[str] = (), ahead: bool = False, stays: bool = False
+    def assign(
+        self,
+        key: str,
+        *,
+        alone: bool = False,
+        avoid: Container[str] = (),
+        ahead: bool = False,
+        keeps_state: bool = False,
     ) -> Worker | None:
-        """Give a task to a worker and return it, None if it has to wait.
+        """Assign a task to a worker and return the worker, None if none has capacity.
 
-        `avoid` are workers that are only taken if there are no others; with `ahead`, it may wait on a busy worker. A task whose
-        state `stays` on the worker does not go where several wait already.
+        `avoid` are addresses of workers that are used only if there are no others. With `ahead`, the task may be queued on a
+        busy worker. A task of which the worker `keeps_state` is not assigned where several states wait already.
         """
-        worker = self._for_one_alone(avoid) if alone else self._least_busy(avoid, stays=stays)
+        worker = self._empty_worker(avoid) if alone else self._least_busy(avoid, keeps_state=keeps_state)
         if worker is None:
             return None
         # Where memory is for fewer leaves than there are threads, one that waits would be begun at once.
-        room = 2 * worker.at_once if ahead and worker.at_once == worker.threads else worker.at_once
-        if len(worker.hands) >= room:
+        limit = 2 * worker.capacity if ahead and worker.capacity == worker.threads else worker.capacity
+        if len(worker.tasks) >= limit:
             return None
-        worker.hands[key] = None
-        worker.sealed = alone
-        self._offer(worker)
+        worker.tasks[key] = None
+        worker.exclusive = alone
+        self._push(worker)
         return worker
 
-    def take(self, address: str, key: str, *, alive: bool = False) -> None:
-        """Note that a worker need not do a task any more; if it is done with it, the worker is `alive`."""
+    def release(self, address: str, key: str, *, alive: bool = False) -> None:
+        """Remove a task from a worker; `alive` if the worker has just completed it."""
         worker = self.workers.get(address)
-        if worker is None or key not in worker.hands:
+        if worker is None or key not in worker.tasks:
             return
-        del worker.hands[key]
+        del worker.tasks[key]
         if alive:
-            worker.quiet = self.unheard = 0.0
-        worker.sealed = worker.sealed and bool(worker.hands)
-        self._offer(worker)
+            worker.silent_seconds = self.unheard = 0.0
+        worker.exclusive = worker.exclusive and bool(worker.tasks)
+        self._push(worker)
 
-    def keep(self, address: str, n_states: int) -> None:
-        """Note that so many states more, or fewer, stay on a worker."""
+    def add_states(self, address: str, n_states: int) -> None:
+        """Add `n_states`, which may be negative, to the states on a worker."""
         worker = self.workers.get(address)
         if worker is not None:
             worker.states += n_states
-            self._offer(worker)
+            self._push(worker)
 
-    def keep_none(self) -> None:
-        """Keep no worker free: no task waits that is to be alone."""
-        self._kept = None
+    def clear_reservation(self) -> None:
+        """Drop the reservation: no task waits that must run alone."""
+        self._reserved = None
 
-    def _tally(self) -> None:
-        usable = [worker.at_once for worker in self.workers.values() if worker.usable]
-        self.usable, self.threads = len(usable), sum(usable)
+    def _count_usable(self) -> None:
+        usable = [worker.capacity for worker in self.workers.values() if worker.usable]
+        self.usable, self.capacity = len(usable), sum(usable)
 
-    def _offer(self, worker: Worker) -> None:
+    def _push(self, worker: Worker) -> None:
         worker.serial = next(self._serial)
-        heapq.heappush(self._offers, (worker.load, worker.serial, worker.address))
-        if len(self._offers) > 4 * len(self.workers) + 16:  # most of them are of the past
-            self._offers = [(one.load, one.serial, one.address) for one in self.workers.values() if one.serial]
-            heapq.heapify(self._offers)
+        heapq.heappush(self._heap, (worker.load, worker.serial, worker.address))
+        if len(self._heap) > 4 * len(self.workers) + 16:  # most entries are outdated
+            self._heap = [(one.load, one.serial, one.address) for one in self.workers.values() if one.serial]
+            heapq.heapify(self._heap)
 
-    def _least_busy(self, avoid: Container[str], *, stays: bool = False) -> Worker | None:
-        """Return the open worker with the least to do, one of `avoid` only if there are no others."""
-        aside: list[_Offer] = []
-        found, second = None, None
-        while self._offers and found is None:
-            _, serial, address = self._offers[0]
+    def _least_busy(self, avoid: Container[str], *, keeps_state: bool = False) -> Worker | None:
+        """Return the usable worker with the smallest load, one of `avoid` only if there are no others."""
+        skipped: list[_Entry] = []
+        best, second = None, None
+        while self._heap and best is None:
+            _, serial, address = self._heap[0]
             worker = self.workers.get(address)
-            if worker is None or worker.serial != serial or not worker.usable or worker.sealed:
-                heapq.heappop(self._offers)
-            elif address == self._kept or (stays and worker.states >= _MOST_STATES):
-                aside.append(heapq.heappop(self._offers))
+            if worker is None or worker.serial != serial or not worker.usable or worker.exclusive:
+                heapq.heappop(self._heap)
+            elif address == self._reserved or (keeps_state and worker.states >= _MOST_STATES):
+                skipped.append(heapq.heappop(self._heap))
             elif address in avoid:
-                aside.append(heapq.heappop(self._offers))
+                skipped.append(heapq.heappop(self._heap))
                 second = second or worker
             else:
-                found = worker
-        for entry in aside:
-            heapq.heappush(self._offers, entry)
-        return found or second
+                best = worker
+        for entry in skipped:
+            heapq.heappush(self._heap, entry)
+        return best or second
 
-    def _for_one_alone(self, avoid: Container[str]) -> Worker | None:
-        """Return a worker that has nothing to do; if there is none, keep one from being given more."""
-        kept = None if self._kept is None else self.workers.get(self._kept)
-        if kept is not None and not kept.usable:
-            kept = None
-        if kept is not None and not kept.hands:
-            self._kept = None
-            return kept
+    def _empty_worker(self, avoid: Container[str]) -> Worker | None:
+        """Return a worker without tasks; if there is none, reserve one."""
+        reserved = None if self._reserved is None else self.workers.get(self._reserved)
+        if reserved is not None and not reserved.usable:
+            reserved = None
+        if reserved is not None and not reserved.tasks:
+            self._reserved = None
+            return reserved
         worker = self._least_busy(avoid)
-        if worker is not None and not worker.hands:
+        if worker is not None and not worker.tasks:
             return worker
-        if kept is None:
-            self._kept = None if worker is None else worker.address
+        if reserved is None:
+            self._reserved = None if worker is None else worker.address
         return None

@@ -24,6 +24,7 @@ from streampca.runs.deploy.options import (
     settings_of,
     slurm_options,
 )
+from streampca.system.distributed_interface import mark_closed
 
 if TYPE_CHECKING:
     from streampca.runs.config import RunConfig
@@ -203,7 +204,6 @@ def _closing(started: Any, seconds: float, told: Notice) -> Iterator[Any]:
 
 def _close(started: Any, seconds: float, told: Notice) -> None:
     import psutil
-    from distributed.core import Status
 
     processes = list(filter(None, map(process_of, nannies_of(started))))
     try:
@@ -215,7 +215,7 @@ def _close(started: Any, seconds: float, told: Notice) -> None:
         with suppress(TimeoutError):
             started.close(timeout=_KILL_SECONDS)
     except Exception as error:  # noqa: BLE001 what the work came to does not depend on it
-        started.status = Status.closed  # as far as it goes: Dask gives up at a job that was never begun
+        mark_closed(started)  # as far as it goes: Dask gives up at a job that was never begun
         told(f"the cluster was not closed in order: {_one_line(error)}")
 
 

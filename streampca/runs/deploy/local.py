@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from streampca.runs.config.clusters import LocalCluster
+from streampca.system.distributed_interface import default_processes_and_threads, has_ended, starting_workers
 
 _ATTEMPTS = 3
 _SYNC_SECONDS = 10.0
@@ -17,12 +18,10 @@ _SYNC_SECONDS = 10.0
 def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:
     """Return the number of workers and of threads of each, where they are ``auto`` as Dask would choose them."""
     from dask.system import CPU_COUNT
-    from distributed.deploy.utils import nprocesses_nthreads
 
     workers, threads = cluster.n_workers, cluster.threads_per_worker
     if workers == "auto" and threads == "auto":
-        n_workers, n_threads = nprocesses_nthreads()  # type: ignore[no-untyped-call]
-        return int(n_workers), int(n_threads)
+        return default_processes_and_threads()
     if workers == "auto":
         return max(1, CPU_COUNT // int(threads)), int(threads)
     return int(workers), math.ceil(CPU_COUNT / int(workers)) if threads == "auto" else int(threads)
@@ -47,7 +46,7 @@ class LocalStart:
         return False
 
     async def _replace_ended(self) -> bool:
-        ended = [name for name, nanny in self._cluster.workers.items() if _is_over(nanny)]
+        ended = [name for name, nanny in self._cluster.workers.items() if has_ended(nanny)]
         if not ended or not self._attempts_left:
             return False
         self._attempts_left -= 1
@@ -60,7 +59,7 @@ class LocalStart:
     def is_over(self) -> bool:
         """Tell whether all workers have ended and none is started again."""
         nannies = list(self._cluster.workers.values())
-        return not self._attempts_left and bool(nannies) and all(map(_is_over, nannies))
+        return not self._attempts_left and bool(nannies) and all(map(has_ended, nannies))
 
     def end_frozen(self, there: set[Any]) -> bool:
         """Kill processes that are to start a worker, but have used no processor since this was last called.
@@ -81,18 +80,12 @@ class LocalStart:
         return killed and self._attempts_left > 0
 
 
-def _is_over(nanny: Any) -> bool:
-    from distributed.core import Status
-
-    return nanny.status in (Status.closed, Status.failed)
-
-
 def nannies_of(cluster: Any) -> list[Any]:
     """Return what watches over the processes of the workers of a cluster, also of those that have not come yet."""
     made = set(getattr(cluster, "workers", {}).values())
     for _ in range(10):
         try:
-            return list(made | set(getattr(cluster, "_created", ())))
+            return list(made.union(starting_workers(cluster)))
         except RuntimeError:  # the loop of the cluster has just added one
             continue
     return list(made)

@@ -24,6 +24,7 @@ from streampca.runs.config.clusters import (
 )
 from streampca.runs.config.values import plain_options
 from streampca.storage.regular_files import open_regular
+from streampca.system.distributed_interface import mark_closed
 
 if TYPE_CHECKING:
     from streampca.runs.config import RunConfig
@@ -200,12 +201,11 @@ def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, 
 
 def closing_jobs(job: Any) -> Any:
     """Return the class `job` of dask_jobqueue so that a job that was cancelled says so; Dask's cluster looks at it when it closes."""
-    from distributed.core import Status
 
     class ClosingJob(job):  # type: ignore[misc]
         async def close(self) -> None:
             await super().close()
-            self.status = Status.closed
+            mark_closed(self)
 
     return ClosingJob
 

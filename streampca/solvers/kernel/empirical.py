@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotFiniteError
-from streampca.execution.task import Meter, ProgressCallback
+from streampca.execution.progress import Meter, ProgressCallback
 from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
 from streampca.models.kernel import KernelModel, preimage_of

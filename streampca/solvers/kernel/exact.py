@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import PlanError
-from streampca.execution.task import Meter, ProgressCallback
+from streampca.execution.progress import Meter, ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
 from streampca.models.kernel import KernelModel, preimage_of

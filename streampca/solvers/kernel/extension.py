@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.rows import RowSample
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.linalg.eigen import solve
 from streampca.models.kernel import KernelModel, preimage_of
 from streampca.planning.plan import Resources

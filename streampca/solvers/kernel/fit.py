@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, NotFiniteError, PlanError, StreamPCAError
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.task import ProgressCallback
+from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.resources import limits_of, spread

@@ -20,8 +20,8 @@ from streampca.accumulators.landmarks import (
 from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.errors import DataError, ParameterError
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.solvers.kernel.plan import HELD_OUT
 from streampca.sources.base import ReadCount, Source
 

@@ -13,8 +13,8 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
 from streampca.accumulators.landmarks import LandmarksState
 from streampca.accumulators.rows import RowSample
-from streampca.execution.execute import accumulate
-from streampca.execution.task import ProgressCallback
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
 from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
 from streampca.models.kernel import KernelModel, preimage_of

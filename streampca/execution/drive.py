@@ -1,0 +1,179 @@
+"""The driver loop: results of leaves are merged in the plan's order, with checkpoints, progress, signals and errors handled here."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.base import Accumulator
+from streampca.block import RowWeights
+from streampca.execution.checkpoint.ledger import note_stop
+from streampca.execution.checkpoint.pass_record import PassRecord, PassState, next_pass
+from streampca.execution.fold import FoldTask, merge_neighbours
+from streampca.execution.leaf import LeafResult, Task, run_leaf
+from streampca.execution.progress import Meter, ProgressCallback
+from streampca.planning.leaves import Leaf
+from streampca.planning.plan import Plan
+from streampca.sources.base import ReadCount, Source
+from streampca.storage.signals import raise_pending_signal, uninterrupted
+from streampca.system.process import release_freed_memory
+from streampca.system.workspace import release
+
+Merge = Callable[[Any, Any], Any]
+"""Returns the first argument, the total so far, with the second, the state of the next leaves; may reuse its memory."""
+
+
+class _Future(Protocol):
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> Any: ...
+    def result(self) -> LeafResult: ...
+
+
+def accumulate(
+    source: Source,
+    accumulator: Accumulator[Any, Any],
+    plan: Plan,
+    *,
+    client: Any = None,
+    progress: ProgressCallback | None = None,
+    weights: NDArray[np.float64] | None = None,
+    phase: str = "fit",
+) -> tuple[Any, ReadCount]:
+    """Read `source` once and return the state of all rows, and what reading cost.
+
+    `weights` are the sample weights, ``(n_samples,)``; None = all 1. `phase` is reported to `progress`. Runs on threads of
+    this process, or on the workers of `client`, a `distributed.Client`.
+
+    Raises
+    ------
+    DataError
+        If data is missing, damaged or not finite: of several faults, the one in the earliest leaf.
+    ClusterError
+        If the cluster lost a task for good.
+    """
+    with source.reading():
+        record = next_pass(phase, plan, type(accumulator).__name__)
+        start = record.begin(accumulator.init(source.shape[1]))
+        task = FoldTask(source, accumulator, None if weights is None else RowWeights(weights), record)
+        return drive(task, plan, record, start, accumulator.absorb, client=client, progress=progress)
+
+
+def drive(
+    task: Task,
+    plan: Plan,
+    record: PassRecord,
+    start: PassState,
+    merge: Merge,
+    *,
+    client: Any = None,
+    progress: ProgressCallback | None = None,
+) -> tuple[Any, ReadCount]:
+    """Run `task` on all leaves from ``start.next_leaf`` on; return the total of their states and what reading cost.
+
+    States are merged in the plan's order, whatever the order in which leaves finish. Checkpoints go to `record`: when one is
+    due, and when an error or a signal stops the pass between two merges.
+
+    Raises
+    ------
+    DataError
+        If data is missing, damaged or not finite: of several faults, the one in the earliest leaf.
+    ClusterError
+        If the cluster lost a task for good.
+    """
+    total, count, next_leaf = start
+    meter = Meter(record.phase, plan.extent, progress)
+    meter.skip(plan, next_leaf, count)
+    if client is None:
+        meter.skip_begun(plan, record)
+    results, merging = execute(task, plan, meter, client, next_leaf), False
+    leaves_per_result = task.leaves_per_result(plan)
+    try:
+        for result in results:
+            raise_pending_signal()
+            with uninterrupted():
+                merging = True
+                total = merge(total, result.state)
+                count += result.count
+                next_leaf, merging = min(next_leaf + leaves_per_result, plan.n_leaves), False
+            del result
+            record.absorbed(next_leaf - 1, total, count)
+    except BaseException as error:
+        note_stop(error)  # before threads end, so that leaves record their progress
+        results.close()
+        if not merging:
+            record.stopped(next_leaf, total, count)
+        raise
+    finally:
+        results.close()  # no thread writes when the caller cleans up
+    release_freed_memory()
+    return total, count
+
+
+def execute(task: Task, plan: Plan, meter: Meter, client: Any = None, first: int = 0) -> Generator[LeafResult]:
+    """Yield the results of `task` for the leaves from `first` on in the plan's order, from threads or from the workers of `client`.
+
+    A result holds ``task.leaves_per_result(plan)`` leaves, merged where they were read.
+    """
+    if client is not None:
+        from streampca.execution.distributed.cluster import on_cluster
+
+        return on_cluster(client, task, plan, meter, first)
+    results, size = _on_threads(task, plan, meter, first), task.leaves_per_result(plan)
+    return results if size == 1 else merge_neighbours(results, task, size)
+
+
+def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
+    try:
+        yield from in_order(plan, lambda leaf: pool.submit(run_leaf, task, leaf, stop, meter.add_block), first)
+        _release_all(pool, plan.leaves_in_flight)
+    except BaseException as error:
+        note_stop(error)  # before the leaves end, so that they record their progress
+        stop.set()
+        task.source.cancel()
+        raise
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:
+    """Release the scratch memory of every thread of `pool`; a barrier ensures that each runs one call."""
+    barrier = threading.Barrier(n_threads)
+
+    def one() -> None:
+        release()
+        barrier.wait(timeout=60)
+
+    for done in [pool.submit(one) for _ in range(n_threads)]:
+        done.result()
+
+
+def in_order(plan: Plan, submit: Callable[[Leaf], _Future], first: int = 0) -> Iterator[LeafResult]:
+    """Submit leaves from `first` on, at most ``plan.window`` at a time, and yield their results in order.
+
+    An error is raised when its leaf is next in order, so which error ends a run does not depend on timing.
+    """
+    done: queue.SimpleQueue[int] = queue.SimpleQueue()
+    futures: dict[int, _Future] = {}
+    finished: set[int] = set()
+    submitted = first
+    for index in range(first, plan.n_leaves):
+        while submitted < min(plan.n_leaves, index + plan.window):
+            futures[submitted] = submit(plan.leaf(submitted))
+            futures[submitted].add_done_callback(partial(_put, done, submitted))
+            submitted += 1
+        while index not in finished:
+            finished.add(done.get())
+        yield futures.pop(index).result()
+
+
+def _put(done: queue.SimpleQueue[int], index: int, _: object) -> None:
+    done.put(index)

@@ -1,0 +1,136 @@
+"""The leaf loop: the blocks of a leaf are read in order, the next one while a task computes with this one."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+from numpy.typing import NDArray
+
+from streampca.block import Block
+from streampca.execution.distributed.retries import read_with_retries
+from streampca.planning.leaves import Leaf
+from streampca.planning.plan import Plan
+from streampca.sources.base import ReadCount, Source
+from streampca.system.workspace import borrow, release
+
+OnBlock = Callable[[Block, ReadCount], None]
+
+
+class StoppedError(Exception):
+    """A leaf was asked to stop before its end."""
+
+
+@dataclass(frozen=True)
+class LeafResult:
+    """Result of a leaf, or of several neighbouring leaves."""
+
+    state: Any
+    """State of the rows; its type depends on the task."""
+    count: ReadCount
+    """What reading the rows cost."""
+
+
+class LeafRecord(Protocol):
+    """Checkpoints within leaves, see `ledger.PassRecord`."""
+
+    def begun(self, leaf: Leaf) -> tuple[int, Any, ReadCount] | None:
+        """Return the number of completed blocks, their state and what they cost; None if there are none."""
+        ...
+
+    def folded(self, leaf: Leaf, blocks: int, state: Any, count: ReadCount) -> None:
+        """Record that `state` holds the first `blocks` blocks."""
+        ...
+
+
+class Task(ABC):
+    """What is computed from the blocks of a leaf; a dataclass that is sent to the worker which runs the leaf."""
+
+    common: ClassVar[str]
+    """Name of the field that is the same for all leaves and may be large."""
+    source: Source
+    """Source of the rows."""
+    record: LeafRecord | None = None
+    """Where progress within leaves is recorded; None = a leaf that was stopped starts again from its first block."""
+
+    @abstractmethod
+    def for_leaf(self, leaf: Leaf) -> Self:
+        """Return the task with only what `leaf` needs."""
+
+    @abstractmethod
+    def init(self, leaf: Leaf) -> Any:
+        """Return the state before the first block of `leaf`."""
+
+    @abstractmethod
+    def update(self, state: Any, block: Block) -> Any:
+        """Return `state` after `block`; may change it in place."""
+
+    def finish(self, state: Any) -> Any:
+        """Return the result of a leaf, given the state after its last block."""
+        return state
+
+    def leaves_per_result(self, plan: Plan) -> int:
+        """Return how many neighbouring leaves are merged before the driver receives them."""
+        return 1
+
+    def absorb(self, state: Any, following: Any) -> Any:
+        """Return `state` merged with that of the leaf after it; called where results have several leaves."""
+        raise NotImplementedError
+
+
+def run_leaf(
+    task: Task, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None
+) -> LeafResult:
+    """Run `task` on the blocks of `leaf`, from where its record says that it was stopped.
+
+    Raises
+    ------
+    StoppedError
+        If `stop` is set; progress is recorded before.
+    """
+    begun = None if task.record is None else task.record.begun(leaf)
+    done, state, total = begun or (0, task.init(leaf), ReadCount())
+    for block, count in read_ahead(task.source, leaf, done):
+        state = task.update(state, block)
+        done, total = done + 1, total + count
+        if on_block is not None:
+            on_block(block, count)
+        stopped = stop is not None and stop.is_set()
+        if task.record is not None:
+            task.record.folded(leaf, done, state, total)
+        if stopped:
+            raise StoppedError
+    return LeafResult(task.finish(state), total)
+
+
+def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Block, ReadCount]]:
+    """Yield the blocks of `leaf` in order from number `first` on and what each cost; a block is valid until the next is requested."""
+    spans = leaf.spans[first:]
+    if not spans:
+        return
+    if not source.buffered:
+        for start, stop in spans:
+            values, count = read_with_retries(source, start, stop)
+            yield Block(values, start), count
+        return
+
+    def submit(i: int) -> Future[tuple[NDArray[Any], ReadCount]]:
+        start, stop = spans[i]
+        if source.column_major:
+            out = borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
+        else:
+            out = borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
+        return reader.submit(read_with_retries, source, start, stop, out)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as reader:
+        pending = submit(0)
+        for i, (start, _) in enumerate(spans):
+            values, count = pending.result()
+            if i + 1 < len(spans):
+                pending = submit(i + 1)
+            yield Block(values, start), count
+        reader.submit(release).result()

@@ -1,0 +1,65 @@
+"""Progress of a pass over the source, as reported to a callback."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streampca.block import Block
+from streampca.execution.checkpoint.pass_record import PassRecord
+from streampca.planning.plan import Plan
+from streampca.sources.base import ReadCount
+
+
+@dataclass(frozen=True)
+class Progress:
+    """State of a pass over the source."""
+
+    phase: str
+    """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"``, ``"landmarks"`` where a solver has them."""
+    rows: int
+    """Rows done."""
+    n_samples: int
+    """Rows in all."""
+    bytes: int
+    """Decoded bytes read so far."""
+    seconds: float
+    """Seconds since the phase began."""
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+class Meter:
+    """Counts rows and bytes of finished blocks, from any thread, and reports them to a callback."""
+
+    def __init__(self, phase: str, n_samples: int, callback: ProgressCallback | None):
+        self.phase, self.n_samples, self.callback = phase, n_samples, callback
+        self._rows, self._bytes = 0, 0
+        self._lock, self._began = threading.Lock(), time.perf_counter()
+
+    def skip(self, plan: Plan, first: int, count: ReadCount) -> None:
+        """Count the leaves before `first`, which an earlier process read at the cost of `count`."""
+        if first:
+            self.add(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)
+
+    def skip_begun(self, plan: Plan, record: PassRecord) -> None:
+        """Count the blocks of unfinished leaves that an earlier process read."""
+        for index, begun in record.begun_leaves().items():
+            spans = plan.leaf(index).spans[: begun.blocks]
+            self.add(sum(stop - start for start, stop in spans), begun.count.bytes)
+
+    def add(self, n_rows: int, n_bytes: int) -> None:
+        """Count `n_rows` rows and `n_bytes` bytes more."""
+        with self._lock:
+            self._rows += n_rows
+            self._bytes += n_bytes
+            if self.callback is not None:
+                seconds = time.perf_counter() - self._began
+                self.callback(Progress(self.phase, self._rows, self.n_samples, self._bytes, seconds))
+
+    def add_block(self, block: Block, count: ReadCount) -> None:
+        """Count one block."""
+        self.add(len(block), count.bytes)

@@ -1,0 +1,169 @@
+"""The only module that uses names of `distributed` outside of its documented interface.
+
+A unit test calls `missing_names` and every function on a client, so that a version that lacks one of them is noticed.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+_NAMES = {
+    "distributed": ("Client._instances", "Worker._instances", "Client.subscribe_topic", "Client.restart_workers"),
+    "distributed.scheduler": ("KilledWorker",),
+    "distributed.utils_comm": ("gather_from_workers",),
+    "distributed.protocol.pickle": ("dumps", "loads"),
+    "distributed.threadpoolexecutor": ("thread_state",),
+    "distributed.comm.addressing": ("get_address_host",),
+    "distributed.core": ("Status.closed", "Status.failed"),
+    "distributed.deploy.utils": ("nprocesses_nthreads",),
+}
+_CLIENT_ATTRIBUTES = (
+    "_event_handlers",
+    "direct_to_workers",
+    "loop.asyncio_loop",
+    "rpc",
+    "scheduler.gather",
+    "scheduler.identity",
+)
+
+
+def missing_names(client: Any = None) -> list[str]:
+    """Return the names used here that the installed version, or a connected `client`, lacks."""
+    wanted = [(name, _module(name), path) for name, paths in _NAMES.items() for path in paths]
+    wanted += [("a connected Client", client, path) for path in _CLIENT_ATTRIBUTES if client is not None]
+    return [f"{path} of {name}" for name, owner, path in wanted if not _has(owner, path)]
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+def _has(owner: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
+
+
+def holds_worker_thread() -> bool:
+    """Tell whether this code runs in a task that holds a thread of its worker."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed.threadpoolexecutor import thread_state
+
+    return bool(getattr(thread_state, "proceed", False))
+
+
+def clients_and_workers() -> list[Any]:
+    """Return all `distributed.Client` and `distributed.Worker` of this process; imports nothing."""
+    distributed = sys.modules.get("distributed")
+    names = ("Client", "Worker")
+    return [one for name in names for one in getattr(getattr(distributed, name, None), "_instances", ())]
+
+
+def event_handler(client: Any, topic: str) -> Any:
+    """Return the function that `client` calls for events of `topic`, None if there is none."""
+    return getattr(client, "_event_handlers", {}).get(topic)
+
+
+def event_loop(client: Any) -> Any:
+    """Return the asyncio event loop of `client`."""
+    return client.loop.asyncio_loop
+
+
+async def fetch_from_worker(client: Any, key: str, address: str) -> list[Any]:
+    """Return the result of task `key` from the worker at `address` in a list, which is empty if the worker lacks it."""
+    from distributed.utils_comm import gather_from_workers
+
+    results = (await gather_from_workers({key: [address]}, rpc=client.rpc))[0]
+    return [results[key]] if key in results else []
+
+
+async def fetch_from_scheduler(client: Any, key: str) -> Any:
+    """Return the result of task `key` by way of the scheduler, None if it is lost."""
+    response = await _scheduler(client).gather(keys=[key])
+    return response["data"][key] if response["status"] == "OK" else None
+
+
+async def workers_of(client: Any) -> dict[str, Any]:
+    """Return what the scheduler knows of each worker, by address."""
+    workers: dict[str, Any] = (await _scheduler(client).identity())["workers"]
+    return workers
+
+
+def fetches_directly(client: Any) -> bool:
+    """Tell whether `client` connects to workers itself."""
+    return bool(client.direct_to_workers)
+
+
+def _scheduler(client: Any) -> Any:
+    if client.scheduler is None:
+        raise OSError("there is no connection to the scheduler")
+    return client.scheduler
+
+
+def killed_by(error: BaseException) -> str | None:
+    """Return the address of the worker that a task ended last if `error` is `KilledWorker`, else None."""
+    from distributed.scheduler import KilledWorker
+
+    return str(error.last_worker.address) if isinstance(error, KilledWorker) else None
+
+
+def pickled(thing: Any) -> bytes:
+    """Return `thing` as bytes, by cloudpickle where pickle cannot."""
+    from distributed.protocol.pickle import dumps
+
+    return bytes(dumps(thing))  # type: ignore[no-untyped-call]
+
+
+def unpickled(payload: bytes) -> Any:
+    """Return what `pickled` made `payload` of."""
+    from distributed.protocol.pickle import loads
+
+    return loads(payload)  # type: ignore[no-untyped-call]
+
+
+def host_of(address: str) -> str:
+    """Return the host of the address of a worker."""
+    from distributed.comm.addressing import get_address_host
+
+    return str(get_address_host(address))
+
+
+def default_processes_and_threads() -> tuple[int, int]:
+    """Return the number of workers, and of threads of each, that Dask chooses for this machine."""
+    from distributed.deploy.utils import nprocesses_nthreads
+
+    n_workers, n_threads = nprocesses_nthreads()  # type: ignore[no-untyped-call]
+    return int(n_workers), int(n_threads)
+
+
+def has_ended(nanny: Any) -> bool:
+    """Tell whether a nanny, or a job, has ended or failed."""
+    from distributed.core import Status
+
+    return nanny.status in (Status.closed, Status.failed)
+
+
+def mark_closed(resource: Any) -> None:
+    """Give a cluster or a job the status of one that was closed."""
+    from distributed.core import Status
+
+    resource.status = Status.closed
+
+
+def starting_workers(cluster: Any) -> tuple[Any, ...]:
+    """Return the nannies or jobs that `cluster` has created, with those that have not connected yet.
+
+    Raises
+    ------
+    RuntimeError
+        If the event loop of the cluster adds one at the same time.
+    """
+    return tuple(getattr(cluster, "_created", ()))
