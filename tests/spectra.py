@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators import TileGrid
-from streampca.linalg.eigen import SymmetricOperator
+from streampca.linalg.eigen import Scatter, SymmetricOperator
 
 FloatArray = NDArray[np.float64]
 
@@ -71,11 +71,7 @@ def reduced(
     for i, j in grid.pairs:
         grid.tile(flat, i, j)[...] = matrix[grid.features(i), grid.features(j)] * (n_samples - 1)
     return SymmetricOperator.of_scatter(
-        grid=grid,
-        scatter=flat,
-        mean=np.zeros(len(matrix)) if mean is None else mean,
-        n_samples=n_samples,
-        weight=float(n_samples),
+        Scatter(grid, flat, np.zeros(len(matrix)) if mean is None else mean, n_samples, float(n_samples)),
         center=center,
         scale=scale,
         ddof=1,

@@ -1,4 +1,4 @@
-"""Single-pass accumulators: a frozen configuration outside, a plain mergeable state inside."""
+"""Single-pass accumulators: each is a frozen configuration that updates and merges plain states."""
 
 import warnings
 from typing import Any
@@ -21,8 +21,8 @@ from streampca.accumulators.moments import Moments, MomentsState
 from streampca.accumulators.pairwise import PairwiseCovariance, PairwiseState
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.accumulators.rpcholesky import RPCholeskyLandmarks, RPCholeskyState
-from streampca.accumulators.sketch import Sketch, SketchState
-from streampca.accumulators.sketched import Sketched
+from streampca.accumulators.sketch import Sketch
+from streampca.accumulators.sketched import Sketched, SketchState
 from streampca.accumulators.sparse import SparseCovariance
 from streampca.accumulators.triangle import QRFactor, TriangleState
 from streampca.linalg.tiles import TileGrid

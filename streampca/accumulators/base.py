@@ -1,20 +1,34 @@
-"""What every accumulator does, and the laws it keeps.
+"""The accumulator protocol, its laws, and the merge that all accumulators with `absorb` share.
 
-Up to rounding: `merge` is associative and commutative, `init` is its identity, and folding any chunking of the same
-rows gives the same state. ``tests/property/test_laws.py`` tests them; a new accumulator joins by a row of its table.
+Up to rounding, `merge` is associative and commutative, `init` is its identity, and accumulating the same rows in any
+chunks gives the same state. ``tests/property/test_laws.py`` tests these laws; a new accumulator joins by one entry in
+its table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
 from streampca.block import Block
+from streampca.errors import MergeError
 
 State = TypeVar("State")
 Result = TypeVar("Result", covariant=True)
+
+
+class AccumulatedState(Protocol):
+    """A state that records the length of the rows behind it."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the argument of `init` that made the state: the length of a row of its blocks."""
+        ...
+
+
+SizedState = TypeVar("SizedState", bound=AccumulatedState)
 
 
 class Accumulator(Protocol[State, Result]):
@@ -25,11 +39,11 @@ class Accumulator(Protocol[State, Result]):
         ...
 
     def update(self, state: State, block: Block | NDArray[Any]) -> State:
-        """Return the state with the rows of `block` added; may reuse the memory of `state`, never that of `block`."""
+        """Return `state` with the rows of `block` added; may reuse the memory of `state`, never that of `block`."""
         ...
 
     def merge(self, states: Sequence[State]) -> State:
-        """Return the state of all rows behind `states`, none of which is changed."""
+        """Return the state of all rows behind `states`; does not change any of them."""
         ...
 
     def absorb(self, state: State, other: State) -> State:
@@ -37,7 +51,7 @@ class Accumulator(Protocol[State, Result]):
         ...
 
     def finalize(self, state: State) -> Result:
-        """Return what the rows behind `state` amount to."""
+        """Return the result for the rows behind `state`."""
         ...
 
     def state_bytes(self, n_features: int) -> int:
@@ -45,5 +59,35 @@ class Accumulator(Protocol[State, Result]):
         ...
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes that updating with blocks of `n_rows` rows takes in one thread."""
+        """Return the scratch memory in bytes of an update with blocks of `n_rows` rows in one thread."""
         ...
+
+
+class SequentialMerge(Generic[SizedState]):
+    """Base class that defines `merge` as repeated `absorb`, from left to right, into a new empty state."""
+
+    def init(self, n_features: int) -> SizedState:
+        """Return the state of no rows."""
+        raise NotImplementedError
+
+    def absorb(self, state: SizedState, other: SizedState) -> SizedState:
+        """Return `state` merged with `other`; may reuse the memory of `state`."""
+        raise NotImplementedError
+
+    def merge(self, states: Sequence[SizedState]) -> SizedState:
+        """Return the state of all rows behind `states`, merged from left to right; does not change any of them."""
+        total = self.init(states[0].n_features)
+        for state in states:
+            total = self.absorb(total, state)
+        return total
+
+
+def require_same_layout(
+    state: AccumulatedState, other: AccumulatedState, entries: tuple[int, int], same: str = "features and tile_size"
+) -> None:
+    """Raise `MergeError` unless two states have the same number of features and of stored `entries`."""
+    if state.n_features != other.n_features or entries[0] != entries[1]:
+        raise MergeError(
+            f"states of {state.n_features} and {other.n_features} features, stored in {entries[0]} and {entries[1]} "
+            f"entries, cannot be merged: expected the same {same}"
+        )

@@ -1,4 +1,4 @@
-"""A scatter matrix that does not fit in memory: groups of its tiles made one after the other, kept in a file, read for products."""
+"""Out-of-core scatter matrix: groups of tiles are computed one after the other, stored in a file, and read for products."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ import numpy as np
 
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.errors import NoSpaceError, OutputError, PlanError
-from streampca.linalg.eigen import SymmetricOperator
+from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.tiles import FloatArray, TileGrid
 from streampca.storage.files import is_disk_full
 from streampca.system.workspace import borrow, release
 
-_AHEAD = 2  # tiles for each thread whose products may wait to be added up
-_CONFIGURATION = [one.name for one in fields(Covariance)]
-_LEAVE_IT = "leave the temporary directory alone while a fit runs, and start again"
+_AHEAD = 2  # results per thread that may be queued for addition
+_CONFIGURATION = [item.name for item in fields(Covariance)]
+_ADVICE = "do not change the temporary directory during a fit; start again"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def group_edges(n_tiles: int, n_groups: int) -> list[int]:
-    """Return the first tile of each of `n_groups` groups of consecutive tiles, as even as can be, and `n_tiles` behind them."""
+    """Return the edges, ``n_groups + 1`` numbers, of groups of consecutive tiles of nearly equal size."""
     return [n_tiles * i // n_groups for i in range(n_groups + 1)]
 
 
 @lru_cache(maxsize=2)
-def _whole(n_features: int, tile_size: int) -> TileGrid:
+def _full_grid(n_features: int, tile_size: int) -> TileGrid:
     return TileGrid(n_features, tile_size)
 
 
 @dataclass(frozen=True)
 class GroupGrid(TileGrid):
-    """Consecutive tiles of a `TileGrid` in a flat array of their own: that stretch of the array of all tiles."""
+    """Consecutive tiles of a `TileGrid`, stored in a separate flat array."""
 
     first: int
     """Position of the first tile in the order of all tiles."""
     last: int
-    """Position behind the last tile."""
+    """Position after the last tile."""
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Return the coordinates (i, j), i ≥ j, of the tiles of the group."""
-        return _whole(self.n_features, self.tile_size).pairs[self.first : self.last]
+        return _full_grid(self.n_features, self.tile_size).pairs[self.first : self.last]
 
     @property
     def n_tiles(self) -> int:
@@ -65,17 +65,16 @@ class GroupGrid(TileGrid):
 
 @dataclass(frozen=True)
 class CovarianceGroup(Covariance):
-    """The `Covariance` of which only the tiles `first` to `last` are made.
+    """A `Covariance` that accumulates only tiles `first` to `last` of the scatter.
 
-    All else is as it is there: panels, centring, the order of additions. A tile is made from all rows without regard to
-    the others, so the groups put one behind the other are the scatter of `Covariance`, bit by bit. A state of it has no
-    diagonal and cannot be solved.
+    Panels, centring and the order of additions are those of `Covariance`. A tile does not depend on the other tiles, so
+    the concatenated groups equal the scatter of `Covariance` bit by bit. A state has no diagonal and cannot be solved.
     """
 
     first: int = 0
     """Position of the first tile in the order of all tiles."""
     last: int = 0
-    """Position behind the last tile."""
+    """Position after the last tile."""
 
     @classmethod
     def of(cls, covariance: Covariance, first: int, last: int) -> CovarianceGroup:
@@ -83,41 +82,41 @@ class CovarianceGroup(Covariance):
         return cls(**{name: getattr(covariance, name) for name in _CONFIGURATION}, first=first, last=last)
 
     def grid(self, n_features: int) -> GroupGrid:
-        """Return how the tiles of the group are stored."""
+        """Return the layout of the tiles of the group."""
         return GroupGrid(n_features, self.tile_size, self.first, self.last)
 
 
 @dataclass(frozen=True)
 class TileFile:
-    """A file with the tiles of the lower triangle of a symmetric matrix one behind the other, float64, in the order of a grid."""
+    """File with the float64 tiles of the lower triangle of a symmetric matrix, in the order of a grid."""
 
     path: Path
-    """Where it is."""
+    """Path of the file."""
     grid: TileGrid
-    """Which tiles there are, and their order."""
+    """Layout of the tiles."""
 
     def append(self, tiles: FloatArray) -> None:
-        """Write `tiles`, a flat array, behind those that are there.
+        """Append `tiles`, a flat array, to the file.
 
         Raises
         ------
         NoSpaceError
             If the disk is full.
         OutputError
-            If it cannot be written to for another reason.
+            If it cannot be written for another reason.
         """
         try:
             with open(self.path, "ab") as file:
                 file.write(tiles.data.cast("B"))
         except OSError as error:
-            found = error.strerror or str(error)
+            reason = error.strerror or str(error)
             if is_disk_full(error):
                 raise NoSpaceError(
-                    f"{self.path}: no room for the tiles of the matrix, {8 * self.grid.size:,} bytes ({found}): make room, or "
-                    "name another place (Dask's temporary-directory, or TMPDIR)"
+                    f"{self.path}: no room for the tiles of the matrix, {8 * self.grid.size:,} bytes ({reason}): make room, or set "
+                    "another directory (Dask's temporary-directory, or TMPDIR)"
                 ) from error
             raise OutputError(
-                f"{self.path} cannot be written: {found}; expected a place for temporary files: name another one (Dask's "
+                f"{self.path} cannot be written: {reason}; expected a directory for temporary files: set another one (Dask's "
                 "temporary-directory, or TMPDIR)"
             ) from error
 
@@ -128,24 +127,24 @@ class TileFile:
         return dict(zip(self.grid.pairs, starts.tolist(), strict=True))
 
     def tile(self, i: int, j: int) -> FloatArray:
-        """Return tile (i, j), i ≥ j, in scratch memory of this thread: valid until it asks for the next one.
+        """Return tile (i, j), i ≥ j, in scratch memory of this thread, valid until its next call.
 
         Raises
         ------
         OutputError
-            If the file is gone or shorter than it was made.
+            If the file is missing or was truncated.
         """
         tile: FloatArray = borrow("tile", (self.grid.side(i), self.grid.side(j)), np.float64)
-        left = tile.reshape(-1).data.cast("B")
+        remaining = tile.reshape(-1).data.cast("B")
         try:
             with open(self.path, "rb", buffering=0) as file:
                 file.seek(self._starts[i, j])
-                while len(left) and (n_bytes := file.readinto(left)):
-                    left = left[n_bytes:]
+                while len(remaining) and (n_bytes := file.readinto(remaining)):
+                    remaining = remaining[n_bytes:]
         except OSError as error:
-            raise OutputError(f"{self.path} cannot be read: {error.strerror or error}; {_LEAVE_IT}") from error
-        if len(left):
-            raise OutputError(f"{self.path} ends {len(left):,} bytes before the end of tile ({i}, {j}): {_LEAVE_IT}")
+            raise OutputError(f"{self.path} cannot be read: {error.strerror or error}; {_ADVICE}") from error
+        if len(remaining):
+            raise OutputError(f"{self.path} ends {len(remaining):,} bytes before the end of tile ({i}, {j}): {_ADVICE}")
         return tile
 
     def diagonal(self) -> FloatArray:
@@ -168,7 +167,7 @@ class TileFile:
             with computing:
                 return tile @ vectors[features(j)], None if i == j else tile.T @ vectors[features(i)]
 
-        # One thread more than may compute: it reads meanwhile.
+        # One more thread than may compute, so that one reads while the others compute.
         with ThreadPoolExecutor(n_threads + 1, thread_name_prefix="streampca-disk") as pool:
             for (i, j), (across, down) in _in_order(pool, times, self.grid.pairs, _AHEAD * (n_threads + 1)):
                 product[features(i)] += across
@@ -178,7 +177,7 @@ class TileFile:
 
 
 def product_bytes(grid: TileGrid, n_vectors: int, n_threads: int) -> int:
-    """Return the memory in bytes that `TileFile.multiply` takes beside the vectors and the product."""
+    """Return the memory in bytes of `TileFile.multiply`, without the vectors and the product."""
     side = grid.longest_side
     return 8 * (n_threads + 1) * (side**2 + (2 * _AHEAD + 2) * side * n_vectors)
 
@@ -186,20 +185,20 @@ def product_bytes(grid: TileGrid, n_vectors: int, n_threads: int) -> int:
 def _in_order(
     pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield every item with what `function` makes of it on `pool`, in order; at most `ahead` results wait."""
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    """Yield every item and its `function` value, computed on `pool`, in order; at most `ahead` results are queued."""
+    queued: deque[tuple[Item, Future[Result]]] = deque()
     for item in items:
-        waiting.append((item, pool.submit(function, item)))
-        if len(waiting) > ahead:
-            first, future = waiting.popleft()
+        queued.append((item, pool.submit(function, item)))
+        if len(queued) > ahead:
+            first, future = queued.popleft()
             yield first, future.result()
-    for first, future in waiting:
+    for first, future in queued:
         yield first, future.result()
 
 
 @dataclass(frozen=True)
 class DiskOperator(SymmetricOperator):
-    """A `SymmetricOperator` whose scatter is in a file: products read it once each, and it is never formed; `scatter` is empty."""
+    """A `SymmetricOperator` with its scatter in a file, which every product reads once; `scatter` is empty."""
 
     tiles: TileFile
     """The scatter matrix."""
@@ -209,16 +208,16 @@ class DiskOperator(SymmetricOperator):
         return self.tiles.multiply(vectors, self.n_threads)
 
     def dense(self) -> FloatArray:
-        """Raise `PlanError`: what is on disk does not fit in memory."""
+        """Raise `PlanError`, because the matrix does not fit in memory."""
         raise PlanError(
             f"the {self.side:,} x {self.side:,} matrix is on disk because it does not fit in memory: expected "
-            "n_components of at most a tenth of its side, which are found without forming it"
+            "n_components of at most a tenth of its side, which are computed without forming it"
         )
 
 
 @dataclass(frozen=True)
 class DiskCovariance(Covariance):
-    """A `Covariance` whose scatter was made in groups of tiles that are in a file."""
+    """A `Covariance` with its scatter in a file of tiles."""
 
     tiles: TileFile = field(kw_only=True)
     """The file."""
@@ -229,17 +228,12 @@ class DiskCovariance(Covariance):
         return cls(**{name: getattr(covariance, name) for name in _CONFIGURATION}, tiles=tiles)
 
     def finalize(self, state: CovarianceState) -> DiskOperator:
-        """Return the symmetric matrix, for counts and mean of `state`, whose own scatter is not looked at."""
-        reduced = SymmetricOperator.of_scatter(
-            grid=self.tiles.grid,
-            scatter=np.empty(0),
-            diagonal=self.tiles.diagonal(),
-            mean=state.mean,
-            n_samples=state.n_samples,
-            weight=state.weight,
+        """Return the symmetric matrix of the scatter in `tiles` and the counts and mean of `state`; ignores `state.scatter`."""
+        operator = SymmetricOperator.of_scatter(
+            Scatter(self.tiles.grid, np.empty(0), state.mean, state.n_samples, state.weight, self.tiles.diagonal()),
             center=self.center,
             scale=self.scale,
             ddof=self.ddof,
             n_threads=self.n_threads,
         )
-        return DiskOperator(**vars(reduced), tiles=self.tiles)
+        return DiskOperator(**vars(operator), tiles=self.tiles)

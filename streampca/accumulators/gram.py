@@ -1,8 +1,7 @@
-"""Inner products between all samples, in one pass over features: the state of exact PCA of wide data."""
+"""Gram matrix of all samples in one pass over the features, for exact PCA of wide data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
@@ -10,9 +9,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, work_dtype
 from streampca.accumulators.covariance import weights_within_float32, within_float32
-from streampca.accumulators.missing import centre_observed, refuse_infinite
+from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
+from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.tiles import TileGrid, spread
@@ -27,22 +28,27 @@ _PANEL_FEATURES = (256, 8192)
 @storable
 @dataclass(frozen=True)
 class GramState:
-    """What has been seen of the features so far."""
+    """Gram matrix of the accumulated features, with their means and variances."""
 
     n_samples: int
     """Number of samples; those of positive weight are the side of the matrix."""
     products: FloatArray
     """Sum over features of the outer products of their (shifted, weighted) values, flat tiles of ``(n, n)``."""
     starts: NDArray[np.int64]
-    """First feature of each run that was seen."""
+    """First feature of each accumulated run of features."""
     lengths: NDArray[np.int64]
     """Number of features of each run."""
     means: FloatArray
-    """Mean of each feature, run behind run, ``(n_seen,)``."""
+    """Mean of each feature in the order of the runs, ``(n_accumulated,)``."""
     variances: FloatArray
-    """Variance of each feature (divisor n − ddof), run behind run, ``(n_seen,)``."""
+    """Variance of each feature (divisor n − ddof) in the order of the runs, ``(n_accumulated,)``."""
     n_missing: int = 0
     """Number of values that are missing (NaN) in samples of positive weight."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return self.n_samples
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,9 @@ class GramOperator:
     """
 
     grid: TileGrid
-    """How `products` is stored."""
+    """Layout of `products`."""
     products: FloatArray
-    """G as flat tiles; shared with the state it came from, so read only."""
+    """G as flat tiles; shares memory with the state, so it must not be changed."""
     centre: FloatArray | None
     """The unit vector u, ``(n_samples,)``, or None where H is not applied."""
     divisor: float
@@ -114,22 +120,20 @@ class GramOperator:
         if self.centre is not None:
             u, image = self.centre, self._on_centre(self.centre)
             image -= (u @ image / 2) * u
-            for start in range(
-                0, len(matrix), 256
-            ):  # a few rows at a time, because an outer product is as large as the matrix
-                part = slice(start, start + 256)
-                matrix[part] -= np.outer(u[part], image) + np.outer(image[part], u)
+            for start in range(0, len(matrix), 256):  # in bands, because an outer product is as large as the matrix
+                band = slice(start, start + 256)
+                matrix[band] -= np.outer(u[band], image) + np.outer(image[band], u)
         matrix /= self.divisor
         return matrix
 
 
 @dataclass(frozen=True)
-class Gram:
+class Gram(SequentialMerge[GramState]):
     """Gram matrix of the samples from blocks of whole features.
 
-    A block holds features in rows, ``(n_block_features, n_samples)``. Each feature is there with all its samples, so
-    centring and z-scores are exact within the block and one pass suffices. What the shift by a sampled mean leaves is
-    taken out at the end by H G H, which is exact for any shift. Cost: n² d flops, 4 n² to 8 n² bytes.
+    A block holds features in rows, ``(n_block_features, n_samples)``, each with all samples, so centring and z-scores
+    are exact within the block and one pass suffices. Features are shifted by a sampled mean; the projection H G H at
+    the end removes the remaining mean, exactly for any shift. Cost: n² d flops, 4 n² to 8 n² bytes.
     """
 
     center: bool = True
@@ -141,21 +145,21 @@ class Gram:
     factors: FloatArray | None = None
     """Factor of each feature, ``(n_features,)``, or None."""
     weights: FloatArray | None = None
-    """How many times each sample counts, ``(n_samples,)``; those of weight 0 are left out. None = all 1."""
+    """Weight of each sample, ``(n_samples,)``; samples of weight 0 are ignored. None = all 1."""
     impute: bool = False
-    """Replace NaN by the mean of the observed values of its feature; if not, it is an error."""
+    """Replace NaN by the mean of the observed values of its feature; otherwise NaN is an error."""
     tile_size: int = 1024
     """Largest side of a tile; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; changes the time, never the bits."""
+    """Threads that share the tiles of one update; the bits do not depend on it."""
 
     def grid(self, n_samples: int) -> TileGrid:
-        """Return how the matrix of `n_samples` samples is stored."""
+        """Return the tile layout of the matrix of `n_samples` samples."""
         return TileGrid(self.side(n_samples), self.tile_size)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_] | None:
-        """Tell for each sample whether its weight is positive, ``(n_samples,)``; None where all are."""
+        """Return for each sample whether its weight is positive, ``(n_samples,)``; None if all are."""
         return None if self.weights is None or self.weights.all() else self.weights > 0
 
     @cached_property
@@ -164,7 +168,7 @@ class Gram:
         return None if self.weights is None else np.sqrt(self.weights[self.weights > 0])
 
     def side(self, n_samples: int) -> int:
-        """Return how many of the first `n_samples` samples count."""
+        """Return the number of samples of positive weight among the first `n_samples`."""
         return n_samples if self.counted is None else int(np.count_nonzero(self.counted[:n_samples]))
 
     def divisor(self, n_samples: int) -> float:
@@ -191,8 +195,8 @@ class Gram:
         n_panels, n_missing = -(-len(block) // panel_features(block.values.shape[1], dtype)), 0
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            part = block.part(start, stop)
-            n_missing += self._add_panel(state, part, dtype, means[start:stop], variances[start:stop])
+            panel = block.part(start, stop)
+            n_missing += self._add_panel(state, panel, dtype, means[start:stop], variances[start:stop])
         return replace(
             state,
             n_missing=state.n_missing + n_missing,
@@ -210,38 +214,38 @@ class Gram:
         values = self._of_counted(panel.values.T)
         weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
         columns = borrow("panel", values.shape, dtype)
-        seen, missing = centre(values, columns), None
-        if not seen.finite.all():
+        centred, missing = centre(values, columns), None
+        if not centred.finite.all():
             missing = self._missing(panel, values)
             if missing is not None:
-                seen = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
-            if not seen.finite.all() and dtype == np.float64:
-                _refuse_overflow(panel, seen.finite)
-        fits = within_float32(seen.squares, columns) and (weights is None or weights_within_float32(weights))
-        if dtype == np.float32 and not fits:
+                centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
+            if not centred.finite.all() and dtype == np.float64:
+                _refuse_overflow(panel, centred.finite)
+        accurate = within_float32(centred.squares, columns) and (weights is None or weights_within_float32(weights))
+        if dtype == np.float32 and not accurate:
             middle, n_missing = (len(panel) + 1) // 2, 0
             for start in range(0, len(panel), middle):
-                part, half = slice(start, start + middle), panel.part(start, start + middle)
-                n_missing += self._add_panel(state, half, np.dtype(np.float64), means[part], variances[part])
+                features, half = slice(start, start + middle), panel.part(start, start + middle)
+                n_missing += self._add_panel(state, half, np.dtype(np.float64), means[features], variances[features])
             return n_missing
-        total, rest, squares = np.full(len(panel), float(len(values))), seen.rest, seen.squares
+        total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
         if weights is not None or missing is not None:
-            total, rest, squares = _sums(columns, weights, missing)
-        origin = seen.origin
+            total, offset, squares = observed_moments(columns, weights, missing)
+        origin = centred.origin
         if weights is not None:
-            # The weighted mean may be any number of weighted deviations away from the other one (see `weigh`).
-            near = np.nan_to_num(np.where(origin == np.rint(origin), np.rint(rest), rest)).astype(dtype)
+            # The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`).
+            near = np.nan_to_num(np.where(origin == np.rint(origin), np.rint(offset), offset)).astype(dtype)
             np.subtract(columns, near, out=columns, where=True if missing is None else ~missing)
-            total, rest, squares = _sums(columns, weights, missing)
+            total, offset, squares = observed_moments(columns, weights, missing)
             origin = origin + near
-        means[:] = origin + rest
+        means[:] = origin + offset
         divisor = max(n_samples - self.ddof, 1) if weights is None else self.divisor(n_samples)
-        variances[:] = np.nan_to_num(np.maximum(squares - total * rest**2, 0)) / divisor
+        variances[:] = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / divisor
         if not self.center:
             np.copyto(columns, values)
         if missing is not None:
-            np.copyto(columns, (rest if self.center else means).astype(dtype), where=missing)
-            columns[:, np.isnan(means)] = 0  # of no observed value: refused in the end, by its name
+            np.copyto(columns, (offset if self.center else means).astype(dtype), where=missing)
+            columns[:, np.isnan(means)] = 0  # features without observed values, for which `finalize` raises
         if weights is not None:
             columns *= np.sqrt(weights).astype(dtype)[:, None]
         factors = self.factors_of(panel.start, variances)
@@ -251,15 +255,15 @@ class Gram:
         return 0 if missing is None else int(missing.sum())
 
     def _of_counted(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Return the samples of positive weight; a copy if there are others."""
+        """Return the samples of positive weight; a copy if there are samples of weight 0."""
         return samples if self.counted is None else samples[self.counted[: len(samples)]]
 
     def centred(self, samples: NDArray[Any], means: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return features of all samples, ``(n_samples, n_some_features)``, of the weights that count, minus their `means`.
+        """Return the features of samples of positive weight, ``(n_samples, n_some_features)``, minus their rounded `means`.
 
-        Minus what the mean is rounded to: the rest stands for missing values, so that a far mean costs them no digits, and
-        cancels in products with vectors that are orthogonal to a constant. Without `center`, nothing is subtracted and their
-        mean stands for them. Scratch memory.
+        Missing values become the remaining mean, so that a mean far from zero costs them no digits; it cancels in products
+        with vectors orthogonal to a constant. Without `center` nothing is subtracted, and missing values become the mean.
+        The result is scratch memory.
         """
         values = self._of_counted(samples)
         columns, near = borrow("panel", values.shape, dtype), means.astype(dtype)
@@ -274,23 +278,23 @@ class Gram:
                 if self.center:
                     columns[missing] = 0
                     weights = None if self.weights is None else self._of_counted(self.weights[: len(samples)])
-                    fill = _sums(columns, weights, missing)[1]
+                    fill = observed_moments(columns, weights, missing)[1]
                 np.copyto(columns, fill.astype(dtype), where=missing)
         return columns
 
     def factors_of(self, start: int, variances: FloatArray) -> FloatArray | None:
-        """Return what the features from `start` on, of these `variances`, are multiplied by; None for nothing."""
+        """Return the factors of the features from `start` on, which have these `variances`; None for factors of 1."""
         factors = None
         if self.scale:
             deviations = np.sqrt(variances)
             factors = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         if self.factors is not None:
-            own = self.factors[start : start + len(variances)]
-            factors = own if factors is None else factors * own
+            given = self.factors[start : start + len(variances)]
+            factors = given if factors is None else factors * given
         return factors
 
     def _missing(self, panel: Block, values: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Tell which of the counted `values` of `panel` are missing, None for none; raise `NotFiniteError` for what is an error."""
+        """Return the mask of missing `values` of `panel`, None for none; `NotFiniteError` for values that are not allowed."""
         if values.dtype.kind != "f":
             return None
         missing = np.isnan(values)
@@ -316,19 +320,11 @@ class Gram:
 
         spread(add, grid.pairs, self.n_threads)
 
-    def merge(self, states: Sequence[GramState]) -> GramState:
-        """Return the state of all features behind `states`; none of them is changed."""
-        total = self.init(states[0].n_samples)
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
     def absorb(self, state: GramState, other: GramState) -> GramState:
-        """Return the state of the features behind both, in the memory of `state`."""
+        """Return the state of the features of both, in the memory of `state`."""
         if state.n_samples != other.n_samples or state.products.shape != other.products.shape:
             raise MergeError(
-                f"Gram matrices of {state.n_samples} and {other.n_samples} samples cannot be added: expected the same "
-                "samples and tile_size"
+                f"Gram matrices of {state.n_samples} and {other.n_samples} samples cannot be added: expected the same samples and tile_size"
             )
         np.add(state.products, other.products, out=state.products)
         return GramState(
@@ -357,11 +353,7 @@ class Gram:
             runs = [slice(ends[i] - state.lengths[i], ends[i]) for i in order]
             means = np.concatenate([state.means[run] for run in runs])
             variances = np.concatenate([state.variances[run] for run in runs])
-        never = np.flatnonzero(np.isnan(means))
-        if len(never):
-            raise DataError(
-                f"{len(never)} feature(s) were observed in no row, first: {', '.join(map(str, never[:5]))}: leave them out"
-            )
+        require_observed(~np.isnan(means))
         squares, weight = variances * self.divisor(state.n_samples), self.divisor(state.n_samples) + self.ddof
         squares = squares if self.center or self.scale else sums_about_zero(squares, means, weight)
         refuse_underflow(squares, scale=self.scale)
@@ -373,7 +365,7 @@ class Gram:
         )
 
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of the matrix of `n_features` samples in bytes; 16 bytes for each feature come on top."""
+        """Return the size of the matrix of `n_features` samples in bytes; 16 bytes for each feature are added to that."""
         return 8 * self.grid(n_features).size
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -384,23 +376,6 @@ class Gram:
         return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
 
 
-def _sums(
-    columns: NDArray[Any], weights: FloatArray | None, missing: NDArray[np.bool_] | None
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the weight, the mean, and the sum of weighted squares of the observed values of each column; missing ones are 0."""
-    width = columns.shape[1]
-    total, sums, squares = np.zeros(width), np.zeros(width), np.zeros(width)
-    step = max(16, 2**20 // (8 * width))
-    for start in range(0, len(columns), step):
-        part = columns[start : start + step].astype(np.float64)
-        own = np.ones(len(part)) if weights is None else weights[start : start + step]
-        total += own.sum() if missing is None else own @ ~missing[start : start + step]
-        sums += own @ part
-        squares += own @ np.square(part, out=part)
-    with np.errstate(invalid="ignore"):
-        return total, sums / total, squares
-
-
 def _refuse_overflow(panel: Block, finite: NDArray[np.bool_]) -> NoReturn:
     raise NotFiniteError(
         f"column {panel.start + int(np.flatnonzero(~finite)[0])} overflows float64 when squared: expected magnitudes below 1e150; "
@@ -409,6 +384,6 @@ def _refuse_overflow(panel: Block, finite: NDArray[np.bool_]) -> NoReturn:
 
 
 def panel_features(n_samples: int, dtype: np.dtype[Any]) -> int:
-    """Return how many features are multiplied at once."""
+    """Return the number of features of a panel."""
     low, high = _PANEL_FEATURES
     return max(low, min(high, _PANEL_BYTES // max(1, n_samples * dtype.itemsize)))

@@ -1,8 +1,7 @@
-"""Mean and scatter of 8-bit integers and booleans without any rounding: the same bits for any chunks and any order."""
+"""Exact covariance of 8-bit integers and booleans: the same bits for any chunks and any order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -10,23 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from streampca.accumulators.base import SequentialMerge, require_same_layout
 from streampca.accumulators.centring import FloatArray, centre
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
-from streampca.errors import MergeError, ParameterError
+from streampca.errors import ParameterError
 from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
-_EXACT = 2.0**24  # sums of whole numbers are exact in float32 as long as no partial sum can pass this
-_SURE_ROWS = 256  # of at most 255² each
+_EXACT = 2.0**24  # sums of whole numbers are exact in float32 while no partial sum exceeds this
+_EXACT_ROWS = 256  # rows whose sums of squares, of at most 255² each, are always exact
 
 
 @storable
 @dataclass(frozen=True)
 class IntegerState:
-    """What has been seen of the rows so far: whole numbers in float64, exact up to 2**53 and so for 5e11 rows."""
+    """Sums over the accumulated rows: whole numbers in float64, exact up to 2**53, so for 5e11 rows."""
 
     n_samples: int
     """Number of rows."""
@@ -35,23 +35,28 @@ class IntegerState:
     products: FloatArray
     """Σ (x − shift)(x − shift)ᵀ, as the flat tiles of a `TileGrid`."""
 
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return len(self.total)
+
 
 @dataclass(frozen=True)
-class ExactIntegerCovariance:
+class ExactIntegerCovariance(SequentialMerge[IntegerState]):
     """Covariance of rows of bool, int8 or uint8, without weights.
 
-    A panel is centred by a whole number near its mean, so float32 products of it are whole numbers. No partial sum of
-    one can pass the largest sum of squares of a column (Cauchy & Schwarz), so they are exact while that is below 2**24:
-    the panel is cut where it is not, at the latest into 256 rows of at most 255². Moving the products to the common
-    `shift` and adding them up takes place in float64 and is exact as well. Only `finalize` rounds, once.
+    A panel is centred by a whole number near its mean, so its float32 products are whole numbers. No partial sum of a
+    product exceeds the largest sum of squares of a column (Cauchy–Schwarz), so products are exact while that is below
+    2**24. A panel that exceeds it is split, down to 256 rows of squares up to 255². The products are moved to the common
+    `shift` and added in float64, which is also exact. Only `finalize` rounds, once.
     """
 
     shift: int = 0
-    """What is subtracted from every value; keeps the sums small, and must be the same in states that are merged."""
+    """Number that is subtracted from every value to keep sums small; states can merge only if they share it."""
     covariance: Covariance = field(default_factory=Covariance)
     """Centring, scaling, ddof and tiles."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; changes the time, never the bits."""
+    """Threads that share the tiles of one update; the bits do not depend on it."""
 
     @classmethod
     def of(cls, dtype: DTypeLike, covariance: Covariance) -> ExactIntegerCovariance:
@@ -60,11 +65,11 @@ class ExactIntegerCovariance:
 
     @staticmethod
     def takes(dtype: DTypeLike) -> bool:
-        """Tell whether rows of `dtype` can be accumulated: bool, int8 or uint8."""
+        """Return whether rows of `dtype` can be accumulated: bool, int8 or uint8."""
         return np.dtype(dtype).kind in "biu" and np.dtype(dtype).itemsize == 1
 
     def grid(self, n_features: int) -> TileGrid:
-        """Return how the products are stored."""
+        """Return the tile layout of the products."""
         return self.covariance.grid(n_features)
 
     def init(self, n_features: int) -> IntegerState:
@@ -93,11 +98,11 @@ class ExactIntegerCovariance:
     def _add_panel(self, state: IntegerState, panel: NDArray[Any]) -> IntegerState:
         n_rows = len(panel)
         rows = borrow("panel", panel.shape, np.float32)
-        seen = centre(panel, rows)
-        total, step = np.rint(seen.rest * n_rows), seen.origin - self.shift
+        centred = centre(panel, rows)
+        total, step = np.rint(centred.offset * n_rows), centred.origin - self.shift
         left = np.stack([step, total + n_rows * step], axis=1)
         right = np.stack([total, step])
-        cuts = [0, *_exact_cuts(rows, seen.squares)]
+        cuts = [0, *_exact_cuts(rows, centred.squares)]
         grid = self.grid(panel.shape[1])
 
         def add(pair: tuple[int, int]) -> None:
@@ -106,33 +111,23 @@ class ExactIntegerCovariance:
             tile = grid.tile(state.products, *pair)
             for first, last in pairwise(cuts):
                 np.matmul(rows[first:last, i].T, rows[first:last, j], out=product)
-                for start in range(0, len(tile), 128):  # strips that stay in the cache
-                    part = slice(start, start + 128)
-                    tile[part] += product[part]
+                for start in range(0, len(tile), 128):  # strips that fit in the cache
+                    strip = slice(start, start + 128)
+                    tile[strip] += product[strip]
                     if first == 0:
-                        tile[part] += left[i][part] @ right[:, j]
+                        tile[strip] += left[i][strip] @ right[:, j]
 
         spread(add, grid.pairs, self.n_threads)
         return IntegerState(state.n_samples + n_rows, state.total + total + n_rows * step, state.products)
 
-    def merge(self, states: Sequence[IntegerState]) -> IntegerState:
-        """Return the state of all rows behind `states`; none of them is changed."""
-        total = self.init(len(states[0].total))
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
     def absorb(self, state: IntegerState, other: IntegerState) -> IntegerState:
         """Return the state of the rows behind both, in the memory of `state`."""
-        if state.products.shape != other.products.shape or state.total.shape != other.total.shape:
-            raise MergeError(
-                f"states of {len(state.total)} and {len(other.total)} features cannot be merged: expected the same features and tile_size"
-            )
+        require_same_layout(state, other, (state.products.size, other.products.size))
         np.add(state.products, other.products, out=state.products)
         return IntegerState(state.n_samples + other.n_samples, state.total + other.total, state.products)
 
     def to_covariance(self, state: IntegerState, out: FloatArray | None = None) -> CovarianceState:
-        """Return the state of `Covariance` for the same rows, its scatter in `out` if given, which may be that of `state`."""
+        """Return the state of `Covariance` for the same rows; the scatter is written to `out`, which may be that of `state`."""
         scatter = state.products.copy() if out is None else out
         if out is not None and out is not state.products:
             np.copyto(out, state.products)
@@ -140,16 +135,16 @@ class ExactIntegerCovariance:
         if n == 0:
             return replace(self.covariance.init(len(state.total)), scatter=scatter)
         grid = self.grid(len(state.total))
-        # To whole numbers near the means first, which is exact: what is left to round is the square of less than a half.
+        # First move to whole numbers near the means, which is exact; only squares of remainders below 1/2 are rounded.
         middle = np.rint(state.total / n)
         left = np.stack([-middle, n * middle - state.total], axis=1)
         grid.add_outer(scatter, left, np.stack([state.total, middle]), self.n_threads)
-        rest = state.total - n * middle
-        grid.add_outer(scatter, -rest[:, None], (rest / n)[None], self.n_threads)
-        return CovarianceState(n, float(n), float(n), self.shift + middle, rest / n, scatter)
+        remainder = state.total - n * middle
+        grid.add_outer(scatter, -remainder[:, None], (remainder / n)[None], self.n_threads)
+        return CovarianceState(n, float(n), float(n), self.shift + middle, remainder / n, scatter)
 
     def divisor(self, state: IntegerState) -> float:
-        """Return what the scatter is divided by."""
+        """Return the divisor of the scatter."""
         return float(state.n_samples - self.covariance.ddof)
 
     def finalize(self, state: IntegerState) -> SymmetricOperator:
@@ -161,7 +156,7 @@ class ExactIntegerCovariance:
         return 8 * (self.grid(n_features).size + n_features)
 
     def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes that `finalize` takes beside the state, if that is converted in place first."""
+        """Return the memory in bytes of `finalize` for a state that was converted in place, without the state."""
         return 0
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -170,15 +165,15 @@ class ExactIntegerCovariance:
 
 
 def _exact_cuts(rows: NDArray[np.float32], squares: FloatArray) -> list[int]:
-    """Return where to cut centred `rows` so that float32 products of each part are exact; the last is their number."""
+    """Return the ends of runs of centred `rows` whose float32 products are exact; the last is ``len(rows)``."""
     if squares.max(initial=0.0) <= _EXACT:
         return [len(rows)]
     cuts, total = [], np.zeros(rows.shape[1])
-    for start in range(0, len(rows), _SURE_ROWS):
-        part = rows[start : start + _SURE_ROWS]
-        own = np.einsum("ij,ij->j", part, part)
-        total += own
+    for start in range(0, len(rows), _EXACT_ROWS):
+        slab = rows[start : start + _EXACT_ROWS]
+        squares_of_slab = np.einsum("ij,ij->j", slab, slab)
+        total += squares_of_slab
         if start and total.max() > _EXACT:
             cuts.append(start)
-            total = own.astype(np.float64)
+            total = squares_of_slab.astype(np.float64)
     return [*cuts, len(rows)]

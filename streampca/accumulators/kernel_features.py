@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import FloatArray, refuse_not_finite, step_between
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
@@ -16,19 +16,19 @@ from streampca.errors import NotFiniteError
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
-_SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that stay in the cache between their product and their sum
+_SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that fit in the cache between product and sum
 
 
 class PreparedKernel(Protocol):
-    """A kernel with one side filled in."""
+    """A kernel prepared for one of its two sets of rows."""
 
     def __call__(self, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the kernel values of `rows` with the rows it was prepared for."""
+        """Return the kernel values of `rows` with the rows for which the kernel was prepared."""
         ...
 
 
 class KernelDiagonal(Protocol):
-    """A kernel, as far as its values κ(x, x) go."""
+    """A kernel that can evaluate κ(x, x)."""
 
     def diagonal(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return κ(x, x) of every row, ``(n_rows,)``."""
@@ -38,12 +38,17 @@ class KernelDiagonal(Protocol):
 @storable
 @dataclass(frozen=True)
 class KernelFeaturesState:
-    """What has been seen of the rows so far."""
+    """Covariance of the kernel values of the accumulated rows, and the trace of their kernel matrix."""
 
     values: CovarianceState
     """Number of rows, mean and scatter of their kernel values with the landmarks."""
     trace: float
     """Σ κ(x, x) over the rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return self.values.n_features
 
 
 @dataclass(frozen=True)
@@ -61,31 +66,32 @@ class KernelSums:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFeatures:
+class KernelFeatures(SequentialMerge[KernelFeaturesState]):
     """Accumulate the covariance of kernel values k(x) = (κ(x, z₁), …, κ(x, z_m)), or of Aᵀ(k(x) − c), and Σ κ(x, x).
 
-    Rows are turned into kernel values while they are in the cache, moved by c, the mean of the landmarks' kernel values,
-    and a panel of them is added to the scatter as in `Covariance`: products in the type of the rows, sums in float64. The features that make κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x),
-    φ(x) = Aᵀ k(x), so their covariance can follow at the end, AᵀΣA: m² + 2 m d flops and m kernel values a row. A
-    magnifies rounding: with products in float32 an error of 6e-8 of the largest entries of Σ becomes one of
-    6e-8 w₁/w_r, for the largest and smallest eigenvalues w of K_mm that are kept. Where that matters, A is given
-    here, each panel is multiplied by it (2 m r flops a row), and the error is 6e-8 √(w₁/w_r) in φ, which averages out.
+    Kernel values are computed while the rows are in the cache, shifted by c, the mean of the landmarks' kernel values,
+    and added to the scatter in panels as in `Covariance`: products in the type of the rows, sums in float64. The features
+    φ with κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x), φ(x) = Aᵀ k(x), so their covariance can be
+    computed at the end as AᵀΣA: m² + 2 m d flops and m kernel values a row. A amplifies rounding: with float32 products
+    an error of 6e-8 of the largest entries of Σ becomes 6e-8 w₁/w_r, for the largest and the smallest retained
+    eigenvalue w of K_mm. Where that matters, `matrix` is A, each panel is multiplied by it (2 m r flops a row), and the
+    error in φ is 6e-8 √(w₁/w_r), which averages out.
     """
 
     prepared: PreparedKernel
-    """The kernel with the landmarks filled in."""
+    """The kernel prepared for the landmarks."""
     kernel: KernelDiagonal
     """The kernel itself, for κ(x, x)."""
     origin: NDArray[Any]
-    """c, near the mean of k(x), in the type in which kernel values are computed, ``(m,)``; enters the bits of the result."""
+    """c, near the mean of k(x), in the type of kernel values, ``(m,)``; affects the bits of the result."""
     matrix: NDArray[Any] | None = None
     """A in that type, ``(m, r)``, or None for kernel values k(x) themselves."""
     n_threads: int = 1
-    """Threads that share the tiles of one update; changes the time, never the bits."""
+    """Threads that share the tiles of one update; the bits do not depend on it."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return the type in which kernel values are computed: that of landmarks and rows."""
+        """Return the type of kernel values: that of landmarks and rows."""
         return self.origin.dtype
 
     @property
@@ -113,9 +119,9 @@ class KernelFeatures:
         block = as_block(block)
         n_panels = -(-len(block) // feature_rows(self.n_columns, self.dtype))
         for i in range(n_panels):
-            part = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
-            if len(part):
-                state = self._add_panel(state, part)
+            panel = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
+            if len(panel):
+                state = self._add_panel(state, panel)
         return state
 
     def _add_panel(self, state: KernelFeaturesState, panel: Block) -> KernelFeaturesState:
@@ -127,10 +133,10 @@ class KernelFeatures:
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, n_rows, step):
                 out = rows[start : start + step]
-                own = in_panel(panel.part(start, start + step), self.dtype)
-                self._fill(own, out)
+                slab = in_panel(panel.part(start, start + step), self.dtype)
+                self._fill(slab, out)
                 mean += ones[: len(out)] @ out
-                trace += float(self.kernel.diagonal(own).sum())
+                trace += float(self.kernel.diagonal(slab).sum())
         mean /= n_rows
         if not (np.isfinite(mean).all() and np.isfinite(trace)):
             raise NotFiniteError(
@@ -140,37 +146,32 @@ class KernelFeatures:
         origin = self._origin
         if values.weight == 0:
             values = replace(values, origin=origin, offset=mean)
-        apart = step_between(values.origin, values.offset, origin, mean)
-        share = n_rows / n
-        self.covariance.add_scatter(values.scatter, rows, apart, values.weight * share, mean, float(n_rows))
+        displacement = step_between(values.origin, values.offset, origin, mean)
+        fraction = n_rows / n
+        self.covariance.add_scatter(values.scatter, rows, displacement, values.weight * fraction, mean, float(n_rows))
         return KernelFeaturesState(
             replace(
                 values,
                 n_samples=values.n_samples + n_rows,
                 weight=n,
                 weight_squares=n,
-                offset=values.offset + apart * share,
+                offset=values.offset + displacement * fraction,
             ),
             state.trace + trace,
         )
 
     @property
     def _origin(self) -> FloatArray:
-        """Return what was subtracted from f(x) before it was summed, ``(r,)``."""
+        """Return the number that is subtracted from f(x) before summation, ``(r,)``."""
         return self.origin.astype(np.float64) if self.matrix is None else np.zeros(self.n_columns)
 
     def _fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write k(x) − c, or Aᵀ(k(x) − c), of a few rows that stay in the cache to `out`."""
+        """Write k(x) − c, or Aᵀ(k(x) − c), of a slab of rows to `out`."""
         values = out if self.matrix is None else borrow("kernel values", (len(rows), len(self.origin)), self.dtype)
         self.prepared(rows, out=values)
         values -= self.origin
         if self.matrix is not None:
             np.matmul(values, self.matrix, out=out)
-
-    def merge(self, states: Sequence[KernelFeaturesState]) -> KernelFeaturesState:
-        """Return the state of all rows behind `states`."""
-        values = self.covariance.merge([state.values for state in states])
-        return KernelFeaturesState(values, sum(state.trace for state in states))
 
     def absorb(self, state: KernelFeaturesState, other: KernelFeaturesState) -> KernelFeaturesState:
         """Return `state` merged with `other`, in the memory of `state`."""
@@ -188,30 +189,30 @@ class KernelFeatures:
         return self.covariance.state_bytes(self.n_columns) + 8
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of updates in one thread: kernel values twice, rows as the kernel takes them."""
+        """Return the scratch memory in bytes of updates in one thread: a panel of features, a slab of rows and kernel values."""
         rows = min(n_rows, feature_rows(self.n_columns, self.dtype))
         slab = _SLAB_ROWS * (len(self.origin) + n_features)
-        own = (rows * self.n_columns + slab) * self.dtype.itemsize
-        return own + self.n_threads * 8 * self.covariance.grid(self.n_columns).longest_side ** 2
+        panel_bytes = (rows * self.n_columns + slab) * self.dtype.itemsize
+        return panel_bytes + self.n_threads * 8 * self.covariance.grid(self.n_columns).longest_side ** 2
 
 
 def feature_rows(n_columns: int, dtype: np.dtype[Any]) -> int:
-    """Return how many rows of features are multiplied at once: half as many as of data, which come from nowhere else."""
+    """Return the number of rows of a panel of features: half that of a panel of data, because features need scratch memory."""
     return max(512, panel_rows(n_columns, dtype) // 2)
 
 
-def in_panel(part: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the rows of `part` as contiguous numbers of `dtype`; sparse rows are filled in.
+def in_panel(block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the rows of `block` as a contiguous dense array of `dtype`.
 
     Raises
     ------
     NotFiniteError
         If they hold NaN or infinity.
     """
-    values: Any = part.values
+    values: Any = block.values
     if hasattr(values, "toarray"):
         values = values.toarray()
     rows: NDArray[Any] = np.ascontiguousarray(values, dtype=dtype)
     if not np.isfinite(rows).all():
-        refuse_not_finite(rows, part.start)
+        refuse_not_finite(rows, block.start)
     return rows

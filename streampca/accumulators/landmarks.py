@@ -1,9 +1,9 @@
-"""Rows drawn at random while the data passes by, each by a number that belongs to its place in the source."""
+"""Landmarks drawn in one pass, by random numbers that are hashes of the row indices."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
@@ -27,16 +28,16 @@ _LARGEST_BELOW_1 = 1 - 2.0**-53
 
 @dataclass(frozen=True)
 class Landmarks:
-    """Rows that stand for all rows."""
+    """Rows that represent all rows of a source."""
 
     index: NDArray[np.int64]
-    """Their numbers within the source, ascending, shape ``(n_landmarks,)``."""
+    """Row indices within the source, ascending, shape ``(n_landmarks,)``."""
     rows: NDArray[Any]
     """The rows, ``(n_landmarks, n_features)``."""
     weights: FloatArray
-    """What each was drawn in proportion to, or the number of rows that it stands for; ``(n_landmarks,)``."""
+    """Sampling weight of each row, or the number of rows that it represents; ``(n_landmarks,)``."""
     n_samples: int
-    """Number of rows of positive weight that they were drawn from."""
+    """Number of rows of positive weight in the source."""
     weight: float
     """Sum of the weights of these rows."""
 
@@ -44,30 +45,35 @@ class Landmarks:
 @storable
 @dataclass(frozen=True)
 class LandmarksState:
-    """The rows with the smallest keys that have been seen so far, in no order."""
+    """The accumulated rows with the smallest keys, in no particular order."""
 
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
     """Sum of their weights."""
     keys: FloatArray
-    """Logarithm of the key of each row, shape ``(n_kept,)``."""
+    """Logarithm of the key of each row, shape ``(n_drawn,)``."""
     index: NDArray[np.int64]
-    """Row numbers within the source, ``(n_kept,)``."""
+    """Row indices within the source, ``(n_drawn,)``."""
     weights: FloatArray
-    """Weights of the rows, ``(n_kept,)``."""
+    """Sampling weights of the rows, ``(n_drawn,)``."""
     rows: NDArray[Any]
-    """The rows, ``(n_kept, n_features)``."""
+    """The rows, ``(n_drawn, n_features)``."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return int(self.rows.shape[1])
 
 
-class Draw(ABC):
+class Draw(SequentialMerge[LandmarksState], ABC):
     """Draw rows without replacement in proportion to weights, in one pass.
 
     Row i of the source has the number u_i in (0, 1), a hash of (seed, purpose, i), and the key −log(1 − u_i) / w_i, which is
-    exponentially distributed; the rows with the smallest keys are kept. So the draw depends on the seed and on the rows
-    alone: not on blocks, on their order, or on who merges what. Where all weights are 1 this is the bottom-k sample of the
-    hashes; else it is successive sampling (Efraimidis & Spirakis 2006, algorithm A, whose keys u^(1/w) have the opposite
-    order of the same numbers). Rows of weight 0 are never drawn. A row that comes twice is kept once.
+    exponentially distributed; the rows with the smallest keys are drawn. So the draw depends only on the seed and the
+    rows, and not on the blocks, their order, or the order of merging. Where all weights are 1 this is the bottom-k sample
+    of the hashes; otherwise it is successive sampling (Efraimidis & Spirakis 2006, algorithm A, whose keys u^(1/w) have
+    the opposite order of the same numbers). Rows of weight 0 are never drawn. A repeated row index counts once.
     """
 
     n_landmarks: int
@@ -86,7 +92,7 @@ class Draw(ABC):
         return LandmarksState(0, 0.0, nothing, index, nothing.copy(), np.empty((0, n_features), dtype=self.dtype))
 
     def update(self, state: LandmarksState, block: Block | NDArray[Any]) -> LandmarksState:
-        """Return `state` with the rows of `block` taken into the draw; rows that are kept are copied.
+        """Return `state` with the rows of `block` added to the draw; the drawn rows are copied.
 
         Raises
         ------
@@ -98,20 +104,13 @@ class Draw(ABC):
             state = self._draw(state, block.part(start, min(start + _PANEL_ROWS, len(block))))
         return state
 
-    def merge(self, states: Sequence[LandmarksState]) -> LandmarksState:
-        """Return the draw from all rows behind `states`; none of them is changed."""
-        total = self.init(states[0].rows.shape[1])
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
     def absorb(self, state: LandmarksState, other: LandmarksState) -> LandmarksState:
-        """Return the draw from the rows behind both; may reuse the memory of `state`."""
+        """Return the draw from the rows of both; may reuse the memory of `state`."""
         state = replace(state, n_samples=state.n_samples + other.n_samples, weight=state.weight + other.weight)
         return self._admit(state, other.keys, other.index, other.weights, lambda chosen: other.rows[chosen])
 
     def finalize(self, state: LandmarksState) -> Landmarks:
-        """Return the rows that were drawn; `DataError` if rows were seen but all weights are 0."""
+        """Return the drawn rows; `DataError` if all accumulated rows have weight 0."""
         if state.n_samples and not len(state.index):
             raise DataError(f"all {state.n_samples} rows have weight 0, so none can be drawn: choose uniform sampling")
         order = np.argsort(state.index)
@@ -124,7 +123,7 @@ class Draw(ABC):
         return self.n_landmarks * (24 + n_features * np.dtype(self.dtype).itemsize)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: keys of a panel, and copies of the rows that are kept of it."""
+        """Return the scratch memory in bytes: keys of a panel, and copies of its drawn rows."""
         panel = min(n_rows, _PANEL_ROWS)
         return 80 * (panel + self.n_landmarks) + 2 * min(panel, self.n_landmarks) * n_features * max(8, itemsize)
 
@@ -144,8 +143,8 @@ class Draw(ABC):
             weights, keys = np.ones(len(local)), np.log(-np.log1p(-u[local]))
         else:
             self._require_finite(weights, block)
-            seen = len(block) if block.weights is None else int((block.weights > 0).sum())
-            state = replace(state, n_samples=state.n_samples + seen, weight=state.weight + float(weights.sum()))
+            n_rows = len(block) if block.weights is None else int((block.weights > 0).sum())
+            state = replace(state, n_samples=state.n_samples + n_rows, weight=state.weight + float(weights.sum()))
             keys = np.full(len(block), np.inf)
             np.log(-np.log1p(-u), out=keys, where=weights > 0)
             np.subtract(keys, np.log(weights, where=weights > 0, out=np.zeros_like(weights)), out=keys)
@@ -153,15 +152,15 @@ class Draw(ABC):
             weights, keys = weights[local], keys[local]
 
         def rows(chosen: NDArray[np.intp]) -> NDArray[Any]:
-            taken = dense(block.values[local[chosen]])
-            if taken.dtype.kind == "f" and not np.isfinite(taken).all():
-                refuse(block)
-            return taken
+            drawn = dense(block.values[local[chosen]])
+            if drawn.dtype.kind == "f" and not np.isfinite(drawn).all():
+                require_finite_rows(block)
+            return drawn
 
         return self._admit(state, keys, index[local], weights, rows)
 
     def _bound(self, state: LandmarksState) -> float:
-        """Return the largest key that is kept, infinity as long as there is room."""
+        """Return the largest key in the sample, or infinity while the sample is not full."""
         return float(state.keys.max()) if len(state.keys) >= self.n_landmarks else np.inf
 
     def _admit(
@@ -172,49 +171,49 @@ class Draw(ABC):
         weights: FloatArray,
         rows: Callable[[NDArray[np.intp]], NDArray[Any]],
     ) -> LandmarksState:
-        """Keep the smallest of the old and the new keys; ``rows(chosen)`` returns the new rows that get a place."""
+        """Return `state` with the smallest of its keys and the new `keys`; ``rows(chosen)`` returns the new rows to copy."""
         n_old = len(state.keys)
         all_keys, all_index = np.concatenate([state.keys, keys]), np.concatenate([state.index, index])
         order = np.lexsort((all_index, all_keys))
-        again = np.zeros(len(order), dtype=bool)
-        again[1:] = all_index[order[1:]] == all_index[order[:-1]]
-        best = order[~again][: self.n_landmarks]
+        repeated = np.zeros(len(order), dtype=bool)
+        repeated[1:] = all_index[order[1:]] == all_index[order[:-1]]
+        best = order[~repeated][: self.n_landmarks]
         chosen = np.sort(best[best >= n_old]) - n_old
         if not len(chosen):
             return state
         evicted = np.setdiff1d(np.arange(n_old), best[best < n_old])
         new, n_free = rows(chosen), len(evicted)
-        parts = (
+        columns = (
             (state.keys, keys[chosen]),
             (state.index, index[chosen]),
             (state.weights, weights[chosen]),
             (state.rows, new),
         )
-        joined: list[Any] = []
-        for old, taken in parts:
-            old[evicted] = taken[:n_free]
-            rest = taken[n_free:]
-            joined.append(np.concatenate([old, rest.astype(old.dtype, copy=False)]) if len(rest) else old)
-        return replace(state, keys=joined[0], index=joined[1], weights=joined[2], rows=joined[3])
+        updated: list[Any] = []
+        for old, values in columns:
+            old[evicted] = values[:n_free]
+            extra = values[n_free:]
+            updated.append(np.concatenate([old, extra.astype(old.dtype, copy=False)]) if len(extra) else old)
+        return replace(state, keys=updated[0], index=updated[1], weights=updated[2], rows=updated[3])
 
     def _require_finite(self, weights: FloatArray, block: Block) -> None:
         if np.isfinite(weights).all():
             return
-        refuse(block)
+        require_finite_rows(block)
         row = block.start + int(np.flatnonzero(~np.isfinite(weights))[0])
         raise NotFiniteError(f"the weight of row {row} is not finite: rescale the features, or choose uniform sampling")
 
 
 @dataclass(frozen=True)
 class UniformLandmarks(Draw):
-    """Draw rows that are all equally likely, or in proportion to the weights of their block; see `Draw`."""
+    """Draw rows uniformly, or in proportion to the weights of their block; see `Draw`."""
 
     n_landmarks: int
-    """How many rows to keep."""
+    """Number of rows to draw."""
     seed: int = 0
     """Seed of the draw."""
     dtype: str = "float64"
-    """Data type in which rows are kept: that of the source."""
+    """Data type of the drawn rows: that of the source."""
     purpose: str = "landmarks"
     """Draws for different purposes are independent of each other."""
 
@@ -230,18 +229,18 @@ class WeightedLandmarks(Draw):
     """
 
     n_landmarks: int
-    """How many rows to keep."""
+    """Number of rows to draw."""
     kernel: Kernel
     """The kernel κ."""
     seed: int = 0
     """Seed of the draw."""
     dtype: str = "float64"
-    """Data type in which rows are kept: that of the source."""
+    """Data type of the drawn rows: that of the source."""
     purpose: str = "landmarks"
     """Draws for different purposes are independent of each other."""
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of a uniform draw, and what the diagonal takes."""
+        """Return the scratch memory in bytes: that of a uniform draw, and that of the kernel diagonal."""
         return super().scratch_bytes(n_features, n_rows, itemsize) + self.kernel.scratch_bytes(1024, n_features)
 
     def _weights(self, block: Block) -> FloatArray:
@@ -251,58 +250,60 @@ class WeightedLandmarks(Draw):
 
 @dataclass(frozen=True, eq=False)
 class ColumnNormLandmarks(Draw):
-    """Draw rows in proportion to n / r · Σ_j κ(x, x_j)² over r rows x_j drawn before, times the weights of their block.
+    """Draw rows in proportion to n / r · Σ_j κ(x, x_j)² over r given rows x_j, times the weights of their block.
 
-    Sampling by the squared norms of the columns of the kernel matrix (Drineas, Kannan & Mahoney 2006), which are
-    estimated: with all n rows for the x_j they are exact, at n² kernel values. A second pass, after the one that drew the
-    x_j. Kernel values are taken in float64, so that the draw does not depend on how the rows are cut into blocks.
+    Sampling by estimates of the squared column norms of the kernel matrix (Drineas, Kannan & Mahoney 2006). With all n
+    rows as x_j the norms are exact, for n² kernel values. This is a second pass, after the pass that draws the x_j.
+    Kernel values are computed in float64, so that the draw does not depend on the division of the rows into blocks.
     """
 
     n_landmarks: int
-    """How many rows to keep."""
+    """Number of rows to draw."""
     kernel: Kernel
     """The kernel κ."""
     reservoir: NDArray[Any]
-    """The rows x_j, all equally likely, ``(n_reservoir, n_features)``."""
+    """The rows x_j, drawn uniformly, ``(n_reservoir, n_features)``."""
     n_samples: int
     """Number n of rows of the source."""
     seed: int = 0
     """Seed of the draw."""
     dtype: str = "float64"
-    """Data type in which rows are kept: that of the source."""
+    """Data type of the drawn rows: that of the source."""
     purpose: str = "landmarks"
     """Draws for different purposes are independent of each other."""
 
     @cached_property
     def prepared(self) -> Prepared:
-        """Return the kernel with the reservoir."""
+        """Return the kernel prepared for the reservoir."""
         return self.kernel.prepare(self.reservoir, np.float64)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes: that of a uniform draw, and a panel of kernel values."""
         n = len(self.reservoir)
-        own = 8 * 1024 * n + self.kernel.prepared_bytes(n, n_features) + self.kernel.scratch_bytes(n, n_features)
-        return super().scratch_bytes(n_features, n_rows, itemsize) + own
+        kernel_bytes = (
+            8 * 1024 * n + self.kernel.prepared_bytes(n, n_features) + self.kernel.scratch_bytes(n, n_features)
+        )
+        return super().scratch_bytes(n_features, n_rows, itemsize) + kernel_bytes
 
     def _weights(self, block: Block) -> FloatArray:
         weights = np.empty(len(block))
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in panels(len(block), len(self.reservoir)):
-                values = self.prepared(block.values[part])
-                np.einsum("ij,ij->i", values, values, out=weights[part])
+            for panel in panels(len(block), len(self.reservoir)):
+                values = self.prepared(block.values[panel])
+                np.einsum("ij,ij->i", values, values, out=weights[panel])
             weights *= self.n_samples / max(1, len(self.reservoir))
             return _times(weights, block)
 
 
 def _times(weights: FloatArray, block: Block) -> FloatArray:
-    """Return `weights` times those of the rows of `block`; 0 for rows of weight 0, whatever they hold."""
+    """Return `weights` times those of the rows of `block`; 0 for rows of weight 0, even with NaN in them."""
     if block.weights is None:
         return weights
     weighted: FloatArray = np.where(block.weights > 0, weights * block.weights, 0.0)
     return weighted
 
 
-def refuse(block: Block) -> None:
+def require_finite_rows(block: Block) -> None:
     """Raise `NotFiniteError` if rows of `block` hold NaN or infinity."""
     if issparse(block.values):
         refuse_stored(block.values, block.start)

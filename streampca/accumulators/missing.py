@@ -1,18 +1,18 @@
-"""Rows with missing values (NaN): telling them from the others, and leaving them out."""
+"""Rows with missing values (NaN): detection, centring of observed values, and covariance without incomplete rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import Centred, FloatArray
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block, as_block
-from streampca.errors import NotFiniteError
+from streampca.errors import DataError, NotFiniteError
 from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid
 from streampca.linalg.underflow import mark_underflow
@@ -22,17 +22,17 @@ _SLAB_ROWS = 256
 
 
 def incomplete(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each row whether it holds NaN, ``(n_rows,)``."""
-    found = np.zeros(len(rows), dtype=bool)
+    """Return for each row whether it holds NaN, ``(n_rows,)``."""
+    result = np.zeros(len(rows), dtype=bool)
     if rows.dtype.kind == "f":
         for start in range(0, len(rows), _SLAB_ROWS):
-            part = slice(start, start + _SLAB_ROWS)
-            np.isnan(rows[part]).any(axis=1, out=found[part])
-    return found
+            slab = slice(start, start + _SLAB_ROWS)
+            np.isnan(rows[slab]).any(axis=1, out=result[slab])
+    return result
 
 
 def refuse_infinite(rows: NDArray[Any], start: int, first_column: int = 0) -> None:
-    """Raise `NotFiniteError` if `rows`, which begin at (`start`, `first_column`) of the source, hold infinity; NaN is let through."""
+    """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold infinity; NaN is allowed."""
     bad = np.isinf(rows)
     if bad.any():
         row, column = (int(index) for index in np.argwhere(bad)[0])
@@ -45,15 +45,15 @@ def refuse_infinite(rows: NDArray[Any], start: int, first_column: int = 0) -> No
 def centre_observed(
     values: NDArray[Any], missing: NDArray[np.bool_], n_observed: NDArray[np.int64], out: NDArray[Any]
 ) -> Centred:
-    """Write the observed values minus their means, rounded to the type of `out`, to `out`, and 0 for the others."""
-    seen = n_observed > 0
+    """Write the observed values minus their means (rounded to the type of `out`) to `out`, and 0 for missing values."""
+    observed = n_observed > 0
     with np.errstate(over="ignore", invalid="ignore"):
-        low = np.where(seen, np.fmin.reduce(values, axis=0), 0).astype(np.float64)
+        low = np.where(observed, np.fmin.reduce(values, axis=0), 0).astype(np.float64)
         np.subtract(values, low, out=out, dtype=out.dtype, casting="same_kind")
         out[missing] = 0
-        # A column that never varies is centred to exact zeros: its smallest value is its mean.
+        # A constant column is centred to exact zeros, because its smallest value is its mean.
         above = out.sum(axis=0, dtype=np.float64)
-        middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=seen)).astype(out.dtype)
+        middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=observed)).astype(out.dtype)
         np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
         out[missing] = 0
         squares = np.einsum("ij,ij->j", out, out).astype(np.float64)
@@ -61,10 +61,18 @@ def centre_observed(
     return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
 
 
-def left_out(missing: str, block: Block, scores: NDArray[Any]) -> bool:
-    """Tell whether all `scores` that are not finite are those of rows with NaN, which `missing` says are left out.
+def require_observed(observed: NDArray[np.bool_]) -> None:
+    """Raise `DataError` unless every feature is `observed` in some row."""
+    never = np.flatnonzero(~observed)
+    if len(never):
+        first = ", ".join(map(str, never[:5]))
+        raise DataError(f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out")
 
-    Raises `NotFiniteError` if NaN has a meaning and infinity is found, which has none.
+
+def left_out(missing: str, block: Block, scores: NDArray[Any]) -> bool:
+    """Return whether all `scores` that are not finite belong to rows with NaN that `missing` excludes.
+
+    Raises `NotFiniteError` if NaN is allowed and the rows hold infinity.
     """
     if missing == "error" or block.values.dtype.kind != "f" or not isinstance(block.values, np.ndarray):
         return False
@@ -75,16 +83,21 @@ def left_out(missing: str, block: Block, scores: NDArray[Any]) -> bool:
 @storable
 @dataclass(frozen=True)
 class CompleteRowsState:
-    """What has been seen of the rows so far."""
+    """Covariance state of the complete rows, and the number of incomplete rows."""
 
     n_left_out: int
-    """Number of rows of positive weight that were left out, because they hold NaN."""
+    """Number of rows of positive weight that were excluded because they hold NaN."""
     rows: CovarianceState
-    """State of the others."""
+    """State of the complete rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return self.rows.n_features
 
     @property
     def n_samples(self) -> int:
-        """Return the number of rows that were not left out."""
+        """Return the number of complete rows."""
         return self.rows.n_samples
 
     @property
@@ -99,20 +112,20 @@ class CompleteRowsState:
 
 
 @dataclass(frozen=True)
-class CompleteRows:
-    """Covariance of the rows that hold no NaN; the others are left out and counted."""
+class CompleteRows(SequentialMerge[CompleteRowsState]):
+    """Covariance of the rows without NaN; the other rows are counted and ignored."""
 
     covariance: Covariance = field(default_factory=Covariance)
-    """What the rows that are left are accumulated with."""
+    """Accumulator of the complete rows."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; changes the time, never the bits."""
+    """Threads that share the tiles of one update; the bits do not depend on it."""
 
     @property
     def _inner(self) -> Covariance:
         return replace(self.covariance, n_threads=self.n_threads)
 
     def grid(self, n_features: int) -> TileGrid:
-        """Return how the scatter is stored."""
+        """Return the tile layout of the scatter."""
         return self.covariance.grid(n_features)
 
     def init(self, n_features: int) -> CompleteRowsState:
@@ -120,7 +133,7 @@ class CompleteRows:
         return CompleteRowsState(0, self.covariance.init(n_features))
 
     def update(self, state: CompleteRowsState, block: Block | NDArray[Any]) -> CompleteRowsState:
-        """Return `state` with the rows of `block` that hold no NaN added to it in place.
+        """Return `state` with the rows of `block` without NaN added to it in place.
 
         Raises
         ------
@@ -128,31 +141,25 @@ class CompleteRows:
             If the rows hold infinity, or overflow when squared.
         """
         block = as_block(block)
-        inner, rows, left_out = self._inner, state.rows, state.n_left_out
-        # A slab at a time, so that the copies of what is kept stay small.
+        inner, rows, n_left_out = self._inner, state.rows, state.n_left_out
+        # A slab at a time, to limit the memory of the copies.
         for start in range(0, len(block), _COPIED_ROWS):
-            part = block.part(start, start + _COPIED_ROWS).counted()
-            holes = incomplete(part.values)
+            slab = block.part(start, start + _COPIED_ROWS).counted()
+            holes = incomplete(slab.values)
             if holes.any():
-                refuse_infinite(part.values, part.start)
-                left_out += int(holes.sum())
-                weights = None if part.weights is None else part.weights[~holes]
-                part = Block(part.values[~holes], part.start, weights)
-            rows = inner.update(rows, part)
-        return CompleteRowsState(left_out, rows)
-
-    def merge(self, states: Sequence[CompleteRowsState]) -> CompleteRowsState:
-        """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
-        return CompleteRowsState(
-            sum(state.n_left_out for state in states), self._inner.merge([state.rows for state in states])
-        )
+                refuse_infinite(slab.values, slab.start)
+                n_left_out += int(holes.sum())
+                weights = None if slab.weights is None else slab.weights[~holes]
+                slab = Block(slab.values[~holes], slab.start, weights)
+            rows = inner.update(rows, slab)
+        return CompleteRowsState(n_left_out, rows)
 
     def absorb(self, state: CompleteRowsState, other: CompleteRowsState) -> CompleteRowsState:
         """Return the state of the rows behind both, in the memory of `state`."""
         return CompleteRowsState(state.n_left_out + other.n_left_out, self._inner.absorb(state.rows, other.rows))
 
     def divisor(self, state: CompleteRowsState) -> float:
-        """Return what the scatter is divided by."""
+        """Return the divisor of the scatter."""
         return self.covariance.divisor(state.rows)
 
     def finalize(self, state: CompleteRowsState) -> SymmetricOperator:
@@ -164,11 +171,11 @@ class CompleteRows:
         return self.covariance.state_bytes(n_features)
 
     def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes that `finalize` takes beside the state."""
+        """Return the memory in bytes of `finalize`, without the state."""
         return 0
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of `covariance`, and copies of the rows that are kept."""
+        """Return the scratch memory in bytes: that of `covariance`, and copies of complete rows."""
         copied = min(n_rows, _COPIED_ROWS) * n_features * (itemsize + 1)
         return self._inner.scratch_bytes(n_features, n_rows, itemsize) + copied
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
@@ -18,7 +18,7 @@ from streampca.system.workspace import borrow
 @storable
 @dataclass(frozen=True)
 class MomentsState:
-    """What has been seen of the rows so far."""
+    """Mean and sum of squared deviations of the accumulated rows."""
 
     n_samples: int
     """Number of rows."""
@@ -30,13 +30,18 @@ class MomentsState:
     """Sum of squared deviations from the mean, shape ``(n_features,)``."""
 
     @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return len(self.origin)
+
+    @property
     def mean(self) -> FloatArray:
         """Return the mean of each feature, shape ``(n_features,)``."""
         return self.origin + self.offset
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(SequentialMerge[MomentsState]):
     """Mean and variance of each feature.
 
     Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
@@ -59,19 +64,12 @@ class Moments:
         n_rows = len(block)
         if n_rows == 0:
             return state
-        seen = centre(block.values, borrow("centred", block.values.shape, np.float64))
-        if not seen.finite.all():
+        centred = centre(block.values, borrow("centred", block.values.shape, np.float64))
+        if not centred.finite.all():
             refuse_not_finite(block.values, block.start)
-            refuse_overflow(seen.finite, block.start, n_rows)
-        scatter = seen.squares - n_rows * seen.rest**2
-        return self.absorb(state, MomentsState(n_rows, seen.origin, seen.rest, scatter))
-
-    def merge(self, states: Sequence[MomentsState]) -> MomentsState:
-        """Return the state of all rows behind `states`; none of them is changed."""
-        total = self.init(len(states[0].origin))
-        for state in states:
-            total = self.absorb(total, state)
-        return total
+            refuse_overflow(centred.finite, block.start, n_rows)
+        scatter = centred.squares - n_rows * centred.offset**2
+        return self.absorb(state, MomentsState(n_rows, centred.origin, centred.offset, scatter))
 
     def absorb(self, state: MomentsState, other: MomentsState) -> MomentsState:
         """Return the state of the rows behind both."""

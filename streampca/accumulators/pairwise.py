@@ -1,14 +1,14 @@
-"""Covariance of rows with missing values (NaN), in one pass: by the pairs that were observed, or with means filled in."""
+"""Covariance of rows with missing values (NaN) in one pass: from observed pairs, or with means imputed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.base import SequentialMerge, require_same_layout
 from streampca.accumulators.centring import (
     Centred,
     FloatArray,
@@ -25,22 +25,22 @@ from streampca.accumulators.covariance import (
     weights_within_float32,
     within_float32,
 )
-from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite
+from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite, require_observed
 from streampca.block import Block, as_block
-from streampca.errors import DataError, MergeError
-from streampca.linalg.eigen import SymmetricOperator
+from streampca.errors import DataError
+from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 
-Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+TileSums = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 @storable
 @dataclass(frozen=True)
 class PairwiseState:
-    """What has been seen of the rows so far; z = x − origin where x was observed and 0 where not, m = 1 and 0."""
+    """Sums over the accumulated rows; z = x − origin and m = 1 where x was observed, z = 0 and m = 0 elsewhere."""
 
     n_samples: int
     """Number of rows of positive weight."""
@@ -51,7 +51,7 @@ class PairwiseState:
     complete: float
     """Sum of the weights of the rows in which nothing is missing."""
     origin: FloatArray
-    """A number near the mean of each feature, shape ``(n_features,)``; free to choose while nothing was observed of it."""
+    """A number near the mean of each feature, shape ``(n_features,)``; arbitrary while the feature has no observed values."""
     observed: FloatArray
     """Σ w m over all rows, shape ``(n_features,)``."""
     complete_sum: FloatArray
@@ -62,6 +62,11 @@ class PairwiseState:
     """Σ w m mᵀ over the rows that are not complete, as flat tiles."""
     sums: FloatArray
     """Σ w z mᵀ over the rows that are not complete, shape ``(n_features, n_features)``: not symmetric."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return len(self.origin)
 
     @property
     def offset(self) -> FloatArray:
@@ -76,32 +81,32 @@ class PairwiseState:
 
 
 @dataclass(frozen=True)
-class PairwiseCovariance:
-    """Covariance (or correlation, or second-moment) matrix of features of which values are missing.
+class PairwiseCovariance(SequentialMerge[PairwiseState]):
+    """Covariance (or correlation, or second-moment) matrix of features with missing values.
 
-    Kept are, for each pair of features and over the rows in which both were observed, the weight N, the sums s and the
-    products S about an origin near the mean. Moving the origin by δ is exact algebra,
-    ``S'ᵢⱼ = Sᵢⱼ + δⱼ sᵢⱼ + δᵢ sⱼᵢ + δᵢ δⱼ Nᵢⱼ`` and ``s'ᵢⱼ = sᵢⱼ + δᵢ Nᵢⱼ``, so every panel is centred about its own means and
-    states merge whatever their origins. Rows without NaN cost what they cost `Covariance`; the others four products of
-    that size. Cost: n d² to 4 n d² flops, one pass, 16 d² bytes (two triangles and a square).
+    The state holds, for each pair of features and over the rows in which both were observed, the weight N, the sums s and
+    the products S about an origin near the mean. A shift of the origin by δ is exact algebra,
+    ``S'ᵢⱼ = Sᵢⱼ + δⱼ sᵢⱼ + δᵢ sⱼᵢ + δᵢ δⱼ Nᵢⱼ`` and ``s'ᵢⱼ = sᵢⱼ + δᵢ Nᵢⱼ``, so every panel is centred about its own means, and
+    states with any origins merge. Rows without NaN cost the same as in `Covariance`, other rows four products of that
+    size. Cost: n d² to 4 n d² flops, one pass, 16 d² bytes (two triangles and a square).
     """
 
     center: bool = True
-    """Subtract the mean; if not, second moments about zero are taken."""
+    """Subtract the mean; otherwise use second moments about zero."""
     scale: bool = False
     """Divide every feature by the standard deviation of its observed values."""
     ddof: int = 1
     """Divisors are n − ddof."""
     impute: bool = False
-    """Replace every missing value by the mean of the observed values of its feature. If not, every covariance is that of
+    """Replace every missing value by the mean of the observed values of its feature. Otherwise every covariance is that of
     the rows in which both features were observed, Cᵢⱼ = (Sᵢⱼ − sᵢⱼ sⱼᵢ / Nᵢⱼ) / (Nᵢⱼ − ddof): eigenvalues may be negative."""
     tile_size: int = 1024
     """Largest side of a tile; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; changes the time, never the bits."""
+    """Threads that share the tiles of one update; the bits do not depend on it."""
 
     def grid(self, n_features: int) -> TileGrid:
-        """Return how the symmetric matrices are stored."""
+        """Return the tile layout of the symmetric matrices."""
         return TileGrid(n_features, self.tile_size)
 
     def init(self, n_features: int) -> PairwiseState:
@@ -136,23 +141,23 @@ class PairwiseCovariance:
         return state
 
     def _add_complete(self, state: PairwiseState, panel: Block, dtype: np.dtype[Any]) -> PairwiseState:
-        """Add rows in which nothing is missing."""
+        """Add rows without missing values."""
         n_rows, weights = len(panel), panel.weights
         if n_rows == 0:
             return state
         rows = borrow("panel", panel.values.shape, dtype)
-        seen = centre(panel.values, rows)
-        if not seen.finite.all():
+        centred = centre(panel.values, rows)
+        if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
-        if not _fits(seen, rows, panel):
+        if not _is_accurate(centred, rows, panel):
             return self._in_float64(self._add_complete, state, panel)
-        mean, rest = (seen.rest, seen.rest) if weights is None else weigh(rows, weights, seen.origin)
+        mean, remainder = (centred.offset, centred.offset) if weights is None else weigh(rows, weights, centred.origin)
         total = float(n_rows) if weights is None else float(weights.sum())
-        origin = np.where(state.observed > 0, state.origin, seen.origin + (mean - rest))
-        step = (seen.origin - origin) + mean
+        origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
+        step = (centred.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
-        exact = None if dtype == np.float64 else seen.squares if weights is None else sums_of_squares(rows)
-        inner.add_scatter(state.scatter, rows, step, total, rest, total, exact)
+        exact = None if dtype == np.float64 else centred.squares if weights is None else sums_of_squares(rows)
+        inner.add_scatter(state.scatter, rows, step, total, remainder, total, exact)
         return replace(
             state,
             n_samples=state.n_samples + n_rows,
@@ -164,28 +169,28 @@ class PairwiseCovariance:
         )
 
     def _add_incomplete(self, state: PairwiseState, panel: Block, dtype: np.dtype[Any]) -> PairwiseState:
-        """Add rows in all of which something is missing."""
-        # Square roots of weights are rounded, and counts are not to be.
+        """Add rows that all have missing values."""
+        # float64, because counts contain rounded square roots of weights.
         dtype = dtype if panel.weights is None else np.dtype(np.float64)
         n_rows, shape = len(panel), panel.values.shape
         missing = np.isnan(panel.values)
         n_observed = n_rows - missing.sum(axis=0)
         rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)
-        seen = centre_observed(panel.values, missing, n_observed, rows)
-        if not _fits(seen, rows, panel):
+        centred = centre_observed(panel.values, missing, n_observed, rows)
+        if not _is_accurate(centred, rows, panel):
             return self._in_float64(self._add_incomplete, state, panel)
         np.logical_not(missing, out=mask)
         observed, total, near = n_observed.astype(np.float64), float(n_rows), np.zeros(shape[1])
         if panel.weights is not None:
             total, observed = float(panel.weights.sum()), panel.weights @ mask
-            # The weighted mean may be any number of weighted deviations away from the other one (see `weigh`).
+            # The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`).
             np.divide(panel.weights @ rows, observed, out=near, where=observed > 0)
             np.subtract(rows, near, out=rows, where=~missing)
             roots = np.sqrt(panel.weights)[:, None]
             rows *= roots
             mask *= roots
-        origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, seen.origin + near)
-        shift = np.where(n_observed > 0, (seen.origin - origin) + near, 0.0)
+        origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, centred.origin + near)
+        shift = np.where(n_observed > 0, (centred.origin - origin) + near, 0.0)
         self._add_products(state, rows, mask, shift)
         return replace(
             state,
@@ -197,14 +202,14 @@ class PairwiseCovariance:
         )
 
     def _in_float64(self, add: Any, state: PairwiseState, panel: Block) -> PairwiseState:
-        """Add a panel whose squares leave the range of float32, in halves so that the scratch does not grow."""
+        """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
         middle = (len(panel) + 1) // 2
         for start in range(0, len(panel), middle):
             state = add(state, panel.part(start, start + middle), np.dtype(np.float64))
         return state
 
     def _add_products(self, state: PairwiseState, rows: NDArray[Any], mask: NDArray[Any], shift: FloatArray) -> None:
-        """Add the products of `rows` about an origin that is `shift` from that of `state`, tile by tile."""
+        """Add the products of `rows`, whose origin differs by `shift` from that of `state`, tile by tile."""
         grid = self.grid(rows.shape[1])
 
         def add(pair: tuple[int, int]) -> None:
@@ -212,11 +217,9 @@ class PairwiseCovariance:
             sides = (i.stop - i.start, j.stop - j.start)
             product = np.matmul(rows[:, i].T, rows[:, j], out=borrow("product", sides, rows.dtype))
             left = np.matmul(rows[:, i].T, mask[:, j], out=borrow("left", sides, rows.dtype))
-            right = (
-                left.T
-                if pair[0] == pair[1]
-                else np.matmul(mask[:, i].T, rows[:, j], out=borrow("right", sides, rows.dtype))
-            )
+            right = left.T
+            if pair[0] != pair[1]:
+                right = np.matmul(mask[:, i].T, rows[:, j], out=borrow("right", sides, rows.dtype))
             count = np.matmul(mask[:, i].T, mask[:, j], out=borrow("count", sides, rows.dtype))
             self._add_shifted(state, pair, (product, left, right, count), shift)
 
@@ -226,45 +229,35 @@ class PairwiseCovariance:
         self,
         state: PairwiseState,
         pair: tuple[int, int],
-        parts: Parts,
+        sums: TileSums,
         shift: FloatArray,
         complete: tuple[float, FloatArray] | None = None,
     ) -> None:
-        """Add one tile of products, sums (zᵢ mⱼ and mᵢ zⱼ) and counts whose origin is `shift` from that of `state`.
+        """Add one tile of products, sums (zᵢ mⱼ and mᵢ zⱼ) and counts, whose origin differs by `shift` from that of `state`.
 
-        `complete` are weight and sum of further rows whose products are in it, but not their sums and counts.
+        `complete` holds the weight and the sum of rows that the products include, but not the sums and counts.
         """
         grid = self.grid(len(shift))
         i, j = grid.features(pair[0]), grid.features(pair[1])
         scatter, counts = grid.tile(state.scatter, *pair), grid.tile(state.counts, *pair)
-        for start in range(0, len(scatter), 128):  # strips that stay in the cache
-            part = slice(start, start + 128)
-            product, left, right, count = (np.asarray(array[part], dtype=np.float64) for array in parts)
+        for start in range(0, len(scatter), 128):  # strips that fit in the cache
+            strip = slice(start, start + 128)
+            product, left, right, count = (np.asarray(array[strip], dtype=np.float64) for array in sums)
             down = slice(i.start + start, min(i.start + start + 128, i.stop))
             state.sums[down, j] += left + count * shift[down, None]
             if pair[0] != pair[1]:
                 state.sums[j, down] += (right + count * shift[j]).T
-            counts[part] += count
+            counts[strip] += count
             if complete is not None:
                 weight, total = complete
                 left, right, count = left + total[down, None], right + total[j], count + weight
-            scatter[part] += (
+            scatter[strip] += (
                 product + left * shift[j] + right * shift[down, None] + count * np.outer(shift[down], shift[j])
             )
 
-    def merge(self, states: Sequence[PairwiseState]) -> PairwiseState:
-        """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
-        total = self.init(len(states[0].origin))
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
     def absorb(self, state: PairwiseState, other: PairwiseState) -> PairwiseState:
         """Return the state of the rows behind both, in the memory of `state`."""
-        if state.origin.shape != other.origin.shape or state.scatter.shape != other.scatter.shape:
-            raise MergeError(
-                f"states of {len(state.origin)} and {len(other.origin)} features cannot be merged: expected the same features and tile_size"
-            )
+        require_same_layout(state, other, (state.scatter.size, other.scatter.size))
         if other.n_samples == 0:
             return state
         origin = np.where(state.observed > 0, state.origin, other.origin)
@@ -287,7 +280,7 @@ class PairwiseCovariance:
         )
 
     def divisor(self, state: PairwiseState) -> float:
-        """Return what the scatter of features without missing values is divided by."""
+        """Return the divisor of the scatter of features without missing values."""
         return state.weight - self.ddof
 
     def finalize(self, state: PairwiseState) -> SymmetricOperator:
@@ -296,9 +289,9 @@ class PairwiseCovariance:
         Raises
         ------
         DataError
-            If a feature was never observed, or (without `impute`) two features not in more than `ddof` rows together.
+            If a feature has no observed value, or (without `impute`) a pair of features at most `ddof` common rows.
         """
-        _require_observed(state)
+        require_observed(state.observed > 0)
         grid, d = self.grid(len(state.origin)), len(state.origin)
         about_mean = replace(self.init(d), observed=state.observed)
         shift = -state.offset
@@ -309,11 +302,7 @@ class PairwiseCovariance:
         spread(move, grid.pairs, self.n_threads)
         if self.impute:
             return SymmetricOperator.of_scatter(
-                grid=grid,
-                scatter=about_mean.scatter,
-                mean=state.mean,
-                n_samples=state.n_samples,
-                weight=state.weight,
+                Scatter(grid, about_mean.scatter, state.mean, state.n_samples, state.weight),
                 center=self.center,
                 scale=self.scale,
                 ddof=self.ddof,
@@ -322,9 +311,9 @@ class PairwiseCovariance:
         return self._by_pairs(state, about_mean, state.complete_sum + state.complete * shift)
 
     def _by_pairs(self, state: PairwiseState, about_mean: PairwiseState, complete_sum: FloatArray) -> SymmetricOperator:
-        """Return the matrix of pairwise covariances, made in the memory of `about_mean`."""
+        """Return the matrix of pairwise covariances, in the memory of `about_mean`."""
         grid, ddof = self.grid(len(state.origin)), self.ddof
-        # Where second moments about zero are wanted, the covariance is kept about `offset`, see `SymmetricOperator`.
+        # For second moments about zero, the covariance is stored about `offset`, see `SymmetricOperator`.
         offset = None
         if not self.center:
             divisor = np.maximum(state.observed - ddof, np.finfo(np.float64).tiny)
@@ -338,8 +327,8 @@ class PairwiseCovariance:
             left = about_mean.sums[i, j] + complete_sum[i, None]
             right = about_mean.sums[j, i].T + complete_sum[j]
             if pair[0] == pair[1]:
-                own = scatter.diagonal() - left.diagonal() ** 2 / count.diagonal()
-                variance[i] = np.maximum(own, 0.0) / (count.diagonal() - ddof)
+                squares = scatter.diagonal() - left.diagonal() ** 2 / count.diagonal()
+                variance[i] = np.maximum(squares, 0.0) / (count.diagonal() - ddof)
             if offset is None:
                 scatter -= left * right / count
             else:
@@ -366,7 +355,7 @@ class PairwiseCovariance:
         return 8 * (2 * self.grid(n_features).size + n_features**2 + 3 * n_features)
 
     def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes that `finalize` takes beside the state."""
+        """Return the memory in bytes of `finalize`, without the state."""
         return self.state_bytes(n_features) + 8 * self.grid(n_features).size
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -377,29 +366,21 @@ class PairwiseCovariance:
         return panel + self.n_threads * 8 * side * (4 * side + 8 * 128)
 
 
-def _fits(seen: Centred, rows: NDArray[Any], panel: Block) -> bool:
-    """Tell whether products of the centred `rows` keep their digits in their type; raise `NotFiniteError` if not in float64."""
+def _is_accurate(centred: Centred, rows: NDArray[Any], panel: Block) -> bool:
+    """Return whether products of the centred `rows` are accurate in their type; `NotFiniteError` if not in float64."""
     if rows.dtype == np.float64:
-        if not seen.finite.all():
-            refuse_overflow(seen.finite, panel.start, len(panel))
+        if not centred.finite.all():
+            refuse_overflow(centred.finite, panel.start, len(panel))
         return True
     if panel.weights is not None and not weights_within_float32(panel.weights):
         return False
-    return bool(seen.finite.all()) and within_float32(seen.squares, rows)
+    return bool(centred.finite.all()) and within_float32(centred.squares, rows)
 
 
-def _tiles(grid: TileGrid, state: PairwiseState, pair: tuple[int, int]) -> Parts:
+def _tiles(grid: TileGrid, state: PairwiseState, pair: tuple[int, int]) -> TileSums:
     """Return one tile of the products, of the sums zᵢ mⱼ and mᵢ zⱼ, and of the counts of `state`."""
     i, j = grid.features(pair[0]), grid.features(pair[1])
     return grid.tile(state.scatter, *pair), state.sums[i, j], state.sums[j, i].T, grid.tile(state.counts, *pair)
-
-
-def _require_observed(state: PairwiseState) -> None:
-    never = np.flatnonzero(state.observed == 0)
-    if len(never):
-        raise DataError(
-            f"{len(never)} feature(s) were observed in no row, first: {', '.join(map(str, never[:5]))}: leave them out"
-        )
 
 
 def _require_pairs(count: FloatArray, first_row: int, first_column: int, ddof: int) -> None:

@@ -1,4 +1,4 @@
-"""Pivots of a kernel matrix by randomly pivoted Cholesky, in blocks."""
+"""Randomly pivoted Cholesky of a kernel matrix, in blocks."""
 
 from __future__ import annotations
 
@@ -11,36 +11,29 @@ from streampca.kernels.rows import FloatArray
 from streampca.system.workspace import borrow
 
 _FLOOR = 1e-12
-"""Share of κ(x, x) below which what is left of it is rounding: x lies in the span of the pivots."""
+"""Fraction of κ(x, x) below which a residual is rounding, so that x lies in the span of the pivots."""
 _BLOCKS = 8, 128
 
 
 def random_pivots(
     kernel: Kernel, rows: FloatArray, weights: FloatArray, n_pivots: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return the numbers of rows that are drawn one by one in proportion to weight times residual, ascending.
+    """Return the indices of at most `n_pivots` rows drawn by randomly pivoted Cholesky, ascending.
 
-    The residual of a row is what its κ(x, x) has left after projection onto the rows drawn before: randomly pivoted
-    Cholesky (Chen, Epperly, Tropp & Webber 2023, algorithm 2.1). Rows are proposed a block at a time, in proportion to the
-    residuals at its start, and each is accepted with the share of its residual that is left at its turn, which gives
-    exactly the same distribution and leaves all large products to BLAS (Epperly, Tropp & Webber 2024, "Embrace
-    rejection"). N m² + N m c flops for N rows and m pivots, c the cost of a kernel value; 8 N m bytes of scratch.
+    Rows are drawn one by one in proportion to weight times residual, where the residual of a row is its κ(x, x) after
+    projection onto the rows drawn before (Chen, Epperly, Tropp & Webber 2023, algorithm 2.1). The rows are proposed in
+    blocks, in proportion to the residuals at the start of the block, and each is accepted with probability residual at
+    its turn / residual at the start, which gives exactly the same distribution with all large products in BLAS (Epperly,
+    Tropp & Webber 2024, "Embrace rejection"). N m² + N m c flops for N rows and m pivots, c the cost of a kernel value;
+    8 N m bytes of scratch. Fewer pivots are returned where the kernel matrix has a smaller rank, to 1e-12 of its diagonal.
 
     Parameters
     ----------
     kernel : Kernel
         Positive semi-definite, or nearly.
-    rows : array, shape (n_rows, n_features)
-    weights : array, shape (n_rows,)
-        Above 0.
-    n_pivots : int
-        Fewer are returned where the kernel matrix has a smaller rank, to 1e-12 of its diagonal.
-    random : numpy.random.Generator
-
-    Raises
-    ------
-    NotFiniteError
-        If κ(x, x) is not finite.
+    rows, weights : arrays, shapes (n_rows, n_features) and (n_rows,)
+        Rows, and their positive weights.
+        `NotFiniteError` if κ(x, x) of a row is not finite.
     """
     n_rows, n_pivots = len(rows), min(n_pivots, len(rows))
     diagonal = kernel.diagonal(rows)
@@ -53,25 +46,24 @@ def random_pivots(
     prepared = kernel.prepare(rows, np.float64)
     factor = borrow("cholesky factor", (n_pivots, n_rows), np.float64)
     pivots = np.empty(n_pivots, dtype=np.int64)
-    count, low, high = 0, *_BLOCKS
-    size = max(low, min(high, n_pivots // 4))
+    count, size = 0, max(_BLOCKS[0], min(_BLOCKS[1], n_pivots // 4))
     while count < n_pivots:
-        chances = np.cumsum(residual * weights)
-        if not chances[-1] > 0:
+        cumulative = np.cumsum(residual * weights)
+        if not cumulative[-1] > 0:
             break
-        proposed = np.searchsorted(chances, random.random(size) * chances[-1], side="right")
+        proposed = np.searchsorted(cumulative, random.random(size) * cumulative[-1], side="right")
         proposed = np.minimum(proposed, np.flatnonzero(residual)[-1])
-        own = factor[:count, proposed]
+        columns = factor[:count, proposed]
         within = prepared(rows[proposed], borrow("cholesky values", (size, n_rows), np.float64))
-        small = within[:, proposed] - own.T @ own
+        small = within[:, proposed] - columns.T @ columns
         accepted = _accepted(small, residual[proposed], floor[proposed], random.random(size))[: n_pivots - count]
         chosen = proposed[accepted]
         if not len(chosen):
-            # Rounding, or a kernel that is not definite: what the block holds has no residual left.
+            # Rounding, or an indefinite kernel: the rows of the block have no residual.
             residual[proposed] = 0
             continue
         new = factor[count : count + len(chosen)]
-        np.subtract(within[accepted], own[:, accepted].T @ factor[:count], out=new)
+        np.subtract(within[accepted], columns[:, accepted].T @ factor[:count], out=new)
         new[...] = _inverse_root(small[np.ix_(accepted, accepted)]) @ new
         residual -= np.einsum("ij,ij->j", new, new)
         residual[residual <= floor] = 0
@@ -82,19 +74,19 @@ def random_pivots(
 
 
 def _accepted(small: FloatArray, before: FloatArray, floor: FloatArray, uniform: FloatArray) -> list[int]:
-    """Return which rows of a block are accepted one after the other; `small` is the residual matrix of the block."""
-    rest, accepted = small.copy(), []
-    for i in range(len(rest)):
-        left = rest[i, i]
-        if left > floor[i] and uniform[i] * before[i] < left:
+    """Return the positions of the rows of a block that are accepted in turn; `small` is the residual matrix of the block."""
+    schur, accepted = small.copy(), []
+    for i in range(len(schur)):
+        residual = schur[i, i]
+        if residual > floor[i] and uniform[i] * before[i] < residual:
             accepted.append(i)
-            column = rest[i + 1 :, i] / np.sqrt(left)
-            rest[i + 1 :, i + 1 :] -= column[:, None] * column
+            column = schur[i + 1 :, i] / np.sqrt(residual)
+            schur[i + 1 :, i + 1 :] -= column[:, None] * column
     return accepted
 
 
 def _inverse_root(matrix: FloatArray) -> FloatArray:
-    """Return L⁻¹ of ``matrix`` = L Lᵀ, by way of the matrix with unit diagonal: rows of kernels may differ by powers of 10."""
+    """Return L⁻¹ for ``matrix`` = L Lᵀ, scaled to a unit diagonal first, because kernel values may differ by powers of 10."""
     scale = 1 / np.sqrt(matrix.diagonal())
     inverse: FloatArray = np.linalg.inv(np.linalg.cholesky(matrix * scale[:, None] * scale))
     inverse *= scale

@@ -1,4 +1,4 @@
-"""Copies of chosen rows, taken while the data passes by."""
+"""Evenly spaced sample of rows, copied in one pass."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from streampca.storage.state_file import storable
 @storable
 @dataclass(frozen=True)
 class RowsState:
-    """The chosen rows that have been seen so far."""
+    """The sampled rows among the accumulated rows."""
 
     index: NDArray[np.int64]
-    """Row numbers within the source, ascending, shape ``(n_kept,)``."""
+    """Row indices within the source, ascending, shape ``(n_sampled,)``."""
     values: NDArray[Any]
-    """The rows, shape ``(n_kept, n_features)``, in the data type of the source."""
+    """The rows, shape ``(n_sampled, n_features)``, in the data type of the source."""
 
     def complete(self) -> RowsState | None:
-        """Return those rows that hold no NaN, None if there are none."""
-        whole = ~np.isnan(self.values).any(axis=1) if self.values.dtype.kind == "f" else np.ones(len(self.values), bool)
-        return RowsState(self.index[whole], self.values[whole]) if whole.any() else None
+        """Return the rows without NaN, or None if there are none."""
+        complete = (
+            ~np.isnan(self.values).any(axis=1) if self.values.dtype.kind == "f" else np.ones(len(self.values), bool)
+        )
+        return RowsState(self.index[complete], self.values[complete]) if complete.any() else None
 
 
 @dataclass(frozen=True)
 class RowSample:
-    """Keep `n_kept` rows spread evenly over a source of `n_samples` rows."""
+    """Copy `n_sampled` rows spread evenly over a source of `n_samples` rows."""
 
     n_samples: int
     """Number of rows of the source."""
-    n_kept: int
-    """How many of them to keep."""
+    n_sampled: int
+    """Number of rows to copy."""
     dtype: str
     """Data type of the source."""
 
     @property
     def chosen(self) -> NDArray[np.int64]:
-        """Return the row numbers that are kept, ascending, shape ``(n_kept,)``."""
-        n_kept = min(self.n_kept, self.n_samples)
-        return (np.arange(n_kept, dtype=np.int64) * self.n_samples + self.n_samples // 2) // max(1, n_kept)
+        """Return the indices of the sampled rows, ascending, shape ``(n_sampled,)``."""
+        n_sampled = min(self.n_sampled, self.n_samples)
+        return (np.arange(n_sampled, dtype=np.int64) * self.n_samples + self.n_samples // 2) // max(1, n_sampled)
 
     def init(self, n_features: int) -> RowsState:
         """Return the state of no rows."""
         return RowsState(np.empty(0, dtype=np.int64), np.empty((0, n_features), dtype=self.dtype))
 
     def update(self, state: RowsState, block: Block | NDArray[Any]) -> RowsState:
-        """Return `state` with the chosen rows of `block` added."""
+        """Return `state` with the sampled rows of `block` added."""
         block = as_block(block)
         chosen = self.chosen
         low, high = np.searchsorted(chosen, [block.start, block.start + len(block)])
@@ -76,7 +78,7 @@ class RowSample:
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a full state in bytes."""
-        return self.n_kept * (8 + n_features * np.dtype(self.dtype).itemsize)
+        return self.n_sampled * (8 + n_features * np.dtype(self.dtype).itemsize)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the memory in bytes of the copies that a merge makes."""

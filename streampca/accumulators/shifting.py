@@ -1,4 +1,4 @@
-"""Rows minus one number for each feature, the same for all rows, with the sums that take the rest of the mean out later."""
+"""Rows shifted by one number per feature, and the sums that remove the remaining mean at the end."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from streampca.system.workspace import borrow
 _PANEL_BYTES = 64 * 2**20
 _PANEL_ROWS = (256, 8192)
 SLAB_BYTES = 2**20
-"""Size of the rows that are summed at a time, so that they stay in the cache."""
+"""Size of a slab of rows that fits in the cache."""
 _SLAB_ROWS = 256
-_MOMENT_FEATURES = 1024  # columns that are shifted at a time, so that they stay in the cache
+_MOMENT_FEATURES = 1024  # columns that are shifted at a time, so that they fit in the cache
 _SAMPLE_ROWS = 128
 DIRECT_ROWS = 8192
-"""Most rows whose products are summed in float32."""
+"""Largest number of rows whose products are summed in float32."""
 SAFE_SQUARES = (1e-28, 1e37)
-"""Sums of squares of float32 columns outside this range have lost digits to underflow, or are about to overflow."""
+"""Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow."""
 
 
 def panel_rows(n_features: int, dtype: np.dtype[Any]) -> int:
-    """Return how many rows are multiplied at once."""
+    """Return the number of rows of a panel."""
     low, high = _PANEL_ROWS
     return max(low, min(high, _PANEL_BYTES // max(1, n_features * dtype.itemsize)))
 
 
 def sampled_origin(rows: NDArray[Any], dtype: np.dtype[Any]) -> FloatArray:
-    """Return a number near the mean of each feature, exact in `dtype`, from a sample of `rows`; NaN is left out.
+    """Return a number near the mean of each feature, exact in `dtype`, from a sample of `rows`; NaN is ignored.
 
-    The value itself where the sample does not vary, so that a constant feature is shifted to exact zeros, and a whole
-    number where the sample has only those.
+    The value itself where the sample is constant, so that a constant feature is shifted to exact zeros, and a whole
+    number where the sample has only whole numbers.
     """
     sample = rows[:: -(-len(rows) // _SAMPLE_ROWS)]
-    seen = ~np.isnan(sample) if sample.dtype.kind == "f" else np.ones(sample.shape, dtype=bool)
-    n_seen = seen.sum(axis=0)
+    observed = ~np.isnan(sample) if sample.dtype.kind == "f" else np.ones(sample.shape, dtype=bool)
+    n_seen = observed.sum(axis=0)
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.where(seen, sample, 0).sum(axis=0, dtype=np.float64)
+        total = np.where(observed, sample, 0).sum(axis=0, dtype=np.float64)
         middle = np.divide(total, n_seen, out=np.zeros_like(total), where=n_seen > 0)
-        low = np.where(seen, sample, np.inf).min(axis=0)
-        high = np.where(seen, sample, -np.inf).max(axis=0)
-        whole = (~seen | (sample == np.rint(sample))).all(axis=0)
+        low = np.where(observed, sample, np.inf).min(axis=0)
+        high = np.where(observed, sample, -np.inf).max(axis=0)
+        whole = (~observed | (sample == np.rint(sample))).all(axis=0)
         middle = np.where(whole, np.rint(middle), middle)
         middle = np.where((low == high) & (n_seen > 0), low, middle)
         origin: FloatArray = middle.astype(dtype).astype(np.float64)
@@ -62,13 +62,13 @@ def shifted(
     ones = np.ones(step, dtype=out.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, n_rows, step):
-            part = out[start : start + step]
-            np.subtract(values[start : start + step], origin, out=part, casting="same_kind")
+            slab = out[start : start + step]
+            np.subtract(values[start : start + step], origin, out=slab, casting="same_kind")
             if missing is not None:
-                part[missing[start : start + step]] = 0
+                slab[missing[start : start + step]] = 0
             if moments:
-                sums += ones[: len(part)] @ part
-                squares += np.einsum("ij,ij->j", part, part)
+                sums += ones[: len(slab)] @ slab
+                squares += np.einsum("ij,ij->j", slab, slab)
     return sums, squares
 
 
@@ -76,14 +76,14 @@ def weighted_moments(rows: NDArray[Any], weights: FloatArray) -> tuple[FloatArra
     """Return Σ w x and Σ w x² of each column of shifted `rows`."""
     sums, squares = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     for start in range(0, len(rows), _SLAB_ROWS):
-        part, own = rows[start : start + _SLAB_ROWS], weights[start : start + _SLAB_ROWS]
-        sums += own @ part
-        squares += own @ part.astype(np.float64) ** 2
+        slab, slab_weights = rows[start : start + _SLAB_ROWS], weights[start : start + _SLAB_ROWS]
+        sums += slab_weights @ slab
+        squares += slab_weights @ slab.astype(np.float64) ** 2
     return sums, squares
 
 
 def observed_weights(missing: NDArray[np.bool_], weights: FloatArray | None) -> FloatArray:
-    """Return for each column the weight of the rows in which it is not `missing`."""
+    """Return for each column the total weight of the rows in which it is observed."""
     if weights is None:
         return np.asarray(len(missing) - missing.sum(axis=0), dtype=np.float64)
     total = np.zeros(missing.shape[1])
@@ -100,18 +100,18 @@ def shifted_moments(
     sums, squares = np.zeros(n_features), np.zeros(n_features)
 
     def add(start: int) -> None:
-        part = slice(start, start + _MOMENT_FEATURES)
-        middle, width = origin[part], len(origin[part])
+        features = slice(start, start + _MOMENT_FEATURES)
+        middle, width = origin[features], len(origin[features])
         out = borrow("shifted", (_SLAB_ROWS, width), values.dtype)
         ones = np.ones(_SLAB_ROWS, dtype=values.dtype)
         for row in range(0, n_rows, _SLAB_ROWS):
-            rows = values[row : row + _SLAB_ROWS, part]
+            rows = values[row : row + _SLAB_ROWS, features]
             slab = np.subtract(rows, middle, out=out[: len(rows)])
-            own = ones[: len(rows)] if weights is None else weights[row : row + _SLAB_ROWS]
-            sums[part] += own @ slab
+            slab_weights = ones[: len(rows)] if weights is None else weights[row : row + _SLAB_ROWS]
+            sums[features] += slab_weights @ slab
             if weights is not None:
-                slab *= np.sqrt(own).astype(values.dtype)[:, None]
-            squares[part] += np.einsum("ij,ij->j", slab, slab)
+                slab *= np.sqrt(slab_weights).astype(values.dtype)[:, None]
+            squares[features] += np.einsum("ij,ij->j", slab, slab)
 
     with np.errstate(over="ignore", invalid="ignore"):
         spread(add, range(0, n_features, _MOMENT_FEATURES), n_threads)
@@ -119,10 +119,27 @@ def shifted_moments(
 
 
 def column_sums(rows: NDArray[Any]) -> FloatArray:
-    """Return the sums of columns, in float64 over slabs of rows."""
+    """Return the sums of columns, added in float64 over slabs of rows."""
     total = np.zeros(rows.shape[1])
     ones = np.ones(_SLAB_ROWS, dtype=rows.dtype)
     for start in range(0, len(rows), _SLAB_ROWS):
-        part = rows[start : start + _SLAB_ROWS]
-        total += ones[: len(part)] @ part
+        slab = rows[start : start + _SLAB_ROWS]
+        total += ones[: len(slab)] @ slab
     return total
+
+
+def observed_moments(
+    columns: NDArray[Any], weights: FloatArray | None, missing: NDArray[np.bool_] | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return total weight, mean and weighted sum of squares of the observed values of each column; missing ones must be 0."""
+    width = columns.shape[1]
+    total, sums, squares = np.zeros(width), np.zeros(width), np.zeros(width)
+    step = max(16, 2**20 // (8 * width))
+    for start in range(0, len(columns), step):
+        slab = columns[start : start + step].astype(np.float64)
+        slab_weights = np.ones(len(slab)) if weights is None else weights[start : start + step]
+        total += slab_weights.sum() if missing is None else slab_weights @ ~missing[start : start + step]
+        sums += slab_weights @ slab
+        squares += slab_weights @ np.square(slab, out=slab)
+    with np.errstate(invalid="ignore"):
+        return total, sums / total, squares

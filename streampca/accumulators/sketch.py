@@ -1,8 +1,7 @@
-"""Products of the covariance matrix with a few vectors, in one pass and without the matrix: the state of a sketch."""
+"""Sketch of the covariance matrix: its products with a few vectors in one pass, without forming the matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, issparse
 
+from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import (
     FloatArray,
     refuse_not_finite,
@@ -31,98 +31,54 @@ from streampca.accumulators.shifting import (
     shifted_moments,
     weighted_moments,
 )
-from streampca.accumulators.sketched import Sketched, project, weighted
+from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
 from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.block import Block, as_block
-from streampca.errors import DataError, MergeError
+from streampca.errors import MergeError
 from streampca.linalg.tiles import spread
-from streampca.linalg.underflow import (
-    mark_underflow,
-    mark_underflow_of_stored,
-    refuse_underflow,
-    sums_about_zero,
-    underflows,
-)
-from streampca.storage.state_file import storable
+from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored, underflows
 from streampca.system.workspace import borrow
 
-_SLAB_FEATURES = 2048  # of the products that are added at a time, so that they stay in the cache
-_PARTS, _PART_ROWS = 4, 256  # in which the rows of a panel are projected, whatever the number of threads
-
-
-@storable
-@dataclass(frozen=True)
-class SketchState:
-    """What has been seen of the rows so far; sums over rows x of weight w."""
-
-    key: str
-    """Which test matrix the products belong to."""
-    n_samples: int
-    """Number of rows of positive weight."""
-    n_left_out: int
-    """Rows of positive weight that were left out, because they hold NaN."""
-    weight: float
-    """Sum of the weights."""
-    weight_squares: float
-    """Sum of the squares of the weights."""
-    origin: FloatArray
-    """A number c near the mean of each feature, shape ``(n_features,)``."""
-    sums: FloatArray
-    """Σ w (x − c), shape ``(n_features,)``."""
-    squares: FloatArray
-    """Σ w (x − c)², shape ``(n_features,)``."""
-    observed: FloatArray
-    """Σ w over the rows in which a feature was observed, ``(n_features,)``; empty unless values may be missing."""
-    n_missing: int
-    """Values that were missing."""
-    products: FloatArray
-    """Σ w (x − c)(x − c)ᵀ Ω, shape ``(n_features, n_columns)``; what is missing counts as c."""
-
-    @property
-    def mean(self) -> FloatArray:
-        """Return the mean of each feature over what was observed, shape ``(n_features,)``."""
-        weight: Any = self.observed if len(self.observed) else self.weight
-        within = np.divide(self.sums, weight, out=np.zeros_like(self.sums), where=np.asarray(weight) > 0)
-        mean: FloatArray = self.origin + within
-        return mean
+_SLAB_FEATURES = 2048  # rows of the products that fit in the cache during an addition
+_BANDS, _BAND_ROWS = 4, 256  # number and least size of the bands of rows of a panel, for any number of threads
 
 
 @dataclass(frozen=True, eq=False)
-class Sketch:
+class Sketch(SequentialMerge[SketchState]):
     """Mean, variances, and the products CΩ of the covariance (or second-moment) matrix C with the columns of Ω.
 
-    One pass, 4 n d q flops and 8 d q bytes for q columns; nothing of side d × d is formed. Everything is a sum over rows, so
-    states merge exactly. Rows are shifted by a number near their mean before they are multiplied, and the rest of the mean
-    is taken out at the end by a rank-one term, ``C Ω = (P − s (sᵀΩ) / W) / (W − ddof)``, so a far mean costs no digits.
+    One pass, 4 n d q flops and 8 d q bytes for q columns; no d × d matrix is formed. All fields are sums over rows, so
+    states merge exactly. Rows are shifted by a number near their mean before the products, and a rank-one term removes
+    the remaining mean at the end, ``C Ω = (P − s (sᵀΩ) / W) / (W − ddof)``, so a mean far from zero costs no digits.
 
-    Since ΩᵀCΩ is a product of what is kept, the best matrix below C that can be had from it is the Nystrom approximation
-    (Tropp, Yurtsever, Udell & Cevher 2017), which is the randomised SVD of the rows (Halko, Martinsson & Tropp 2011) in one pass.
+    ΩᵀCΩ follows from the products, so the Nyström approximation of C (Tropp, Yurtsever, Udell & Cevher 2017) follows as
+    well, which is the randomised SVD of the rows (Halko, Martinsson & Tropp 2011) in one pass.
 
-    Values that are missing at random: with ``missing="pairwise"`` a missing value counts as `origin`, and products and
-    diagonal are divided by the shares observed (Lounici 2014, eq. 1.4, applied to the sketch).
+    Values missing at random: with ``missing="pairwise"`` a missing value counts as `origin`, and products and diagonal
+    are divided by the observed fractions (Lounici 2014, eq. 1.4, applied to the sketch).
     """
 
     test: NDArray[Any] = field(repr=False)
     """Ω in the type of the products, float32 or float64; ``(n_features, n_columns)``."""
     center: bool = True
-    """Subtract the mean; if not, second moments about zero are taken."""
+    """Subtract the mean; otherwise use second moments about zero."""
     scale: bool = False
     """Divide every feature by its standard deviation (of the same `ddof`): the correlation matrix."""
     ddof: int = 1
     """The scatter is divided by n − ddof."""
     missing: str = "error"
-    """What NaN means: ``"error"``, ``"drop_rows"`` or ``"pairwise"``."""
+    """Treatment of NaN: ``"error"``, ``"drop_rows"`` or ``"pairwise"``."""
     origin: FloatArray | None = field(default=None, repr=False, compare=False)
-    """What rows are shifted by, ``(n_features,)``; None = the mean of some of the first rows."""
+    """Number that is subtracted from each feature, ``(n_features,)``; None = the mean of a sample of the first rows."""
     moments: bool = True
-    """Whether means and variances are taken too; not needed once they are known from an earlier pass."""
+    """Whether to accumulate means and variances; not needed where an earlier pass has computed them."""
     copy_rows: bool = True
-    """Whether rows are shifted before they are multiplied; if not, only their products are: as exact where means are
-    within a few standard deviations, and without a copy of the rows."""
+    """Whether to shift the rows before the products. Otherwise the products are shifted, which needs no copy of the rows,
+    and is as accurate for means within a few standard deviations of `origin`."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share one update; changes the time, never the bits."""
+    """Threads that share one update; the bits do not depend on it."""
     key: str = ""
-    """Identity of Ω; computed unless given."""
+    """Identity of Ω; a hash of `test` by default."""
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -151,7 +107,7 @@ class Sketch:
     def init(self, n_features: int) -> SketchState:
         """Return the state of no rows, the identity of `merge`."""
         zeros = np.zeros(n_features)
-        # Of the type of the rows, so that what is subtracted from them is exactly this.
+        # Rounded to the type of the rows, so that exactly this number is subtracted from them.
         origin = zeros if self.origin is None else self.origin.astype(self.test.dtype).astype(np.float64)
         observed = np.zeros(n_features if self.missing == "pairwise" else 0)
         products = np.zeros((n_features, self.n_columns))
@@ -163,14 +119,14 @@ class Sketch:
         Raises
         ------
         NotFiniteError
-            If the rows hold infinity, NaN that has no meaning, or overflow when squared.
+            If the rows hold infinity, NaN with ``missing="error"``, or overflow when squared.
         """
         block = as_block(block)
         if issparse(block.values):
             return self._add_sparse(state, block)
         dtype = np.promote_types(self.test.dtype, work_dtype(block.values.dtype))
-        whole = not self.copy_rows and self.missing == "error" and block.values.dtype == dtype
-        step = DIRECT_ROWS if whole else panel_rows(block.values.shape[1], dtype)
+        direct = not self.copy_rows and self.missing == "error" and block.values.dtype == dtype
+        step = DIRECT_ROWS if direct else panel_rows(block.values.shape[1], dtype)
         n_panels = -(-len(block) // step)
         for i in range(n_panels):
             panel = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
@@ -182,12 +138,12 @@ class Sketch:
                     panel = Block(panel.values[~holes], panel.start, weights)
                     state = replace(state, n_left_out=state.n_left_out + int(holes.sum()))
             if len(panel):
-                added = self._add_whole(state, panel) if whole else None
+                added = self._add_direct(state, panel) if direct else None
                 state = self._add_panel(state, panel, dtype) if added is None else added
         return state
 
-    def _add_whole(self, state: SketchState, panel: Block) -> SketchState | None:
-        """Add rows as they lie in memory: Σ (x − c) zᵀ for z = (x − c)ᵀΩ is Σ x zᵀ − c Σ zᵀ; None if float32 is too short."""
+    def _add_direct(self, state: SketchState, panel: Block) -> SketchState | None:
+        """Add rows without a shifted copy: Σ (x − c) zᵀ for z = (x − c)ᵀΩ is Σ x zᵀ − c Σ zᵀ; None if float32 is too inaccurate."""
         values, weights = panel.values, panel.weights
         if state.weight == 0 and self.origin is None:
             state = replace(state, origin=sampled_origin(values, values.dtype))
@@ -229,7 +185,7 @@ class Sketch:
             (not self.moments or within_float32(squares, rows)) and (weights is None or weights_within_float32(weights))
         )
         if not in_range:
-            middle = max(1, (len(panel) + 1) // 2)  # in halves, so that the scratch does not grow
+            middle = max(1, (len(panel) + 1) // 2)  # in two halves, to limit the scratch memory
             for start in range(0, len(panel), middle):
                 state = self._add_panel(state, panel.part(start, start + middle), np.dtype(np.float64))
             return state
@@ -239,8 +195,8 @@ class Sketch:
         self._add_products(state.products, rows, weights)
         observed = state.observed
         if len(observed):
-            share = np.full(values.shape[1], total) if missing is None else observed_weights(missing, weights)
-            observed = observed + share
+            row_weight = np.full(values.shape[1], total) if missing is None else observed_weights(missing, weights)
+            observed = observed + row_weight
         return replace(
             state,
             n_samples=state.n_samples + len(panel),
@@ -266,25 +222,25 @@ class Sketch:
     def _add_products(
         self, products: FloatArray, rows: NDArray[Any], weights: FloatArray | None, origin: FloatArray | None = None
     ) -> None:
-        """Add Σ w z (x − origin)ᵀ for z = (x − origin)ᵀΩ and the x of `rows`: rows by parts, then features by slabs."""
+        """Add Σ w z (x − origin)ᵀ for z = (x − origin)ᵀΩ and the x of `rows`: bands of rows, then slabs of features."""
         n_rows, n_features = rows.shape
         test = self.test if self.test.dtype == rows.dtype else self.test.astype(rows.dtype)
         projected = borrow("projected", (n_rows, self.n_columns), rows.dtype)
-        step = max(_PART_ROWS, -(-n_rows // _PARTS))
+        step = max(_BAND_ROWS, -(-n_rows // _BANDS))
         shift = None if origin is None else project(origin[None], self.test)[0].astype(rows.dtype)
 
         def multiply(start: int) -> None:
-            part = slice(start, start + step)
-            np.matmul(rows[part], test, out=projected[part])
+            band = slice(start, start + step)
+            np.matmul(rows[band], test, out=projected[band])
             if shift is not None:
-                projected[part] -= shift
+                projected[band] -= shift
             if weights is not None:
-                projected[part] *= weights[part].astype(rows.dtype)[:, None]
+                projected[band] *= weights[band].astype(rows.dtype)[:, None]
 
         def add(start: int) -> None:
             slab = slice(start, start + _SLAB_FEATURES)
             product = borrow("product", (len(products[slab]), self.n_columns), rows.dtype)
-            with np.errstate(over="ignore", invalid="ignore"):  # refused by name at the end
+            with np.errstate(over="ignore", invalid="ignore"):  # `finalize` raises an error
                 np.matmul(rows[:, slab].T, projected, out=product)
             if origin is not None:
                 np.subtract(product, origin[slab].astype(rows.dtype)[:, None] * along, out=product)
@@ -295,7 +251,7 @@ class Sketch:
         spread(add, range(0, n_features, _SLAB_FEATURES), self.n_threads)
 
     def _add_sparse(self, state: SketchState, block: Block) -> SketchState:
-        """Add csr rows in float64, about zero where they are sparse, and about a number near their mean where they are not."""
+        """Add csr rows in float64: sparse columns about zero, mostly full columns about a number near their mean."""
         refuse_stored(block.values, block.start)
         block = block.counted()
         n_rows, weights = len(block), block.weights
@@ -318,7 +274,7 @@ class Sketch:
             state.products[slab] += np.asarray(columns[:, slab].T @ projected)
         total, squared = float(ones.sum()), float(ones @ ones)
         sums = np.asarray(columns.T @ ones)
-        sums, squares = self._move(state.products, origin - state.origin, total, sums, squares)
+        sums, squares = self._moved_moments(state.products, origin - state.origin, total, sums, squares)
         return replace(
             state,
             n_samples=state.n_samples + n_rows,
@@ -330,30 +286,23 @@ class Sketch:
 
     def _with_origin(self, state: SketchState, origin: FloatArray) -> SketchState:
         """Return `state` with its sums about `origin`, in the same memory."""
-        away = state.origin - origin
-        sums, squares = self._move(state.products, away, state.weight, state.sums, state.squares)
+        shift = state.origin - origin
+        sums, squares = self._moved_moments(state.products, shift, state.weight, state.sums, state.squares)
         return replace(state, origin=origin, sums=sums, squares=squares)
 
-    def _move(
-        self, products: FloatArray, away: FloatArray, weight: float, sums: FloatArray, squares: FloatArray
+    def _moved_moments(
+        self, products: FloatArray, shift: FloatArray, weight: float, sums: FloatArray, squares: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Move what was summed about an origin `away` from that of `products`, and added there, to that of `products`.
+        """Correct `products` for terms that were summed about an origin `away` from theirs; return their sums and squares.
 
-        Σ w (x + a)(x + a)ᵀ Ω = Σ w x xᵀ Ω + s (aᵀΩ) + a (sᵀΩ + W aᵀΩ) for the sum s of the x. Returns sums and squares.
+        Σ w (x + a)(x + a)ᵀ Ω = Σ w x xᵀ Ω + s (aᵀΩ) + a (sᵀΩ + W aᵀΩ) for the sum s of the x.
         """
-        if not away.any():
+        if not shift.any():
             return sums, squares
-        along, summed = project(np.stack([away, sums]), self.test)
+        along, summed = project(np.stack([shift, sums]), self.test)
         products += np.outer(sums, along)
-        products += np.outer(away, summed + weight * along)
-        return sums + weight * away, squares + away * (2 * sums + weight * away)
-
-    def merge(self, states: Sequence[SketchState]) -> SketchState:
-        """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
-        total = self.init(len(states[0].origin))
-        for state in states:
-            total = self.absorb(total, state)
-        return total
+        products += np.outer(shift, summed + weight * along)
+        return sums + weight * shift, squares + shift * (2 * sums + weight * shift)
 
     def absorb(self, state: SketchState, other: SketchState) -> SketchState:
         """Return the state of the rows behind both, in the memory of `state`; `MergeError` if their Ω differ."""
@@ -367,11 +316,11 @@ class Sketch:
             return replace(state, n_left_out=state.n_left_out + other.n_left_out)
         if state.weight == 0:
             state = replace(state, origin=other.origin)
-        away = other.origin - state.origin
-        if away.any() and len(state.observed):
+        shift = other.origin - state.origin
+        if shift.any() and len(state.observed):
             raise MergeError("sketches of rows with missing values need one origin to be merged")
         np.add(state.products, other.products, out=state.products)
-        sums, squares = self._move(state.products, away, other.weight, other.sums, other.squares)
+        sums, squares = self._moved_moments(state.products, shift, other.weight, other.sums, other.squares)
         return replace(
             state,
             n_samples=state.n_samples + other.n_samples,
@@ -386,100 +335,7 @@ class Sketch:
 
     def finalize(self, state: SketchState) -> Sketched:
         """Return the products of the covariance matrix; `DataError` if there are too few rows. `state` is not changed."""
-        divisor = state.weight - self.ddof
-        if divisor <= 0:
-            raise DataError(
-                f"n_samples={state.n_samples} of weight {state.weight:g} gives no variance with ddof={self.ddof}: at least "
-                f"{self.ddof + 1} samples are needed" + ("; found 1 sample" if state.n_samples == 1 else "")
-            )
-        if not np.isfinite(state.products).all():
-            raise DataError(
-                "the products of the rows are not finite: their magnitudes leave the range of the type; rescale them"
-            )
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
-            products, variance, diagonal = self._of_observed(state) if len(state.observed) else self._of_all(state)
-        finite = np.isfinite(variance) & np.isfinite(diagonal) & np.isfinite(products).all(axis=1)
-        if not finite.all():
-            raise DataError(
-                f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64, or its products: rescale it first"
-            )
-        squares = variance * divisor
-        if not (self.center or self.scale):
-            squares = sums_about_zero(squares, state.mean, state.weight)
-        refuse_underflow(squares, scale=self.scale)
-        if self.scale:
-            deviation = np.sqrt(variance)
-            weights = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
-        else:
-            weights = np.ones_like(variance)
-        products /= divisor
-        return weighted(
-            Sketched(
-                state.n_samples,
-                state.weight,
-                divisor,
-                state.mean,
-                variance,
-                diagonal / divisor,
-                np.ones_like(weights),
-                self._test_of(state),
-                products,
-            ),
-            weights,
-        )
-
-    def _of_all(self, state: SketchState) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return scatter times Ω, variances, and the diagonal of the scatter."""
-        sums, origin, weight = state.sums, state.origin, state.weight
-        scatter = np.maximum(state.squares - sums**2 / weight, 0.0)
-        # What is left of a feature that never varies is rounding of the sums.
-        scatter[scatter <= np.finfo(float).eps * max(4.0, state.n_samples**0.5) * state.squares] = 0.0
-        variance = scatter / (weight - self.ddof)
-        products = state.products.copy()
-        if self.center or self.scale:
-            products -= np.outer(sums / weight, project(sums[None], self.test)[0])
-            if not self.center:
-                self._add_means(products, weight, state.mean, variance, self.test)
-            return products, variance, scatter + (0.0 if self.center else weight * state.mean**2)
-        shifted_sums, shift = project(np.stack([sums, origin]), self.test)
-        products += np.outer(sums, shift)
-        products += np.outer(origin, shifted_sums + weight * shift)
-        return products, variance, scatter + weight * state.mean**2
-
-    def _of_observed(self, state: SketchState) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the same where values are missing at random: divided by the shares of rows that were observed."""
-        weight, observed = state.weight, state.observed
-        _require_observed(observed, self.ddof)
-        share, mean = observed / weight, state.sums / observed  # about the origin
-        variance = np.maximum(state.squares - observed * mean**2, 0.0) / (observed - self.ddof)
-        scatter = variance * (weight - self.ddof)
-        # P⁻¹ S P⁻¹ · PΩ, whose diagonal S / p² has to become that of `scatter` and the mean, which is then taken out as always.
-        products = state.products / share[:, None]
-        own = (state.squares * (1 / share - 1 / share**2) + variance * self.ddof * (1 / share - 1))[:, None]
-        test = self.test * share[:, None]
-        products += own * test
-        products -= np.outer(weight * mean, project(mean[None], test)[0])
-        if not self.center:
-            self._add_means(products, weight, state.mean, variance, test)
-            return products, variance, scatter + weight * state.mean**2
-        return products, variance, scatter
-
-    def _add_means(
-        self, products: FloatArray, weight: float, mean: FloatArray, variance: FloatArray, test: NDArray[Any]
-    ) -> None:
-        """Add what makes centred products those about zero: W m (mᵀΩ).
-
-        Features that never vary have z-scores of 0, so what they add to the products of others is left out.
-        """
-        counted = np.where(variance > 0, mean, 0.0) if self.scale else mean
-        products += np.outer(weight * mean, project(counted[None], test)[0])
-
-    def _test_of(self, state: SketchState) -> FloatArray:
-        """Return the matrix that `finalize` gives products of, as a copy: Ω, or PΩ where values may be missing."""
-        test = self.test.astype(np.float64)
-        if len(state.observed):
-            test *= (state.observed / state.weight)[:, None]
-        return test
+        return SketchResult(state, self.test, self.center, self.scale, self.ddof).sketched()
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
@@ -492,13 +348,3 @@ class Sketch:
         small = rows * self.n_columns * itemsize + 2 * SLAB_BYTES + 48 * n_features
         holes = rows * n_features if self.missing != "error" else 0
         return rows * n_features * itemsize + small + self.n_threads * slab + holes
-
-
-def _require_observed(observed: FloatArray, ddof: int) -> None:
-    """Raise `DataError` if the weight of the rows in which a feature was `observed` gives no variance."""
-    few = np.flatnonzero(observed <= ddof)
-    if len(few):
-        raise DataError(
-            f"{len(few)} feature(s) were observed in rows of a weight that gives no variance with ddof={ddof}, first: feature "
-            f"{few[0]}, weight {observed[few[0]]:g}: leave them out"
-        )

@@ -1,4 +1,4 @@
-"""Covariance of sparse rows, centred without ever storing the zeros."""
+"""Covariance of sparse rows, centred without storing the zeros."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from streampca.system.workspace import borrow
 
 @dataclass(frozen=True)
 class SparseCovariance(Covariance):
-    """`Covariance` of rows in compressed sparse row form; the state is the same, so it merges with that of dense rows.
+    """`Covariance` of rows in compressed sparse row form, with the same state, so that it merges with states of dense rows.
 
-    The products of a block are taken about zero, where they are sparse, and moved to the mean in float64:
+    The products of a block are computed about zero, where rows are sparse, and moved to the mean in float64:
     ``M = XᵀX − n m mᵀ``. That loses no digits of a feature with at least as many zeros as other values. Features that are
-    stored in more than half of the rows of a block are shifted by one of their values first, zeros included, which at most
-    doubles what is stored. Blocks with more than 5 % stored values are multiplied as dense panels of a few thousand rows:
-    that takes less time.
+    stored in more than half of the rows of a block are first shifted by one of their values, zeros included, which at
+    most doubles the stored entries. Blocks with more than 5 % stored values are multiplied as dense panels of a few
+    thousand rows, which is faster.
     """
 
     dense_from: float = 0.05
-    """Share of stored values from which a block is multiplied as dense panels."""
+    """Least fraction of stored values for which a block is multiplied as dense panels."""
 
     def update(self, state: CovarianceState, block: Block | NDArray[Any]) -> CovarianceState:
         """Return `state` with the rows of `block`, a csr matrix or array without duplicates, added to it in place.
@@ -52,10 +52,10 @@ class SparseCovariance(Covariance):
         dtype = work_dtype(rows.dtype)
         step = panel_rows(rows.shape[1], dtype)
         for start in range(0, len(block), step):
-            part = rows[start : start + step]
-            dense = borrow("dense rows", part.shape, part.dtype)
+            panel = rows[start : start + step]
+            dense = borrow("dense rows", panel.shape, panel.dtype)
             weights = None if block.weights is None else block.weights[start : start + step]
-            state = super().update(state, Block(part.toarray(out=dense), block.start + start, weights))
+            state = super().update(state, Block(panel.toarray(out=dense), block.start + start, weights))
         return state
 
     def _add_sparse(
@@ -70,19 +70,19 @@ class SparseCovariance(Covariance):
         total = squares = float(n_rows)
         if weights is not None:
             total, squares = float(weights.sum()), float(weights @ weights)
-            rest = np.asarray(columns.T @ weights) / total
+            offset = np.asarray(columns.T @ weights) / total
             columns.data *= np.sqrt(weights)[columns.indices]
         else:
-            rest = np.asarray(columns.sum(axis=0)).ravel() / total
+            offset = np.asarray(columns.sum(axis=0)).ravel() / total
         with np.errstate(over="ignore"):
             finite = np.isfinite(np.asarray(columns.multiply(columns).sum(axis=0)).ravel())
         if not finite.all():
             refuse_overflow(finite, start, n_rows)
         if state.weight == 0:
-            state = replace(state, origin=origin, offset=rest)
-        step = step_between(state.origin, state.offset, origin, rest)
+            state = replace(state, origin=origin, offset=offset)
+        step = step_between(state.origin, state.offset, origin, offset)
         n = state.weight + total
-        self._add_products(state.scatter, columns, step, state.weight * total / n, rest, total)
+        self._add_products(state.scatter, columns, step, state.weight * total / n, offset, total)
         return CovarianceState(
             state.n_samples + n_rows,
             n,
@@ -93,21 +93,27 @@ class SparseCovariance(Covariance):
         )
 
     def _add_products(
-        self, scatter: FloatArray, columns: csc_array, step: FloatArray, weight: float, rest: FloatArray, total: float
+        self,
+        scatter: FloatArray,
+        columns: csc_array,
+        step: FloatArray,
+        weight: float,
+        remainder: FloatArray,
+        total: float,
     ) -> None:
         """Add columnsᵀ columns + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile."""
         grid = self.grid(columns.shape[1])
-        left = np.stack([step * weight, rest * -total], axis=1)
-        right = np.stack([step, rest])
+        left = np.stack([step * weight, remainder * -total], axis=1)
+        right = np.stack([step, remainder])
 
         def add(pair: tuple[int, int]) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = csr_array(columns[:, i].T @ columns[:, j])
             tile = grid.tile(scatter, *pair)
             for start in range(0, len(tile), 128):
-                part = slice(start, start + 128)
-                tile[part] += product[part].toarray()
-                tile[part] += left[i][part] @ right[:, j]
+                strip = slice(start, start + 128)
+                tile[strip] += product[strip].toarray()
+                tile[strip] += left[i][strip] @ right[:, j]
 
         spread(add, grid.pairs, self.n_threads)
 
@@ -119,26 +125,27 @@ class SparseCovariance(Covariance):
 
 
 def refuse_stored(rows: Any, start: int) -> None:
-    """Raise `NotFiniteError` if csr `rows`, of which the first is row `start` of the source, store NaN or infinity."""
+    """Raise `NotFiniteError` if csr `rows`, with first row `start` of the source, store NaN or infinity."""
     if rows.dtype.kind != "f":
         return
     bad = ~np.isfinite(rows.data)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         row, column = int(np.searchsorted(rows.indptr, first, "right")) - 1, int(rows.indices[first])
-        found = "NaN" if np.isnan(rows.data[first]) else "infinity"
+        value = "NaN" if np.isnan(rows.data[first]) else "infinity"
         raise NotFiniteError(
-            f"Input contains {found}: first at row {start + row}, column {column} ({int(bad.sum())} such value(s) in rows "
+            f"Input contains {value}: first at row {start + row}, column {column} ({int(bad.sum())} such value(s) in rows "
             f"{start} to {start + rows.shape[0] - 1}; reading stopped there): expected finite numbers; clean these values first"
         )
 
 
 def shift_full_columns(columns: csc_array, near: FloatArray | None = None) -> tuple[csc_array, FloatArray]:
-    """Return `columns` with those that are mostly stored filled and shifted, and by what, ``(n_features,)``.
+    """Return `columns` with mostly full columns shifted, and the shifts, ``(n_features,)``.
 
-    Columns that are stored in more than half of the rows are shifted by their number in `near`, or where that is 0 by their
-    first value; the zeros among them are stored then, so that `columns` at most doubles. The others have at least as
-    many zeros as other values, so that their sums of squares about zero are at most twice those about the mean.
+    Columns that are stored in more than half of the rows are shifted by their number in `near`, or where that is 0 by
+    their first value; their zeros become stored entries, so the number of entries at most doubles. All other columns
+    have at least as many zeros as other values, so their sums of squares about zero are at most twice those about the
+    mean.
     """
     n_rows, counts = columns.shape[0], np.diff(columns.indptr)
     origin = np.zeros(columns.shape[1])
@@ -156,13 +163,13 @@ def shift_full_columns(columns: csc_array, near: FloatArray | None = None) -> tu
 
 
 def _filled(columns: csc_array, which: NDArray[np.intp]) -> csc_array:
-    """Return `columns` with every entry of those in `which` stored."""
+    """Return `columns` with all entries of the columns `which` stored."""
     n_rows, counts = columns.shape[0], np.diff(columns.indptr)
-    whole = np.zeros(len(counts), dtype=bool)
-    whole[which] = True
-    edges = np.concatenate([[0], np.cumsum(np.where(whole, n_rows, counts))])
+    full = np.zeros(len(counts), dtype=bool)
+    full[which] = True
+    edges = np.concatenate([[0], np.cumsum(np.where(full, n_rows, counts))])
     column = np.repeat(np.arange(len(counts)), counts)
-    within = np.where(whole[column], columns.indices, np.arange(len(column)) - columns.indptr[column])
+    within = np.where(full[column], columns.indices, np.arange(len(column)) - columns.indptr[column])
     data, indices = np.zeros(edges[-1]), np.empty(edges[-1], dtype=np.int64)
     data[edges[column] + within] = columns.data
     indices[edges[column] + within] = columns.indices

@@ -1,18 +1,18 @@
-"""The triangular factor of the centred rows, in one pass: the state of exact PCA that sees small singular values."""
+"""QR factor of the centred rows in one pass, for exact PCA with accurate small singular values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.accumulators.base import SequentialMerge, require_same_layout
 from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
-from streampca.errors import DataError, MergeError
+from streampca.errors import DataError
 from streampca.linalg.householder import annihilate
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -22,7 +22,7 @@ from streampca.system.workspace import borrow
 @storable
 @dataclass(frozen=True)
 class TriangleState:
-    """What has been seen of the rows so far."""
+    """Mean and triangular factor of the accumulated rows."""
 
     n_samples: int
     """Number of rows of positive weight."""
@@ -36,6 +36,11 @@ class TriangleState:
     """Upper triangular R with RᵀR = Σ (x − mean)(x − mean)ᵀ, columns contiguous, shape ``(n_features, n_features)``."""
 
     @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return len(self.origin)
+
+    @property
     def mean(self) -> FloatArray:
         """Return the mean of each feature, shape ``(n_features,)``."""
         return self.origin + self.offset
@@ -43,14 +48,14 @@ class TriangleState:
 
 @dataclass(frozen=True)
 class Factored:
-    """A matrix B with BᵀB / (W − ddof) the covariance: its singular values are not squared on the way."""
+    """A matrix B with BᵀB / (W − ddof) the covariance matrix, for an SVD that squares no singular values."""
 
     factor: FloatArray
-    """Triangular factor of the centred rows; shared with the state it came from, so read only."""
+    """Triangular factor of the centred rows; shares memory with the state, so it must not be changed."""
     weights: FloatArray
-    """Weight of each feature: 1, or 1 / standard deviation and 0 for features that never vary; ``(n_features,)``."""
+    """Weight of each feature: 1, or 1 / standard deviation and 0 for constant features; ``(n_features,)``."""
     offset: FloatArray | None
-    """√W times the mean where second moments about zero are wanted, else None; ``(n_features,)``."""
+    """√W times the mean for second moments about zero, else None; ``(n_features,)``."""
     divisor: float
     """W − ddof, where W is the sum of the weights: the number of rows where none are given."""
     mean: FloatArray
@@ -80,18 +85,18 @@ class Factored:
 
 
 @dataclass(frozen=True)
-class QRFactor:
+class QRFactor(SequentialMerge[TriangleState]):
     """Triangular factor R of a tall matrix of centred rows, by orthogonal transformations alone.
 
     A panel of centred rows X, and the step δ between the means, are annihilated against R by Householder reflections:
     ``R ← qr([R; X; √(n₁ n₂ / n) δ])`` (LAPACK ``tpqrt``, which uses that R is triangular). Two factors are merged in
-    the same way (Demmel, Grigori, Hoemmen & Langou 2012). Nothing is squared, so singular values keep digits down to
-    1e-15 of the first, where those of a covariance are lost below 1e-8. Always in float64. Cost: 2 n d² flops, two to
+    the same way (Demmel, Grigori, Hoemmen & Langou 2012). Nothing is squared, so singular values are accurate down to
+    1e-15 of the first, whereas those from a covariance matrix are lost below 1e-8. Always in float64. Cost: 2 n d² flops, two to
     four times the time of float64 products; 8 d² bytes.
     """
 
     center: bool = True
-    """Subtract the mean; if not, second moments about zero are taken."""
+    """Subtract the mean; otherwise use second moments about zero."""
     scale: bool = False
     """Divide every feature by its standard deviation (of the same `ddof`)."""
     ddof: int = 1
@@ -123,22 +128,22 @@ class QRFactor:
         n_rows, d = panel.values.shape
         if n_rows == 0:
             return state
-        below = borrow("below", (d, n_rows + 1), np.float64).T  # columns contiguous, as LAPACK takes them
+        below = borrow("below", (d, n_rows + 1), np.float64).T  # contiguous columns, as LAPACK requires
         rows = below[:n_rows]
-        seen = centre(panel.values, rows)
-        if not seen.finite.all():
+        centred = centre(panel.values, rows)
+        if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
-            refuse_overflow(seen.finite, panel.start, n_rows)
-        total, rest = float(n_rows), seen.rest
+            refuse_overflow(centred.finite, panel.start, n_rows)
+        total, offset = float(n_rows), centred.offset
         if panel.weights is not None:
             total = float(panel.weights.sum())
-            rest = panel.weights @ rows / total
-        rows -= rest
+            offset = panel.weights @ rows / total
+        rows -= offset
         if panel.weights is not None:
             rows *= np.sqrt(panel.weights)[:, None]
         if state.n_samples == 0:
-            state = replace(state, origin=seen.origin, offset=rest)
-        step = step_between(state.origin, state.offset, seen.origin, rest)
+            state = replace(state, origin=centred.origin, offset=offset)
+        step = step_between(state.origin, state.offset, centred.origin, offset)
         n = state.weight + total
         np.multiply(step, np.sqrt(state.weight * (total / n)), out=below[n_rows])
         annihilate(state.factor, below, width=_width(d))
@@ -150,19 +155,9 @@ class QRFactor:
             state.factor,
         )
 
-    def merge(self, states: Sequence[TriangleState]) -> TriangleState:
-        """Return the state of all rows behind `states`, merged from left to right; none of them is changed."""
-        total = self.init(len(states[0].origin))
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
     def absorb(self, state: TriangleState, other: TriangleState) -> TriangleState:
         """Return the state of the rows behind both, in the memory of `state`; `MergeError` for other features."""
-        if state.origin.shape != other.origin.shape:
-            raise MergeError(
-                f"states of {len(state.origin)} and {len(other.origin)} features cannot be merged: expected the same features"
-            )
+        require_same_layout(state, other, (state.factor.size, other.factor.size), "features")
         if other.n_samples == 0:
             return state
         if state.n_samples == 0:
@@ -183,7 +178,7 @@ class QRFactor:
         )
 
     def divisor(self, state: TriangleState) -> float:
-        """Return what squared singular values are divided by."""
+        """Return the divisor of squared singular values."""
         return state.weight - self.ddof
 
     def finalize(self, state: TriangleState) -> Factored:
@@ -216,5 +211,5 @@ class QRFactor:
 
 
 def _width(n_features: int) -> int:
-    """Return how many columns are reflected at once; enters the bits of the result."""
+    """Return the block size of the reflections, which affects the bits of the result."""
     return min(n_features, 32 if n_features <= 512 else 64)

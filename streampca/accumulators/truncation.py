@@ -1,4 +1,4 @@
-"""The leading singular triplets of a basis with new rows below it: exactly, or by a few steps of an iteration."""
+"""Truncated SVD of a basis and new rows: exact, or by a few steps of a block Krylov iteration."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from streampca.system.workspace import borrow
 
 FloatArray = NDArray[np.float64]
 
-_SMALL = 512  # up to here LAPACK's divide and conquer for all eigenpairs takes no longer than for some
+_SMALL = 512  # largest side for which LAPACK computes all eigenpairs as fast as some of them
 _EIGEN_FLOPS = 4.0  # time of an eigenproblem of side s, in units of s**3 flops of a float64 product
-_WORTH = 0.67  # share of the time of the exact solution below which the iteration is taken
-_MENDED = 1e-3  # of a column may change when it is made orthogonal for the second time
-_NOISE = 1e-14  # of the first row of a basis: shorter rows have no direction
-# What the iteration drops is 1.01 (eigenvalues i^-1) to 1.25 times (white noise, i^-0.5) the first Ritz value that it drops.
+_ITERATION_GAIN = 0.67  # the iteration is used if its time is below this fraction of the exact solution
+_CORRECTION = 1e-3  # largest relative change of a column in the second orthogonalisation
+_NOISE = 1e-14  # rows shorter than this, relative to the first row of a basis, have no reliable direction
+# The error of the iteration is 1.01 (eigenvalues i^-1) to 1.25 times (white noise, i^-0.5) the first discarded Ritz value.
 _RITZ_MARGIN = 1.5
 
 
 def truncate(stack: Stack, *, exact: bool, shrink: bool, random: np.random.Generator) -> float:
     """Replace the basis of `stack`, l rows, by the leading l rows of ΣVᵀ of the stack M = UΣVᵀ.
 
-    Exact: from the eigenproblem of M Mᵀ or of Mᵀ M, whichever takes less time. Where the iteration takes less than two
-    thirds of that, it is used: a block Krylov method in the space of the rows (Musco & Musco 2015, algorithm 2), started
-    by the old basis and random sums of the new rows; two products with M Mᵀ, and one more where the basis is not full.
+    Exact: from the eigenproblem of M Mᵀ or of Mᵀ M, whichever takes less time. If an iteration takes less than two thirds
+    of that time, it is used instead: a block Krylov method in the space of the rows (Musco & Musco 2015, algorithm 2),
+    started with the old basis and random sums of the new rows; two products with M Mᵀ, and one more where the basis is
+    not full.
 
     Parameters
     ----------
     stack : Stack
-        Its basis is written to.
+        Its basis is overwritten.
     exact : bool
         Never iterate.
     shrink : bool
-        Take the first squared singular value that is dropped from all that are kept (Frequent Directions: Ghashami,
+        Subtract the first discarded squared singular value from all retained ones (Frequent Directions: Ghashami,
         Liberty, Phillips & Woodruff 2016); implies `exact`.
     random : numpy.random.Generator
         Draws the signs of the sums.
@@ -43,57 +44,57 @@ def truncate(stack: Stack, *, exact: bool, shrink: bool, random: np.random.Gener
     Returns
     -------
     float
-        How far MᵀM minus the product of the new basis with itself is from 0 in the spectral norm: the first squared
-        singular value that is dropped; for the iteration 1.5 times its Ritz value, an estimate that was never too small.
+        ‖MᵀM − SᵀS‖₂ for the new basis S: the first discarded squared singular value; for the iteration 1.5 times its
+        Ritz value, an estimate that was never too small in tests.
     """
     n_basis, d = stack.basis.shape
     n_rows, itemsize = len(stack.rows), stack.rows.dtype.itemsize
-    way = fastest(n_basis, n_rows, d, itemsize, exact=exact or shrink)
-    if way == "iteration":
+    method = fastest(n_basis, n_rows, d, itemsize, exact=exact or shrink)
+    if method == "iteration":
         return _iterate(stack, random)
-    if way == "features":
+    if method == "features":
         values, vectors = _leading(stack.of_features(), n_basis + 1)
         dropped = float(values[n_basis]) if d > n_basis else 0.0
-        kept = values[:n_basis] - dropped if shrink else values[:n_basis]
-        np.multiply(np.sqrt(kept)[:, None], vectors[:, :n_basis].T, out=stack.basis)
+        retained = values[:n_basis] - dropped if shrink else values[:n_basis]
+        np.multiply(np.sqrt(retained)[:, None], vectors[:, :n_basis].T, out=stack.basis)
         return dropped
     values, left = _leading(stack.of_rows(), n_basis + 1)
     dropped = float(values[n_basis])
     if shrink:
-        kept = np.divide(dropped, values, out=np.ones_like(values), where=values > 0)
-        left *= np.sqrt(1 - kept)
+        retained = np.divide(dropped, values, out=np.ones_like(values), where=values > 0)
+        left *= np.sqrt(1 - retained)
     stack.project(left[:, :n_basis], stack.basis)
     return dropped
 
 
 def fastest(n_basis: int, n_rows: int, n_features: int, itemsize: int, *, exact: bool) -> str:
-    """Return ``"rows"``, ``"features"`` or ``"iteration"``, by the number of flops; float32 ones count half."""
+    """Return the fastest of ``"rows"``, ``"features"`` and ``"iteration"`` by flops, of which float32 flops count half."""
     short, d, k, n = itemsize / 8, float(n_features), float(n_basis), float(n_rows)
     p, q = k + 1 + n, float(n_images(n_basis))
     rows = d * (short * n * (n + 512 + 4 * k) + (2 + 2 * short) * k**2) + _EIGEN_FLOPS * p**3
     features = d**2 * (short * (n + 512) + 2 * k) + _EIGEN_FLOPS * d**3
     iteration = short * d * (8 * q * p + 4 * q**2 + 2 * q * k) + (16 * p + 4 * _EIGEN_FLOPS * q) * q**2
     best = min(rows, features)
-    if not exact and 4 * q < p and iteration < _WORTH * best:
+    if not exact and 4 * q < p and iteration < _ITERATION_GAIN * best:
         return "iteration"
     return "rows" if rows <= features else "features"
 
 
 def n_images(n_basis: int) -> int:
-    """Return how many vectors one product of the iteration takes."""
+    """Return the number of vectors in one product of the iteration."""
     return n_basis + max(10, n_basis // 8)
 
 
 def truncation_bytes(n_basis: int, n_rows: int, n_features: int, itemsize: int, *, exact: bool) -> tuple[int, int, int]:
-    """Return the scratch memory in bytes that `truncate` takes: for images, for a square matrix, and for all else.
+    """Return the scratch memory in bytes of `truncate`: of images, of a square matrix, and of all other arrays.
 
-    That of a thread for its tiles comes on top (`tile_bytes`).
+    The tiles of each thread are added to that (`tile_bytes`).
     """
     p, d, q = n_basis + 1 + n_rows, n_features, n_images(n_basis)
-    way = fastest(n_basis, n_rows, n_features, itemsize, exact=exact)
-    if way == "features":
+    method = fastest(n_basis, n_rows, n_features, itemsize, exact=exact)
+    if method == "features":
         return 0, 8 * d * d, 8 * d * (d if d <= _SMALL else n_basis + 1)
-    if way == "rows":
+    if method == "rows":
         return (n_basis + 2) * d * itemsize, 8 * p * p, 8 * p * (p if p <= _SMALL else 3 * n_basis + 3)
     return 2 * q * d * itemsize, 0, 8 * q * (9 * p + 16 * q)
 
@@ -104,50 +105,50 @@ def _iterate(stack: Stack, random: np.random.Generator) -> float:
     images = borrow("adaptive images", (2 * q, d), stack.rows.dtype)
     first, second = images[:q], images[q:]
     norms = np.sqrt(np.einsum("ij,ij->i", stack.basis, stack.basis))
-    kept = int(np.logical_and.accumulate(norms > _NOISE * norms[0]).sum())
-    np.divide(stack.basis[:kept], norms[:kept, None], out=second[:kept], casting="same_kind")
-    stack.signed_sums(random.choice([-1.0, 1.0], len(stack.rows)), second[kept:])
+    n_reliable = int(np.logical_and.accumulate(norms > _NOISE * norms[0]).sum())
+    np.divide(stack.basis[:n_reliable], norms[:n_reliable, None], out=second[:n_reliable], casting="same_kind")
+    stack.signed_sums(random.choice([-1.0, 1.0], len(stack.rows)), second[n_reliable:])
     left = _orthonormal(stack.times(second))
-    if kept < n_basis:
+    if n_reliable < n_basis:
         stack.project(left, second)
         left = _orthonormal(stack.times(second))
     stack.project(left, first)
     stack.project(_orthonormal(stack.times(first), left), second)
-    values, turn = _leading(of_images(images, stack.n_threads), n_basis + 1)
-    combine(turn[:, :n_basis], images, stack.basis, stack.n_threads)
+    values, rotation = _leading(of_images(images, stack.n_threads), n_basis + 1)
+    combine(rotation[:, :n_basis], images, stack.basis, stack.n_threads)
     return _RITZ_MARGIN * float(values[n_basis])
 
 
 def _orthonormal(columns: FloatArray, against: FloatArray | None = None) -> FloatArray:
     """Return orthonormal columns that span `columns`, ``(p, q)``, and are orthogonal to those of `against`.
 
-    Cholesky QR, twice (Yamamoto, Nakatsukasa, Yanagisawa & Fukaya 2015), at the speed of products; by reflections
-    where columns are too dependent for it, which then are completed by others.
+    Cholesky QR twice (Yamamoto, Nakatsukasa, Yanagisawa & Fukaya 2015), at the speed of matrix products; Householder
+    reflections where columns are too dependent for that, which complete the basis by other columns.
     """
-    found = columns
+    basis = columns
     for _ in range(2):
         if against is not None:
-            found = found - against @ (against.T @ found)
-        norms = np.sqrt(np.einsum("ij,ij->j", found, found))
-        found = found / np.where(norms > 0, norms, 1.0)
-        square = found.T @ found
+            basis = basis - against @ (against.T @ basis)
+        norms = np.sqrt(np.einsum("ij,ij->j", basis, basis))
+        basis = basis / np.where(norms > 0, norms, 1.0)
+        square = basis.T @ basis
         try:
             factor = np.linalg.cholesky(square)
         except np.linalg.LinAlgError:
             break
-        found = found @ np.linalg.inv(factor).T
+        basis = basis @ np.linalg.inv(factor).T
     else:
-        # What had to be mended the second time was little, so nothing is left to mend.
-        if np.abs(square - np.eye(len(square))).max() < _MENDED and (norms > 1 - _MENDED).all():
-            return found
+        # The second orthogonalisation changed little, so the columns are orthonormal.
+        if np.abs(square - np.eye(len(square))).max() < _CORRECTION and (norms > 1 - _CORRECTION).all():
+            return basis
     if against is None:
         return np.asarray(np.linalg.qr(columns)[0])
-    # Reflections keep columns that are orthonormal already, but for their signs.
+    # Reflections change only the signs of columns that are already orthonormal.
     return np.asarray(np.linalg.qr(np.hstack([against, columns]))[0][:, against.shape[1] :])
 
 
 def _leading(matrix: FloatArray, n_wanted: int) -> tuple[FloatArray, FloatArray]:
-    """Return the largest eigenvalues, none negative, and their eigenvectors in columns, of a lower triangle; overwrites it."""
+    """Return the largest eigenvalues, clipped at 0, and eigenvectors in columns of a lower triangle, which is overwritten."""
     from scipy.linalg import LinAlgError, eigh
 
     side = len(matrix)

@@ -1,1 +1,1 @@
-"""Dense linear algebra on accumulated matrices: eigenproblems, tall matrices, Nystrom approximations, bounds and certificates."""
+"""Dense linear algebra on accumulated matrices: eigenproblems, tall matrices, Nyström approximations and error bounds."""

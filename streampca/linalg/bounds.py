@@ -1,4 +1,4 @@
-"""Bounds of the eigenvalues and eigenvectors of a matrix by those of an approximation below it.
+"""Bounds of the eigenvalues and eigenvectors of a matrix C from those of an approximation Ĉ ⪯ C.
 
 C is the d × d matrix, Ĉ its approximation with Ĉ ⪯ C, E = C − Ĉ, τ = tr E, which is exact because tr C is accumulated,
 σ ≥ ‖E‖₂, and P_Ω the projector on the columns of the test matrix. A Nyström approximation has EΩ = 0, so that
@@ -21,10 +21,10 @@ FloatArray = NDArray[np.float64]
 _COLUMNS = (2, 3, 5, 10, 15, 20, 40)
 _FACTORS = (21.6, 6.8, 3.4, 2.09, 1.76, 1.6, 1.37)  # U^(−1/4) for the 1 % quantile of U, from 1,000,000 draws
 
-_WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns are not made orthonormal once more
+_WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns need no second orthogonalisation
 _EPS = float(np.finfo(np.float64).eps)
-_NO_LESS = 16 * _EPS  # rounding of the square of a sine that is taken from a cosine
-_OUTSIDE = 64 * _EPS  # the same of all vectors together, which are orthonormal to 1e-14
+_LEAST_SQUARED_SINE = 16 * _EPS  # rounding of a squared sine that is computed from a cosine
+_OUTSIDE = 64 * _EPS  # the same for all vectors together, which are orthonormal to 1e-14
 
 
 def schatten4(held_out: FloatArray, products: FloatArray, approx: LowRank, n_threads: int = 1) -> float:
@@ -32,12 +32,12 @@ def schatten4(held_out: FloatArray, products: FloatArray, approx: LowRank, n_thr
 
     With R = CG − ĈG and A = RᵀR, σ̂⁴ = 2/(g(g − 1)) Σ_{i<j} Aᵢⱼ²: each term is (gᵢᵀE²gⱼ)², whose mean is tr E⁴ for
     independent standard normal columns (Kong & Valiant 2017; Li, Nguyen & Woodruff 2014). It exceeds ‖E‖₂ on average;
-    its scatter is what `statistical_factor` stands for.
+    `statistical_factor` accounts for its variance.
 
     Parameters
     ----------
     held_out : float64 array, shape (d, g)
-        G: independent standard normal entries that had no say in `approx`, g ≥ 2.
+        G: independent standard normal entries that are independent of `approx`, g ≥ 2.
     products : float64 array, shape (d, g)
         CG.
     approx : LowRank
@@ -65,25 +65,25 @@ def schatten4(held_out: FloatArray, products: FloatArray, approx: LowRank, n_thr
     peak = float(np.abs(remainder).max(initial=0.0))
     if peak == 0:
         return 0.0
-    remainder /= peak  # fourth powers of what is left may be far below those of C
+    remainder /= peak  # fourth powers of the remainder may be far below those of C
     inner = tall.gram(remainder, remainder, n_threads)
     fourth = 2.0 / (g * (g - 1)) * float((inner[np.triu_indices(g, 1)] ** 2).sum())
     return float(fourth**0.25) * peak / factor
 
 
 def statistical_factor(n_columns: int) -> float:
-    """Return what σ̂ of g columns is multiplied by, so that it is below ‖E‖₂ with a probability of 1 %: 1.6 for 20 columns.
+    """Return the factor of σ̂ of g columns for which the product is below ‖E‖₂ with probability 1 %: 1.6 for 20 columns.
 
-    Nothing makes σ̂ smaller for a given ‖E‖₂ than an E of rank one, E = ε wwᵀ, which is also where the bounds of
-    eigenvalues are attained: the sketch then holds all but one of the directions that matter. There σ̂⁴ = ε⁴ U with
-    U = 2/(g(g − 1)) Σ_{i<j} zᵢ² zⱼ² for the independent standard normal zᵢ = wᵀgᵢ, whose 1 % quantile is tabled.
+    For a given ‖E‖₂, σ̂ is smallest for an E of rank one, E = ε wwᵀ, for which the bounds of eigenvalues are also
+    attained: the sketch then misses only one relevant direction. There σ̂⁴ = ε⁴ U with
+    U = 2/(g(g − 1)) Σ_{i<j} zᵢ² zⱼ² for independent standard normal zᵢ = wᵀgᵢ; the 1 % quantile of U is tabulated.
     """
     return float(np.exp(np.interp(np.log(n_columns), np.log(_COLUMNS), np.log(_FACTORS))))
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Where eigenvalues lie, largest first; all of shape ``(m,)``."""
+    """Intervals that contain the eigenvalues, largest first; all of shape ``(m,)``."""
 
     lower: FloatArray
     """Proven lower bounds: the eigenvalues of Ĉ less the rounding of the accumulation, not negative."""
@@ -100,19 +100,19 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Aligned:
-    """How the eigenvectors of Ĉ lie to the columns of its test matrix."""
+    """Cosines between the eigenvectors of Ĉ and the span of its test matrix."""
 
     cosines: FloatArray
     """K = PᵀV for an orthonormal basis P of the columns of Ω, ``(p, r)``."""
     condition: float
-    """Condition of Ω with columns of length 1: rounding of CΩ counts that much as rounding of C."""
+    """Condition number of Ω with columns of length 1, by which rounding of CΩ is amplified."""
 
 
 def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1, precision: Precision = "float64") -> Aligned:
-    """Return how V lies to the columns of Ω, ``(d, q)``; 3 d q² flops where Ω is well-conditioned, 9 d q² and a copy else.
+    """Return the cosines between V and the span of Ω, ``(d, q)``; 3 d q² flops for a well-conditioned Ω, else 9 d q² and a copy.
 
-    Columns count as `nystrom` counts them, for the same `precision`: of those that depend on others nothing is known, so
-    EΩ = 0 only on the span of the rest.
+    Columns that `nystrom` treats as dependent for the same `precision` are ignored, because EΩ = 0 holds only on the
+    span of the others.
     """
     metric = tall.gram(test, test, n_threads)
     lengths = np.sqrt(np.diagonal(metric))
@@ -128,12 +128,12 @@ def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1, precision: 
 
 
 def sines(aligned: FloatArray | None, n_vectors: int) -> FloatArray:
-    """Return ‖(I − P_Ω) v‖ of each eigenvector, ``(n_vectors,)``, never below 6e-8; 1 where there is no test matrix."""
+    """Return ‖(I − P_Ω) v‖ of each eigenvector, ``(n_vectors,)``, at least 6e-8; 1 without a test matrix."""
     if aligned is None:
         return np.ones(n_vectors)
     squares = 1.0 - (aligned[:, :n_vectors] ** 2).sum(axis=0)
-    found: FloatArray = np.sqrt(np.clip(squares, _NO_LESS, 1.0))
-    return found
+    sine: FloatArray = np.sqrt(np.clip(squares, _LEAST_SQUARED_SINE, 1.0))
+    return sine
 
 
 def intervals(
@@ -147,9 +147,10 @@ def intervals(
 ) -> Intervals:
     """Return intervals for the first eigenvalues of C: λ̂ᵢ ≤ λᵢ ≤ λᵢ(Ĉ + σ (I − P_Ω)).
 
-    By Weyl's monotonicity from 0 ⪯ E ⪯ σ(I − P_Ω): of second order in the angle between Ω and the eigenvectors, where
-    Weyl's λ̂ᵢ + σ is of first. Computed in span[Ω, V], which both matrices leave invariant; outside of it the matrix
-    is σI. Sines are known from cosines to √(64 eps) only, which counts where λ̂ᵢ is close to σ (see `_room_outside`).
+    This follows from Weyl's monotonicity theorem and 0 ⪯ E ⪯ σ(I − P_Ω). The bound is of second order in the angle
+    between Ω and the eigenvectors, whereas λ̂ᵢ + σ is of first order. It is computed in span[Ω, V], which is invariant
+    under both matrices; outside of it the matrix is σI. Sines are computed from cosines with an error up to √(64 eps),
+    which matters where λ̂ᵢ is close to σ (see `_rounding_outside`).
 
     Parameters
     ----------
@@ -158,13 +159,13 @@ def intervals(
     aligned : float64 array, shape (p, r)
         The cosines that `alignment` returns for it and its test matrix.
     sigma : float or None
-        A statistical bound of ‖E‖₂, with its factor; None if there is none.
+        A statistical bound of ‖E‖₂, factor included; None if there is none.
     tau : float
-        tr E ≥ ‖E‖₂: the bound that is proven.
+        tr E ≥ ‖E‖₂, the proven bound.
     n_components : int
-        How many intervals.
+        Number of intervals.
     floor : float
-        Rounding of the accumulation, in the units of the eigenvalues: widens every interval on both sides.
+        Rounding of the accumulation in the units of the eigenvalues, by which every interval is widened on both sides.
     """
     proven = _upper(approx, aligned, tau, n_components)
     best = proven if sigma is None or sigma >= tau else np.minimum(proven, _upper(approx, aligned, sigma, n_components))
@@ -208,9 +209,9 @@ def _upper(approx: LowRank, aligned: FloatArray, sigma: float, n: int) -> FloatA
     d, r = approx.vectors.shape
     p = len(aligned)
     # In an orthonormal basis [P, Q] of span[Ω, V], V has coordinates [K; S] with SᵀS = I − KᵀK.
-    values, turn = np.linalg.eigh(np.eye(r) - aligned.T @ aligned)
+    values, rotation = np.linalg.eigh(np.eye(r) - aligned.T @ aligned)
     outside = np.flatnonzero(values > _EPS)[-max(0, d - p) :] if d > p else np.zeros(0, dtype=np.int64)
-    coordinates = np.vstack([aligned, np.sqrt(values[outside])[:, None] * turn[:, outside].T])
+    coordinates = np.vstack([aligned, np.sqrt(values[outside])[:, None] * rotation[:, outside].T])
     size = max(float(approx.values.max(initial=0.0)), sigma)
     if size == 0:
         return np.zeros(n)
@@ -219,15 +220,15 @@ def _upper(approx: LowRank, aligned: FloatArray, sigma: float, n: int) -> FloatA
     inside = np.linalg.eigvalsh(matrix)[::-1] * size
     beyond = np.full(min(n, max(0, d - len(matrix))), sigma)
     upper: FloatArray = _padded(np.sort(np.concatenate([inside, beyond]))[::-1], n)
-    return np.maximum(upper, 0.0) + (_room_outside(approx.values, upper, sigma) if d > p else 0.0)
+    return np.maximum(upper, 0.0) + (_rounding_outside(approx.values, upper, sigma) if d > p else 0.0)
 
 
-def _room_outside(values: FloatArray, upper: FloatArray, sigma: float) -> FloatArray:
-    """Return how far rounding of I − KᵀK = SᵀS may carry the eigenvalues `upper` of Ĉ + σ(I − P), V = PK + QS.
+def _rounding_outside(values: FloatArray, upper: FloatArray, sigma: float) -> FloatArray:
+    """Return a bound of the effect of rounding of I − KᵀK = SᵀS on the eigenvalues `upper` of Ĉ + σ(I − P), V = PK + QS.
 
-    These are the eigenvalues of [[Λ, B], [Bᵀ, σ]] with BBᵀ = σ Λ^½ SᵀS Λ^½, and an eigenvalue μ ≠ σ is one of Λ + BBᵀ / (μ − σ).
-    An error η of SᵀS moves BBᵀ by σ λ̂₁ η at most, hence μ by σ λ̂₁ η / |μ − σ|, or over the distance of σ from Λ if that is more;
-    and never by more than √(σ λ̂₁ η), an error of B.
+    They are the eigenvalues of [[Λ, B], [Bᵀ, σ]] with BBᵀ = σ Λ^½ SᵀS Λ^½, and an eigenvalue μ ≠ σ is one of
+    Λ + BBᵀ / (μ − σ). An error η of SᵀS changes BBᵀ by at most σ λ̂₁ η, hence μ by σ λ̂₁ η / |μ − σ|, or divided by the
+    distance of σ from Λ if that is larger; and never by more than √(σ λ̂₁ η), an error of B.
     """
     first = float(values.max(initial=0.0))
     apart = np.maximum(np.abs(upper - sigma), np.abs(values - sigma).min(initial=np.inf))
@@ -237,19 +238,19 @@ def _room_outside(values: FloatArray, upper: FloatArray, sigma: float) -> FloatA
 
 @dataclass(frozen=True)
 class Angles:
-    """How far the axes can be turned."""
+    """Bounds of the angles between computed and exact eigenvectors."""
 
     sine: tuple[float | None, ...]
-    """Bound of sin∠(v̂ᵢ, vᵢ) of each component, None where the gap does not support one."""
+    """Bound of sin∠(v̂ᵢ, vᵢ) of each component, None where the gap is too small for one."""
     clusters: tuple[tuple[int, int, float | None], ...]
-    """Runs (first, last, sine) of components, counted from 0, that the intervals cannot tell apart: only their span is
-    determined, to the sine of its largest angle, or not even that (None)."""
+    """Runs (first, last, sine) of components, counted from 0, with overlapping intervals: only their span has a bound, the
+    sine of its largest angle, or None."""
     subspace: float | None
     """Bound of the sine of the largest angle between the span of all components and the exact one, or None."""
 
 
 def angles(
-    found: Intervals, aligned: FloatArray | None, *, sigma: float, n_components: int, floor: float = 0.0
+    limits: Intervals, aligned: FloatArray | None, *, sigma: float, n_components: int, floor: float = 0.0
 ) -> Angles:
     """Return bounds of the angles between the eigenvectors of Ĉ and those of C.
 
@@ -259,16 +260,16 @@ def angles(
 
     Parameters
     ----------
-    found : Intervals
-        At least one more than `n_components`, or as many as there are eigenvalues.
+    limits : Intervals
+        Intervals of at least ``n_components + 1`` eigenvalues, or of all eigenvalues.
     aligned : float64 array, shape (p, r), or None
         The cosines that `alignment` returned; None where there is no test matrix with EΩ = 0.
     sigma : float
         A bound of ‖E‖₂.
     n_components : int
-        How many components.
+        Number of components.
     floor : float
-        Rounding of the accumulation: added to every residual.
+        Rounding of the accumulation, which is added to every residual.
     """
     if n_components == 0:
         return Angles((), (), None)
@@ -276,9 +277,9 @@ def angles(
     clusters: list[tuple[int, int, float | None]] = []
     first = 0
     for last in range(n_components):
-        if last + 1 < len(found.lower) and found.lower[last] <= found.upper[last + 1]:
-            continue  # the next one belongs to the same cluster, also where it is no longer among the components
-        bound = _span_sine(found, aligned, first, last, sigma, floor)
+        if last + 1 < len(limits.lower) and limits.lower[last] <= limits.upper[last + 1]:
+            continue  # the next eigenvalue belongs to the same cluster, even beyond the last component
+        bound = _span_sine(limits, aligned, first, last, sigma, floor)
         if first == last and bound is not None:
             single[last] = bound
         else:
@@ -286,13 +287,13 @@ def angles(
         first = last + 1
     if first < n_components:
         clusters.append((first, n_components - 1, None))
-    return Angles(tuple(single), tuple(clusters), _span_sine(found, aligned, 0, n_components - 1, sigma, floor))
+    return Angles(tuple(single), tuple(clusters), _span_sine(limits, aligned, 0, n_components - 1, sigma, floor))
 
 
 def _span_sine(
-    found: Intervals, aligned: FloatArray | None, first: int, last: int, sigma: float, floor: float
+    limits: Intervals, aligned: FloatArray | None, first: int, last: int, sigma: float, floor: float
 ) -> float | None:
-    lower, upper = found.lower, found.upper
+    lower, upper = limits.lower, limits.upper
     below = upper[last + 1] if last + 1 < len(upper) else 0.0
     gap = lower[last] - below
     if first > 0:
@@ -303,7 +304,7 @@ def _span_sine(
     if aligned is not None:
         block = aligned[:, first : last + 1]
         cosine = float(np.linalg.eigvalsh(block.T @ block)[0]) if block.shape[1] else 0.0
-        inside = float(np.sqrt(np.clip(1.0 - cosine, _NO_LESS, 1.0)))
+        inside = float(np.sqrt(np.clip(1.0 - cosine, _LEAST_SQUARED_SINE, 1.0)))
     bound = (sigma * inside + floor) / gap
     return float(bound) if bound < 1 else None
 
@@ -311,7 +312,7 @@ def _span_sine(
 def components_for(
     values: FloatArray, total: float, tau: float, share: float, floor: float = 0.0
 ) -> tuple[int, int | None]:
-    """Return between which numbers of components the one lies that carries `share` of the total variance.
+    """Return a lower and an upper bound of the number of components that carry `share` of the total variance.
 
     high = min{m: Σ_{i≤m} (λ̂ᵢ − floor) ≥ share · tr C}, None where all r values do not reach it; low = min{m: Σ_{i≤m}
     (λ̂ᵢ + floor) + τ ≥ share · tr C}. Both are proven for Ĉ ⪯ C. `values` are all eigenvalues of Ĉ, `total` is tr C, `floor`
@@ -319,6 +320,6 @@ def components_for(
     """
     sums, rounding = np.cumsum(values), floor * np.arange(1, len(values) + 1)
     wanted = share * total * (1 - 1e-12)  # sums of hundreds of eigenvalues
-    surely, perhaps = np.flatnonzero(sums - rounding >= wanted), np.flatnonzero(sums + rounding + tau >= wanted)
-    low = int(perhaps[0]) + 1 if len(perhaps) else len(values)
-    return max(1, low), int(surely[0]) + 1 if len(surely) else None
+    certain, possible = np.flatnonzero(sums - rounding >= wanted), np.flatnonzero(sums + rounding + tau >= wanted)
+    low = int(possible[0]) + 1 if len(possible) else len(values)
+    return max(1, low), int(certain[0]) + 1 if len(certain) else None

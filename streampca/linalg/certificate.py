@@ -1,4 +1,4 @@
-"""What an approximate answer can say of its own errors: intervals, angles and shares, and in words what is proven of them."""
+"""Certificates of approximate results: error bounds of eigenvalues, angles and explained variance, and a statement of them."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ from streampca.linalg.nystrom import LowRank, Precision
 FloatArray = NDArray[np.float64]
 
 _SHARES = (0.9, 0.95, 0.99)
-_ALIKE = 64 * 2.0**-24  # of float32 sums of 256 equal terms: a quarter of a unit for each
-_UNSEEN = 2.0  # times the rounding that the asymmetry of ΩᵀY shows
-ROUNDING = 1e-13  # of the small problems, which divide by square roots of small eigenvalues
+_REPEATED_ROWS = 64 * 2.0**-24  # rounding of float32 sums of 256 equal terms: a quarter of a unit for each
+_UNMEASURED = 2.0  # total rounding relative to the rounding that the asymmetry of ΩᵀY measures
+ROUNDING = 1e-13  # relative rounding of the small problems, which divide by square roots of small eigenvalues
 
 
 @dataclass(frozen=True)
 class Certified:
-    """Bounds of the errors of the components that are reported; without a definite matrix there are none."""
+    """Error bounds of the reported components; None where the matrix may be indefinite."""
 
     values: FloatArray
     """The eigenvalues that are reported, largest first; ``(k,)``."""
     total: float
     """Trace of the matrix: the total variance."""
     tau: float
-    """Trace of what the approximation leaves out, exact to rounding: a proven bound of its largest eigenvalue."""
+    """Trace of E = C − Ĉ, exact to rounding: a proven bound of ‖E‖₂."""
     sigma: float | None
-    """Statistical bound of the largest eigenvalue of what is left out, factors included; None where nothing was held out."""
+    """Statistical bound of ‖E‖₂, factors included; None without evidence."""
     bounds: Intervals | None
-    """Where the eigenvalues lie; None for a matrix that need not be positive semidefinite."""
-    turned: Angles | None
-    """How far the components may be turned; None as above."""
+    """Intervals of the eigenvalues; None for a matrix that may be indefinite."""
+    angles: Angles | None
+    """Bounds of the angles of the components; None as above."""
     residual: float | None
     """Bound of the largest ‖Cv − λv‖₂ relative to the first eigenvalue; None as above."""
     captured: tuple[float, float]
-    """Between which shares of the total variance lies what the components carry."""
+    """Lower and upper bound of the share of the total variance that the components explain."""
     shares: tuple[tuple[int, int | None], ...]
-    """Between which numbers of components 0.9, 0.95 and 0.99 of the variance are reached; None = more than were found."""
+    """Bounds of the numbers of components that explain 0.9, 0.95 and 0.99 of the variance; None = more than computed."""
     precision: float
-    """Rounding of the accumulation, relative to the first eigenvalue, above which eigenvalues count towards the rank."""
+    """Rounding of the accumulation relative to the first eigenvalue; larger eigenvalues count towards the rank."""
     rounding: float
-    """Rounding that the bounds leave room for, relative to the first eigenvalue: also that of rows that repeat."""
+    """Rounding that the bounds allow for, relative to the first eigenvalue, that of repeated rows included."""
     floor: float
-    """The same in the units of the eigenvalues, for the condition of the test matrix: `bounds` are that much wider."""
+    """The same in the units of the eigenvalues, times the condition of the test matrix; `bounds` include it."""
     proven: float
-    """Proven bound of the largest eigenvalue of what is left out, with all rounding."""
+    """Proven bound of ‖E‖₂, rounding included."""
     orthonormality: float
     """Largest entry of VᵀV − I."""
     converted: bool
-    """Whether the components are those of the literature's conversion."""
+    """Whether the components come from the literature's conversion."""
     incremental: bool
-    """Whether the approximation has no test matrix that it is exact on, so that bounds are of first order."""
+    """Whether the approximation has no test matrix with EΩ = 0, so that bounds are of first order."""
 
     @property
     def errors(self) -> FloatArray:
         """Return a bound of |λ̂ − λ| / λ of every eigenvalue, ``(k,)``; NaN where there is none, or infinity.
 
-        The values of the conversion may lie beyond their intervals, on either side.
+        Values of the conversion may lie outside their intervals, on either side.
         """
         if self.bounds is None:
             return np.full(len(self.values), np.nan)
@@ -94,12 +94,12 @@ class Certified:
 
     @property
     def numerical_rank(self) -> int:
-        """Return how many of the eigenvalues stand above the rounding of the accumulation."""
+        """Return the number of eigenvalues above the rounding of the accumulation."""
         first = self.values[0] if len(self.values) else 0.0
         return int(np.count_nonzero(self.values > self.precision * first))
 
     def to_dict(self, n_passes: int) -> dict[str, Any]:
-        """Return the certificate in plain types, under the names of that of the exact solvers where they mean the same."""
+        """Return the certificate as plain types, with the keys of exact certificates where the meaning is the same."""
         low, high = self.captured
         certificate: dict[str, Any] = {
             "kind": "approximate",
@@ -119,7 +119,7 @@ class Certified:
             "sigma": None if self.sigma is None else float(self.sigma),
             "components_for": {str(share): list(span) for share, span in zip(_SHARES, self.shares, strict=True)},
         }
-        if self.bounds is None or self.turned is None:
+        if self.bounds is None or self.angles is None:
             return certificate | {
                 "relative_residual_interval": [0.0, 1.0],
                 "nuclear_error": None,
@@ -133,207 +133,249 @@ class Certified:
         return certificate | {
             "eigenvalue_intervals": [list(pair) for pair in pairs],
             "proven_upper_bounds": self.bounds.proven_upper.tolist(),
-            "angle_bounds": list(self.turned.sine),
-            "subspace_angle_bound": self.turned.subspace,
-            "unresolved_clusters": [list(cluster) for cluster in self.turned.clusters],
+            "angle_bounds": list(self.angles.sine),
+            "subspace_angle_bound": self.angles.subspace,
+            "unresolved_clusters": [list(cluster) for cluster in self.angles.clusters],
         }
 
     def statement(self, n_passes: int) -> str:
-        """Return in words what is proven, what is statistical, and what is not resolved."""
+        """Return a sentence that lists the proven and the statistical bounds, and the unresolved components."""
         passes = "one pass" if n_passes == 1 else f"{n_passes} passes"
-        if self.bounds is None or self.turned is None:
+        if self.bounds is None or self.angles is None:
             return (
                 f"approximate, from {passes}, without a certificate: a covariance corrected for missing values need not be "
                 "positive semidefinite, and no bound holds for what was left out"
             )
-        words = [
+        clauses = [
             f"approximate, from {passes}: no eigenvalue is below its interval (proven, with room for rounding of {self.rounding:.0e} "
             f"of the first), and all that was left out sums to {self.tau / self.total if self.total > 0 else 0.0:.1e} of the variance (exact trace)"
         ]
         if self.sigma is None:
-            words.append("upper bounds and angles follow from that trace alone (proven, and wide)")
+            clauses.append("upper bounds and angles follow from that trace alone (proven, and wide)")
         else:
-            words.append(
+            clauses.append(
                 "upper bounds and angles rest on an estimate of the largest eigenvalue left out, enlarged by its scatter "
                 "(statistical: intervals cover the truth in at least 99 of 100 runs)"
             )
         if self.incremental:
-            words.append("bounds are of first order; a further pass narrows them")
+            clauses.append("bounds are of first order; a further pass narrows them")
         if self.converted:
-            words.append(
+            clauses.append(
                 "components and eigenvalues are those of the conversion: no angle is bounded, errors are against the intervals"
             )
-        elif self.turned.clusters:
-            unresolved = sum(last - first + 1 for first, last, _ in self.turned.clusters)
-            words.append(
+        elif self.angles.clusters:
+            unresolved = sum(last - first + 1 for first, last, _ in self.angles.clusters)
+            clauses.append(
                 f"{unresolved} of {len(self.values)} components are not told apart from their neighbours (unresolved clusters)"
             )
-        return "; ".join(words)
+        return "; ".join(clauses)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measurements of the error of an approximation Ĉ that its own products do not contain.
+
+    The held-out columns G are standard normal and independent of Ĉ.
+    """
+
+    held_out: FloatArray
+    """G, ``(n_features, g)``; with fewer than two columns there is no estimate from them."""
+    products: FloatArray
+    """C G, ``(n_features, g)``."""
+    stretch: float = 1.0
+    """Factor of the estimated error, at least 1. Where features were scaled after the fact by 1/D and G was drawn for
+    scales 1/D̂, this is max D̂/D."""
+    again: tuple[FloatArray, FloatArray, float] | None = None
+    """Columns s (I − P_Ω) C G of the same G, ``(n_features, g)``, from a later pass that multiplied them, their products
+    with C, and the factor s. With E = C − Ĉ they give E C G, because E P_Ω = 0, and since E ⪯ C, ‖E‖² ≤ ‖E C‖: on a
+    slowly decaying spectrum the root of the Schatten-4 norm of E C is much closer to ‖E‖ than that of E."""
+    discarded: float | None = None
+    """A bound of ‖C − Ĉ‖₂ from an incremental pass: proven where every update was an exact decomposition, an estimate
+    where one was an iteration, so it counts as statistical."""
+    rounding: float = 0.0
+    """Rounding of an incremental pass relative to the first eigenvalue, where it may exceed that of the products."""
+    definite: bool = True
+    """Whether C is positive semidefinite; if not, nothing is certified."""
+
+    def spectral_error(self, approx: LowRank, floor: float, n_threads: int = 1) -> float | None:
+        """Return the statistical bound σ of ‖C − Ĉ‖₂, factors included; None where nothing was measured."""
+        if not self.definite:
+            return None
+        sigma = None
+        if self.held_out.shape[1] > 1:
+            factor = statistical_factor(self.held_out.shape[1]) * max(1.0, self.stretch)
+            sigma = factor * schatten4(self.held_out, self.products, approx, n_threads)
+            if self.again is not None:
+                columns, products, scaled = self.again
+                length = factor * schatten4(columns, products, approx, n_threads)
+                sigma = min(sigma, float(np.sqrt(length) / np.sqrt(scaled)))
+            sigma = max(sigma, floor) + approx.shift
+        if self.discarded is not None:
+            sigma = min(np.inf if sigma is None else sigma, self.discarded + floor)
+        return sigma
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """An approximation Ĉ ⪯ C of full rank r, its test matrix, and the eigenpairs that are reported for it."""
+
+    low_rank: LowRank
+    """Ĉ: a Nyström approximation, or that of an incremental pass."""
+    test: FloatArray | None = None
+    """Ω of the Nyström approximation, ``(n_features, q)``; None for any other Ĉ ⪯ C, whose bounds are of first order only."""
+    converted: LowRank | None = None
+    """Pairs that are reported in place of those of Ĉ: the literature's conversion."""
+
+    @property
+    def reported(self) -> LowRank:
+        """Return the eigenpairs that are reported."""
+        return self.low_rank if self.converted is None else self.converted
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """Rounding of the accumulation, which widens every bound."""
+
+    arithmetic: Precision
+    """Type of the products."""
+    trusted: float
+    """Rounding relative to the first eigenvalue, above which eigenvalues count towards the rank."""
+    relative: float
+    """The same with the rounding of rows that repeat."""
+
+    @classmethod
+    def of(cls, precision: Precision | float, least: float, n_features: int) -> _Rounding:
+        """Return the rounding of products in `precision`, or of the relative rounding `precision`; at least `least`."""
+        if isinstance(precision, str):
+            trusted = max(ROUNDING, relative_precision(precision, n_features), least)
+            return cls(precision, trusted, max(trusted, _REPEATED_ROWS) if precision == "float32" else trusted)
+        trusted = max(precision, least)
+        return cls("float64", trusted, trusted)
+
+
+@dataclass(frozen=True)
+class _Residual:
+    """Bounds of the part E = C − Ĉ that an approximation leaves out."""
+
+    sigma: float | None
+    """Statistical bound of ‖E‖₂."""
+    proven: float
+    """Proven bound of ‖E‖₂."""
+    floor: float
+    """Rounding of an eigenvalue."""
+
+    @property
+    def smallest(self) -> float:
+        """Return the smaller of the two bounds of ‖E‖₂."""
+        return self.proven if self.sigma is None else min(self.proven, self.sigma)
 
 
 def certified(
-    approx: LowRank,
-    test: FloatArray | None,
+    answer: Approximation,
+    evidence: Evidence,
     *,
     total: float,
     n_components: int,
     precision: Precision | float,
-    held_out: FloatArray | None = None,
-    held_out_products: FloatArray | None = None,
-    again: tuple[FloatArray, FloatArray, float] | None = None,
-    stretch: float = 1.0,
-    discarded: float | None = None,
-    rounding: float = 0.0,
-    reported: LowRank | None = None,
-    definite: bool = True,
     n_threads: int = 1,
 ) -> Certified:
-    """Return what can be said of the first components of an approximation Ĉ ⪯ C.
+    """Return error bounds of the first components of an approximation Ĉ ⪯ C.
 
-    Proven, up to rounding: the lower end of every interval, the trace of what is left out, and with it `proven_upper`.
-    Statistical: what rests on the Schatten-4 estimate of the spectral error and its factor (see `bounds.schatten4`).
+    Proven, up to rounding: the lower end of every interval, the trace of C − Ĉ, and with it `proven_upper`.
+    Statistical: all bounds that use the Schatten-4 estimate of ‖C − Ĉ‖₂ and its factor (see `bounds.schatten4`).
 
-    Parameters
-    ----------
-    approx : LowRank
-        Ĉ of full rank r: a Nyström approximation, or that of an incremental pass.
-    test : float64 array, shape (d, q), or None
-        Ω of the Nyström approximation; None for any other Ĉ ⪯ C, whose bounds are of first order only.
-    total : float
-        tr C, exact.
-    n_components : int
-        How many components are reported; at most r count.
-    precision : "float32", "float64" or float
-        How C was accumulated, or its relative rounding.
-    held_out, held_out_products : float64 arrays, shape (d, g), optional
-        Standard normal columns that had no say in `approx`, and their products with C.
-    again : two float64 arrays, shape (d, g), and float, optional
-        Columns s (I − P_Ω) C G of the same G, from a later pass that multiplied them, their products with C, and the factor s. With
-        E = C − Ĉ they give E C G, because E P_Ω = 0, and since E ⪯ C, ‖E‖² ≤ ‖E C‖: on a slowly decaying spectrum the
-        root of the Schatten-4 norm of E C is much closer to ‖E‖ than that of E.
-    stretch : float
-        Factor of the estimated error, at least 1. Where features were scaled after the fact by 1/D and G was drawn for
-        scales 1/D̂, this is max D̂/D.
-    discarded : float, optional
-        A bound of ‖C − Ĉ‖₂ from an incremental pass: proven where every update was an exact decomposition, an estimate
-        where one was an iteration, so it counts as statistical.
-    rounding : float
-        Rounding of an incremental pass relative to the first eigenvalue, where that may be more than that of the products.
-    reported : LowRank, optional
-        Pairs that are reported in place of those of `approx`: the literature's conversion.
-    definite : bool
-        Whether C is positive semidefinite; if not, nothing is certified.
-    n_threads : int
-        Threads that share the slabs of rows.
+    `total` is tr C, exact; `precision` is the type in which C was accumulated, or its relative rounding. At most as many
+    of the `n_components` count as there are reported pairs.
     """
-    source = approx if reported is None else reported
-    k = min(n_components, len(source.values))
-    axes = source.vectors[:, :k]
-    trusted = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
-    trusted = max(trusted, rounding)
-    arithmetic: Precision = precision if isinstance(precision, str) else "float64"
-    relative = max(trusted, _ALIKE) if arithmetic == "float32" else trusted
-    aligned = None if test is None else alignment(approx, test, n_threads, arithmetic)
-    floor = rounding_floor(approx, 1.0 if aligned is None else aligned.condition, relative)
+    approx, test = answer.low_rank, answer.test
+    k = min(n_components, len(answer.reported.values))
+    axes = answer.reported.vectors[:, :k]
+    rounding = _Rounding.of(precision, evidence.rounding, len(axes))
+    aligned = None if test is None else alignment(approx, test, n_threads, rounding.arithmetic)
+    floor = rounding_floor(approx, 1.0 if aligned is None else aligned.condition, rounding.relative)
     tau = max(0.0, total - approx.trace)
-    sigma = None
-    if held_out is not None and held_out_products is not None and held_out.shape[1] > 1 and definite:
-        factor = statistical_factor(held_out.shape[1]) * max(1.0, stretch)
-        sigma = factor * schatten4(held_out, held_out_products, approx, n_threads)
-        if again is not None:
-            columns, products, scaled = again
-            length = factor * schatten4(columns, products, approx, n_threads)
-            sigma = min(sigma, float(np.sqrt(length) / np.sqrt(scaled)))
-        sigma = max(sigma, floor) + approx.shift
-    if discarded is not None and definite:
-        sigma = min(np.inf if sigma is None else sigma, discarded + floor)
-    # What is exact on Ω is the matrix with the shift on its diagonal, so what that leaves out counts.
-    shifted = tau + approx.shift * (len(axes) - len(approx.values)) + relative * total
-    proven = shifted + floor
-    bounds, turned, residual, left = None, None, None, 0.0
-    if definite:
+    # Ĉ is exact on Ω for the matrix with the shift on its diagonal, so the residual of that matrix counts.
+    shifted = tau + approx.shift * (len(axes) - len(approx.values)) + rounding.relative * total
+    residual = _Residual(evidence.spectral_error(approx, floor, n_threads), shifted + floor, floor)
+    bounds, angle_bounds, eigen_residual, left = None, None, None, 0.0
+    if evidence.definite:
         cosines = None if aligned is None else aligned.cosines
-        bounds, turned = _bounds(approx, cosines, sigma, proven, k, floor)
-        if reported is not None and test is not None:
-            cosines = alignment(replace(reported, vectors=axes), test, n_threads, arithmetic).cosines
-            turned = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
-        best = proven if sigma is None else min(proven, sigma)
+        bounds, angle_bounds = _bounds(approx, cosines, residual, k)
+        if answer.converted is not None and test is not None:
+            conversion = replace(answer.converted, vectors=axes)
+            cosines = alignment(conversion, test, n_threads, rounding.arithmetic).cosines
+            angle_bounds = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
         outside = sines(cosines, k)
-        if reported is None and k:
-            residual = (best * float(outside.max()) + floor) / float(approx.values[0])
-        left = min(proven, best * float((outside**2).sum()))
+        if answer.converted is None and k:
+            eigen_residual = (residual.smallest * float(outside.max()) + floor) / float(approx.values[0])
+        left = min(residual.proven, residual.smallest * float((outside**2).sum()))
     return Certified(
-        values=source.values[:k],
+        values=answer.reported.values[:k],
         total=total,
         tau=tau,
-        sigma=sigma,
+        sigma=residual.sigma,
         bounds=bounds,
-        turned=turned,
-        residual=residual,
-        captured=_captured(approx, axes, reported is not None, total, left, (relative, floor), n_threads),
+        angles=angle_bounds,
+        residual=eigen_residual,
+        captured=_captured(answer, axes, total, left, (rounding.relative, floor), n_threads),
         shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in _SHARES),
-        precision=trusted,
-        rounding=relative,
+        precision=rounding.trusted,
+        rounding=rounding.relative,
         floor=floor,
-        proven=proven,
+        proven=residual.proven,
         orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(k)).max(initial=0.0)),
-        converted=reported is not None,
+        converted=answer.converted is not None,
         incremental=test is None,
     )
 
 
 def rounding_floor(approx: LowRank, condition: float, relative: float) -> float:
-    """Return how far rounding may carry an eigenvalue of Ĉ beyond its exact bounds, in the units of the eigenvalues.
+    """Return a bound of the effect of rounding on an eigenvalue of Ĉ, in the units of the eigenvalues.
 
     Products Y = CΩ + Δ are those of a matrix C + D with ‖D‖₂ ≤ ‖ΔR‖₂, where ΩR is orthonormal (Krein's extension of a
-    symmetric block), and eigenvalues move no more than that (Weyl): `relative` · λ̂₁ for each digit that the `condition` of Ω
-    keeps. The part that is not symmetric shows in ΩᵀY: it is measured, and what does not show may be as large again. The shift
-    is no larger than what it stands for, so that Ĉ + ν is a Nyström approximation of a matrix that is positive.
+    symmetric block), and eigenvalues change by at most that (Weyl): `relative` · λ̂₁ times the `condition` of Ω. The
+    asymmetry of ΩᵀY measures the rounding that is not symmetric; the symmetric rounding may be as large again. The shift
+    is at most the rounding that it compensates, so that Ĉ + ν is a Nyström approximation of a positive matrix.
     """
     seen = max(approx.shift, approx.asymmetry)
-    return relative * condition * float(approx.values.max(initial=0.0)) + _UNSEEN * seen
+    return relative * condition * float(approx.values.max(initial=0.0)) + _UNMEASURED * seen
 
 
-def _bounds(
-    approx: LowRank, cosines: FloatArray | None, sigma: float | None, proven: float, k: int, floor: float
-) -> tuple[Intervals, Angles]:
+def _bounds(approx: LowRank, cosines: FloatArray | None, residual: _Residual, k: int) -> tuple[Intervals, Angles]:
     """Return bounds of the first k eigenvalues and eigenvectors; the next eigenvalue limits the last gap."""
-    more = min(k + 1, len(approx.vectors))
+    n, sigma, proven, floor = min(k + 1, len(approx.vectors)), residual.sigma, residual.proven, residual.floor
     if cosines is None:
-        found = plain_intervals(
-            approx.values, sigma=sigma, tau=proven, discarded=proven, n_components=more, floor=floor
-        )
+        limits = plain_intervals(approx.values, sigma=sigma, tau=proven, discarded=proven, n_components=n, floor=floor)
     else:
-        found = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=more, floor=floor)
-    best = proven if sigma is None else min(proven, sigma)
-    turned = angles(found, cosines, sigma=best, n_components=k, floor=floor)
-    return Intervals(found.lower[:k], found.upper[:k], found.proven_upper[:k]), turned
+        limits = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=n, floor=floor)
+    angle_bounds = angles(limits, cosines, sigma=residual.smallest, n_components=k, floor=floor)
+    return Intervals(limits.lower[:k], limits.upper[:k], limits.proven_upper[:k]), angle_bounds
 
 
 def _captured(
-    approx: LowRank,
+    answer: Approximation,
     axes: FloatArray,
-    foreign: bool,
     total: float,
     left: float,
     rounding: tuple[float, float],
     n_threads: int,
 ) -> tuple[float, float]:
-    """Return the share of the total variance that axes carry for certain, and with what may be `left` beside Ĉ.
+    """Return the proven share of the total variance along `axes`, and the share with `left` of C − Ĉ added.
 
-    `rounding` is that of the total, relative, and that of an eigenvalue, which every axis has.
+    `rounding` holds the relative rounding of the total, and the rounding of an eigenvalue, which counts for every axis.
     """
     relative, floor = rounding
     if total <= 0:
         return 0.0, 0.0
-    if foreign:
+    approx = answer.low_rank
+    if answer.converted is not None:
         inner = tall.gram(approx.vectors, axes, n_threads)
-        surely = float((approx.values @ inner**2).sum())
+        proven = float((approx.values @ inner**2).sum())
     else:
-        surely = float(approx.values[: axes.shape[1]].sum())
-    room = floor * axes.shape[1]
-    low = float(np.clip((surely - room) / total * (1 - relative), 0.0, 1.0))
-    return low, float(np.clip((surely + left + room) / total * (1 + relative), low, 1.0))
+        proven = float(approx.values[: axes.shape[1]].sum())
+    slack = floor * axes.shape[1]
+    low = float(np.clip((proven - slack) / total * (1 - relative), 0.0, 1.0))
+    return low, float(np.clip((proven + left + slack) / total * (1 + relative), low, 1.0))
 
 
 def _number(value: float) -> float | None:

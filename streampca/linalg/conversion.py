@@ -1,4 +1,4 @@
-"""Eigenvectors of the Gram matrix from those of the covariance matrix, and back.
+"""Conversion between eigenvectors of the Gram matrix and of the covariance matrix.
 
 With X = U S Vᵀ (rows are samples, centred): X Xᵀ U = U S² and Xᵀ X V = V S². Either set of eigenvectors gives the other
 by one product with the data, divided by the singular values.
@@ -22,7 +22,7 @@ def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: Arr
     Parameters
     ----------
     X : array, shape (n_samples, n_features)
-        Centred rows, or a band of their columns: the result is the same band of the components.
+        Centred rows, or some of their columns; the result has the components in these columns.
     gram_vectors : array, shape (n_samples, k)
         Orthonormal eigenvectors U of X Xᵀ, in columns.
     gram_values : array, shape (k,)
@@ -31,7 +31,7 @@ def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: Arr
     Raises
     ------
     ParameterError
-        If shapes do not agree, or an eigenvalue is not positive: its component is not determined by X.
+        If shapes do not agree, or an eigenvalue is not positive, so that X does not determine its component.
     """
     x, u, roots = _checked(X, gram_vectors, gram_values, 0)
     return (x.T @ u / roots).T
@@ -43,7 +43,7 @@ def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_value
     Parameters
     ----------
     X : array, shape (n_samples, n_features)
-        Centred rows, or some of them: the result holds the same rows of U.
+        Centred rows, or some of them; the result has these rows of U.
     components : array, shape (k, n_features)
         Orthonormal eigenvectors V of Xᵀ X, in rows.
     gram_values : array, shape (k,)

@@ -1,4 +1,4 @@
-"""The small eigenproblem on the driver: from an accumulated matrix to its leading eigenpairs."""
+"""Leading eigenpairs of an accumulated matrix."""
 
 from __future__ import annotations
 
@@ -19,22 +19,40 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 _SMALL = 512
-_DENSE_LIMIT = 1536  # up to here LAPACK takes less time than the stream behind it
-_KRYLOV_SHARE = 10  # beyond, the iterative solver pays while at most one pair in ten is wanted
+_DENSE_LIMIT = 1536  # largest side for which LAPACK takes less time than the pass over the data
+_KRYLOV_SHARE = 10  # larger matrices are solved by iteration if at most one pair in ten is requested
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A scatter matrix M = Σ w (x − mean)(x − mean)ᵀ as tiles, with the mean and the counts of its rows."""
+
+    grid: TileGrid
+    """Layout of `tiles`."""
+    tiles: FloatArray
+    """M as flat tiles; empty where they are stored elsewhere."""
+    mean: FloatArray
+    """Mean of each feature, ``(n_features,)``."""
+    n_samples: int
+    """Number of rows of positive weight."""
+    weight: float
+    """Sum of their weights W."""
+    diagonal: FloatArray | None = None
+    """Diagonal of M, ``(n_features,)``; None = that of `tiles`."""
 
 
 @dataclass(frozen=True)
 class SymmetricOperator:
-    """A symmetric matrix D (M + W m mᵀ) D / (W − ddof), kept as its factors: scatter M, mean m, sum of weights W, factors D."""
+    """A symmetric matrix D (M + W m mᵀ) D / (W − ddof) in terms of scatter M, mean m, sum of weights W and factors D."""
 
     grid: TileGrid
-    """How `scatter` is stored."""
+    """Layout of `scatter`."""
     scatter: FloatArray
-    """The scatter matrix M as flat tiles; shared with the state it came from, so read only."""
+    """The scatter matrix M as flat tiles; shares memory with the state, so it must not be changed."""
     weights: FloatArray
-    """Weight of each feature: 1, or 1 / standard deviation and 0 for features that never vary; ``(n_features,)``."""
+    """Factor of each feature: 1, or 1 / standard deviation and 0 for constant features; ``(n_features,)``."""
     offset: FloatArray | None
-    """√W times the mean where second moments about zero are wanted, else None; ``(n_features,)``."""
+    """√W times the mean for second moments about zero, else None; ``(n_features,)``."""
     divisor: float
     """W − ddof, where W is the sum of the weights: the number of rows where none are given."""
     mean: FloatArray
@@ -48,30 +66,18 @@ class SymmetricOperator:
 
     @classmethod
     def of_scatter(
-        cls,
-        *,
-        grid: TileGrid,
-        scatter: FloatArray,
-        mean: FloatArray,
-        n_samples: int,
-        weight: float,
-        center: bool,
-        scale: bool,
-        ddof: float,
-        n_threads: int,
-        diagonal: FloatArray | None = None,
+        cls, scatter: Scatter, *, center: bool, scale: bool, ddof: float, n_threads: int
     ) -> SymmetricOperator:
-        """Return the matrix for a scatter about `mean`; raise `DataError` if there are too few rows.
-
-        `diagonal` is that of a scatter that is kept elsewhere; None = it is taken from `scatter`.
-        """
+        """Return the covariance, correlation or second-moment matrix of `scatter`; `DataError` if there are too few rows."""
+        weight, n_samples = scatter.weight, scatter.n_samples
         if weight <= ddof:
             raise DataError(
                 f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
                 + ("; found 1 sample" if n_samples == 1 else "")
             )
         divisor = weight - ddof
-        squares = np.maximum(grid.diagonal(scatter) if diagonal is None else diagonal, 0)
+        diagonal = scatter.grid.diagonal(scatter.tiles) if scatter.diagonal is None else scatter.diagonal
+        squares, mean = np.maximum(diagonal, 0), scatter.mean
         refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), scale=scale)
         variance = squares / divisor
         deviation = np.sqrt(variance)
@@ -81,7 +87,7 @@ class SymmetricOperator:
             else np.ones_like(deviation)
         )
         offset = None if center else mean * np.sqrt(weight)
-        return cls(grid, scatter, weights, offset, divisor, mean, variance, n_samples, n_threads)
+        return cls(scatter.grid, scatter.tiles, weights, offset, divisor, mean, variance, n_samples, n_threads)
 
     @property
     def n_features(self) -> int:
@@ -101,9 +107,9 @@ class SymmetricOperator:
     @property
     def diagonal(self) -> FloatArray:
         """Return the diagonal of the matrix, ``(n_features,)``."""
-        with np.errstate(over="ignore"):  # what is infinite is refused by name
+        with np.errstate(over="ignore"):  # the caller raises for infinite values
             about_zero = 0.0 if self.offset is None else self.offset**2 / self.divisor
-            # The root first: the square of a weight may overflow where the product does not.
+            # Square root first, because the square of a weight may overflow where the product does not.
             diagonal: FloatArray = (np.sqrt(self.variance + about_zero) * self.weights) ** 2
         return diagonal
 
@@ -133,7 +139,7 @@ class SymmetricOperator:
 
 
 class Symmetric(Protocol):
-    """A symmetric matrix as `solve` knows it."""
+    """A symmetric matrix as `solve` requires it."""
 
     @property
     def side(self) -> int:
@@ -172,60 +178,62 @@ class Spectrum:
     residual: float
     """Largest ‖Cv − λv‖₂ over the pairs, relative to the first eigenvalue."""
     numerical_rank: int
-    """How many of `values` stand above the rounding of the accumulation."""
+    """Number of `values` above the rounding of the accumulation."""
     method: str
     """``"lapack"`` or ``"block krylov"``."""
 
 
 def solve(
-    reduced: Symmetric,
+    matrix: Symmetric,
     selection: Selection,
     *,
     precision: float,
     seed: int = 0,
     total: float | None = None,
     tolerance: float = 1e-11,
-    settle: float = 0.0,
+    stagnation_tolerance: float = 0.0,
 ) -> Spectrum:
-    """Return the leading eigenpairs that `selection` asks for.
+    """Return the leading eigenpairs of a symmetric matrix that `selection` requests.
 
-    LAPACK's ``syevr`` for small matrices or many pairs, a restarted block Krylov iteration with full
-    reorthogonalisation else (`krylov`): at 8,192 features and 50 pairs an eighth of the time.
+    Uses LAPACK for small matrices or many pairs, otherwise block Lanczos with thick restart (`lanczos`), which takes an
+    eighth of the time for 8,192 features and 50 pairs.
 
     Parameters
     ----------
-    reduced : Symmetric
-        The matrix; is not changed.
+    matrix : Symmetric
+        The matrix, which is not changed.
     selection : Count, Share or Threshold
-        How many pairs are taken.
+        Rule for the number of pairs.
     precision : float
-        Relative error of the matrix in the spectral norm: eigenvalues below ``precision * values[0]`` are noise, and
-        are reported as such by `numerical_rank`.
+        Relative error of the matrix in the spectral norm: eigenvalues below ``precision * values[0]`` are noise and
+        do not count towards `numerical_rank`.
     seed : int
-        Of the starting vectors of the iteration.
+        Seed of the starting vectors of the iteration.
     total : float, optional
         Total variance, where it is not the trace.
     tolerance : float
         Residual, relative to the first eigenvalue, at which the iteration stops; products in float32 need more than 1e-11.
-    settle : float
-        Residual that will do where rounding of the products keeps the iteration from getting there.
+    stagnation_tolerance : float
+        Residual at which the iteration stops if rounding of the products prevents `tolerance`.
 
     Raises
     ------
     DataError
         If the matrix is zero: no feature varies.
     """
-    d, limit = reduced.side, reduced.rank_limit
-    total = float(reduced.diagonal.sum()) if total is None else total
+    d, limit = matrix.side, matrix.rank_limit
+    total = float(matrix.diagonal.sum()) if total is None else total
     wanted = selection.n_components if isinstance(selection, Count) else min(limit, 64)
     while True:
         k = limit if wanted is None else min(wanted, limit)
         if uses_krylov(d, k):
-            values, vectors = leading_eigenpairs(reduced.multiply, d, k, seed=seed, tolerance=tolerance, settle=settle)
+            values, vectors = leading_eigenpairs(
+                matrix.multiply, d, k, seed=seed, tolerance=tolerance, stagnation_tolerance=stagnation_tolerance
+            )
             method = "block krylov"
         else:
             k = k if isinstance(selection, Count) else limit
-            values, vectors = _lapack(reduced, k)
+            values, vectors = _lapack(matrix, k)
             method = "lapack"
         values = np.maximum(values, 0)
         chosen = selection.select(values, total, precision)
@@ -234,13 +242,13 @@ def solve(
         wanted = 2 * k
     chosen = len(values) if chosen is None else chosen
     values, vectors = values[:chosen], vectors[:, :chosen]
-    residual = _residual(reduced, values, vectors)
+    residual = _residual(matrix, values, vectors)
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
     return Spectrum(values, signed(vectors), total, residual, rank, method)
 
 
 def uses_krylov(n_features: int, n_components: int) -> bool:
-    """Tell whether so many pairs of a matrix of that side are found by iteration."""
+    """Return whether `n_components` pairs of a matrix of side `n_features` are computed by iteration."""
     return n_features > _DENSE_LIMIT and n_components * _KRYLOV_SHARE <= n_features
 
 
@@ -249,15 +257,15 @@ def eigh_driver(side: int, has_subset: bool) -> Literal["evr", "evd"]:
     return "evr" if has_subset or side == 1 else "evd"
 
 
-def _lapack(reduced: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
+def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     from scipy.linalg import LinAlgError, eigh
 
-    d = reduced.side
-    # Divide and conquer keeps small problems orthogonal to rounding; for some pairs of a large one syevr is faster.
+    d = matrix.side
+    # Divide and conquer gives the most orthogonal vectors; for some pairs of a large matrix syevr is faster.
     subset = None if k == d or d <= _SMALL else (d - k, d - 1)
     try:
         values, vectors = eigh(
-            reduced.dense().T,
+            matrix.dense().T,
             overwrite_a=True,
             check_finite=False,
             subset_by_index=subset,
@@ -268,28 +276,28 @@ def _lapack(reduced: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     return values[::-1][:k].copy(), vectors[:, ::-1][:, :k]
 
 
-def negative_mass(reduced: Symmetric) -> float:
-    """Return the sum of the moduli of negative eigenvalues, which a matrix of pairwise covariances may have."""
+def negative_mass(matrix: Symmetric) -> float:
+    """Return the sum of the moduli of the negative eigenvalues, for matrices of pairwise covariances."""
     from scipy.linalg import eigvalsh
 
-    values = eigvalsh(reduced.dense().T, overwrite_a=True, check_finite=False)
+    values = eigvalsh(matrix.dense().T, overwrite_a=True, check_finite=False)
     return float(np.abs(values[values < 0]).sum())
 
 
-def _residual(reduced: Symmetric, values: FloatArray, vectors: FloatArray) -> float:
+def _residual(matrix: Symmetric, values: FloatArray, vectors: FloatArray) -> float:
     if values[0] <= 0:
         return 0.0
-    worst = 0.0
-    for start in range(0, len(values), 64):  # a few vectors at a time: the products need no more memory than that
-        part = slice(start, start + 64)
-        gap = reduced.multiply(np.ascontiguousarray(vectors[:, part])) - vectors[:, part] * values[part]
-        gap /= values[0]  # before the norm: its squares would leave the range of float64 long before the values do
-        worst = max(worst, float(np.linalg.norm(gap, axis=0).max()))
-    return worst
+    largest = 0.0
+    for start in range(0, len(values), 64):  # 64 vectors at a time, to limit the memory of the products
+        columns = slice(start, start + 64)
+        difference = matrix.multiply(np.ascontiguousarray(vectors[:, columns])) - vectors[:, columns] * values[columns]
+        difference /= values[0]  # before the norm, because squares leave the range of float64 long before the values do
+        largest = max(largest, float(np.linalg.norm(difference, axis=0).max()))
+    return largest
 
 
 def signed(vectors: FloatArray) -> FloatArray:
-    """Return the eigenvectors as rows, with the entry of largest modulus positive (the first one of several)."""
+    """Return the eigenvectors as rows, each with its (first) entry of largest modulus positive."""
     rows = np.ascontiguousarray(vectors.T)
     largest = np.abs(rows).argmax(axis=1)
     rows *= np.where(rows[np.arange(len(rows)), largest] < 0, -1.0, 1.0)[:, None]
@@ -300,7 +308,7 @@ def relative_precision(work: str, n_features: int) -> float:
     """Return the relative error in the spectral norm of a matrix accumulated with products in `work`.
 
     Measured for float32 products of blocks of up to 8,192 rows: 1e-8 for many features, up to 2.3e-7 for a few, and up
-    to 4e-6 where a feature has only a few values that are not whole numbers, because these are rounded alike; below
-    1e-15 for float64. The bounds leave room for the eigenvalue solver.
+    to 4e-6 where a feature has only a few distinct values that are not whole numbers, because these are rounded in the
+    same direction; below 1e-15 for float64. The returned bounds include the error of the eigenvalue solver.
     """
     return 4e-7 if work == "float32" else max(1e-14, 4 * n_features * float(np.finfo(np.float64).eps))

@@ -1,4 +1,4 @@
-"""One step of a QR decomposition: rows annihilated against a triangular factor, without holding the interpreter's lock."""
+"""QR update: annihilation of rows against a triangular factor, without holding the global interpreter lock."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _ARRAYS = (4, 6, 8, 10)
 def annihilate(factor: FloatArray, below: FloatArray, *, width: int, n_triangular: int = 0) -> None:
     """Replace `factor` by R of the QR decomposition of `factor` on top of `below`; both are overwritten.
 
-    LAPACK's ``tpqrt``, called through the address that scipy publishes for Cython: its wrapper for Python holds the
-    interpreter's lock, so that leaves would wait for each other.
+    Calls LAPACK's ``tpqrt`` through the address that scipy exports for Cython, because scipy's Python wrapper holds the
+    global interpreter lock and would serialise the threads.
 
     Parameters
     ----------
     factor : float64 array, shape (n, n)
-        Upper triangular, columns contiguous; what is below the diagonal is not touched.
+        Upper triangular, columns contiguous; entries below the diagonal are not used.
     below : float64 array, shape (m, n)
         Columns contiguous.
     width : int
-        Columns that are reflected at once; enters the bits of the result.
+        Block size of the reflections, which affects the bits of the result.
     n_triangular : int
-        The last rows of `below` that are upper triangular.
+        Number of last rows of `below` that form an upper triangular matrix.
     """
     m, n = below.shape
     for array in (factor, below):
@@ -57,7 +57,7 @@ def annihilate(factor: FloatArray, below: FloatArray, *, width: int, n_triangula
 
 @cache
 def _tpqrt() -> Callable[..., Any]:
-    """Return the routine as a function of addresses, after a check that its arguments are those we pass."""
+    """Return ``dtpqrt`` as a ctypes function, after checking its signature."""
     from scipy.linalg import cython_lapack
 
     capsule = cython_lapack.__pyx_capi__["dtpqrt"]
@@ -65,10 +65,10 @@ def _tpqrt() -> Callable[..., Any]:
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     signature: bytes = name_of(capsule)
-    kinds = [part.strip() for part in signature.decode().partition("(")[2].rstrip(")").split(",")]
+    kinds = [argument.strip() for argument in signature.decode().partition("(")[2].rstrip(")").split(",")]
     if len(kinds) != _N_ARGUMENTS or any((kind == "int *") == (i in _ARRAYS) for i, kind in enumerate(kinds)):
         raise StreamPCAError(
-            f"scipy's tpqrt takes {signature.decode()}: this version of scipy is not known to solver='qr'"
+            f"scipy's tpqrt takes {signature.decode()}: this version of scipy is not supported by solver='qr'"
         )
     number = ctypes.POINTER(ctypes.c_int)
     types = [ctypes.c_void_p if i in _ARRAYS else number for i in range(_N_ARGUMENTS)]

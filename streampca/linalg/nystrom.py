@@ -1,4 +1,4 @@
-"""A matrix of low rank from its products with a test matrix: the Nyström approximation, and the literature's conversion."""
+"""Low-rank approximation of a matrix from its products with a test matrix: Nyström, and the literature's conversion."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ FloatArray = NDArray[np.float64]
 Precision = Literal["float32", "float64"]
 
 DEPENDENT: dict[Precision, float] = {"float32": 1e-6, "float64": 1e-13}
-"""Columns of length 1 depend on each other where their Gram matrix has an eigenvalue up to this.
+"""Columns of length 1 are dependent if their Gram matrix has an eigenvalue up to this threshold.
 
-The rounding of Y counts as much more as the smallest root that is kept is below one: 1,000 times in float32.
+Rounding of Y is amplified by up to the inverse square root of the threshold: 1,000 times in float32.
 """
 
 _EPS = float(np.finfo(np.float64).eps)
-_SHIFT_FLOAT32 = 1.2e-9  # 0.01 of the rounding unit: products in float32, sums in float64
+_SHIFT_FLOAT32 = 1.2e-9  # 0.01 of the unit roundoff, for products in float32 and sums in float64
 _TRUNCATION = {"float32": 1e-8, "float64": 1e-13}
 _MAX_SHIFTS = 8
-_WELL_CONDITIONED = 1e-2  # smallest eigenvalue of the Gram matrix of unit columns that are multiplied as they are
+_WELL_CONDITIONED = 1e-2  # smallest eigenvalue of the Gram matrix of unit columns that need no orthogonalisation
 _ROUNDING = 64 * _EPS  # squares of singular values below this share of the first are rounding
 _INDEPENDENT = 0.05  # smallest eigenvalue of the Gram matrix of unit columns that is factored
 
@@ -38,10 +38,10 @@ class LowRank:
     vectors: FloatArray
     """Orthonormal eigenvectors V in columns, ``(d, r)``."""
     shift: float
-    """What was added to the diagonal for stability and subtracted from the eigenvalues again."""
+    """Number that was added to the diagonal for stability and subtracted from the eigenvalues."""
     asymmetry: float = 0.0
-    """Rounding of the products that was seen, in the units of the eigenvalues: how far QᵀCQ is from symmetric for an
-    orthonormal basis Q of the columns of Ω, times √(d/q) for what lies outside."""
+    """Measured rounding of the products in the units of the eigenvalues: the asymmetry of QᵀCQ for an orthonormal basis Q
+    of the columns of Ω, times √(d/q) for the rounding outside of their span."""
 
     @property
     def trace(self) -> float:
@@ -84,41 +84,33 @@ def nystrom(
     Gaussian Ω, E tr(C − Ĉ) ≤ (1 + r/(q − r − 1)) Σ_{j>r} λⱼ for every r < q − 1. With Ω = [Ω₁, …, Ω_p] and the products
     of all blocks it is the block Krylov form (Tropp & Webber 2023).
 
-    B is brought to a unit diagonal and taken apart by its eigenvalues in place of a Cholesky factor, which gives the
-    same F up to a rotation; the singular values come from the Gram matrix of F, once more after a rotation to nearly
-    orthogonal columns, so that the vectors are orthonormal to 1e-14 down to the last eigenvalue. Eigenvalues below the
-    shift, and below 1e-14 of the first, are rounding and are left out. About 10 d q² flops and one copy of `products`.
+    The eigenvectors of B, scaled to a unit diagonal, replace a Cholesky factor, which gives the same F up to a rotation.
+    The singular values come from the Gram matrix of F, and a second time after a rotation to nearly orthogonal columns,
+    so that the vectors are orthonormal to 1e-14 down to the last eigenvalue. Eigenvalues below the shift, and below
+    1e-14 of the first, are rounding and are dropped. About 10 d q² flops and one copy of `products`.
 
     Parameters
     ----------
-    products : float64 array, shape (d, q)
-        Y = CΩ.
-    test : float64 array, shape (d, q)
-        Ω of any scale and condition; columns that are zero or depend on each other add nothing.
+    products, test : float64 arrays, shape (d, q)
+        Y = CΩ and Ω, of any scale and condition; columns of Ω that are zero or depend on others add nothing.
     precision : "float32" or "float64"
         How Y was accumulated: products in float32 with sums in float64 (ν = 1.2e-9 ‖Y‖₂/‖Ω‖₂), or all in float64
-        (ν = 2.2e-16 √d ‖Y‖₂/‖Ω‖₂). The shift is no smaller than the rounding that the asymmetry of ΩᵀY shows, taken for a
-        random share √(q/d) of that of Y: ‖ΩᵀY − YᵀΩ‖₂ √(d/q) / (2 ‖Ω‖₂²). Directions without variance come out with
-        the square of that rounding over ν.
+        (ν = 2.2e-16 √d ‖Y‖₂/‖Ω‖₂). The shift is at least the rounding that the asymmetry of ΩᵀY measures, taken for a
+        random share √(q/d) of that of Y: ‖ΩᵀY − YᵀΩ‖₂ √(d/q) / (2 ‖Ω‖₂²). The result has an eigenvalue of the square of
+        that rounding over ν in directions without variance.
     n_threads : int
         Threads that share the slabs of rows; the bits do not depend on it.
     definite : bool
-        Whether C is positive semidefinite; where not (a covariance corrected for missing values), eigenvalues of B up
-        to twice the modulus of its most negative one are cut off at once.
+        Whether C is positive semidefinite; if not (a covariance corrected for missing values), eigenvalues of B up to
+        twice the modulus of its most negative one are cut off at once.
     overwrite : bool
         Work in `products` instead of a copy; the vectors are then a view of it.
 
     Returns
     -------
     LowRank
-        Of rank r ≤ q; r = 0 for Y = 0.
-
-    Raises
-    ------
-    ParameterError
-        If the shapes differ.
-    NotFiniteError
-        If there is NaN or infinity.
+        Of rank r ≤ q; r = 0 for Y = 0. `ParameterError` for arrays of different shapes, `NotFiniteError` for NaN or
+        infinity.
     """
     _check(products, test)
     work, test, factor, test_factor = _scaled(products, test, n_threads, overwrite)
@@ -134,10 +126,10 @@ def nystrom(
 
 
 def leave_one_out(products: FloatArray, test: FloatArray, *, precision: Precision, n_threads: int = 1) -> float:
-    """Return an estimate of ‖C − Ĉ‖_F from the columns that made Ĉ: each is predicted by all others.
+    """Return a leave-one-out estimate of ‖C − Ĉ‖_F from the products that Ĉ was computed from.
 
     est² = (1/q) Σⱼ ‖Y_ν B⁻¹ eⱼ‖² / (B⁻¹)ⱼⱼ² (Epperly & Tropp 2024). Holds for independent columns of Ω with
-    E ωωᵀ = I, not for a test matrix that saw the data. Zero where Ω has a column that depends on others.
+    E ωωᵀ = I, not for a test matrix computed from the data. Zero where Ω has dependent columns.
     """
     _check(products, test)
     work, scaled, factor, _test_factor = _scaled(products, test, n_threads, overwrite=False)
@@ -154,20 +146,19 @@ def leave_one_out(products: FloatArray, test: FloatArray, *, precision: Precisio
 def converted(
     products: FloatArray, test: FloatArray, *, n_components: int | None = None, n_threads: int = 1
 ) -> Converted:
-    """Return the approximate PCA of the literature: eigenvectors u of H = sym(ΩᵀCΩ), carried back as w = Yu.
+    """Return the approximate PCA of the literature: directions w = Yu for the eigenvectors u of H = sym(ΩᵀCΩ).
 
     Marukatat 2023, Algorithm 4, from accumulated products: for Z = XΩ, H = ZᵀZ/n and Xᵀ(Zu)/n = Yu. The eigenvalues of
-    H are those of C only as far as Ω preserves dot products, so Ω must be scaled to E ΩΩᵀ = I, that is entries of
-    variance 1/q for a Gaussian Ω. The directions w have length 1 and are not orthogonal; a model needs orthonormal
-    axes, and takes the Gram–Schmidt vectors in the order of the eigenvalues: the first axis is the published one, and
-    each further one keeps what is new in it.
+    H approximate those of C only if Ω preserves dot products, so Ω must be scaled to E ΩΩᵀ = I, that is entries of
+    variance 1/q for a Gaussian Ω. The directions w have length 1 and are not orthogonal. A model needs orthonormal axes,
+    which are the Gram–Schmidt vectors of w in the order of the eigenvalues; the first axis is the published one.
 
     Parameters
     ----------
     products, test : float64 arrays, shape (d, q)
         Y = CΩ and Ω.
     n_components : int, optional
-        How many of the pairs; all of positive eigenvalue by default.
+        Number of pairs; all with positive eigenvalue by default.
     n_threads : int
         Threads that share the slabs of rows.
     """
@@ -176,17 +167,17 @@ def converted(
     matrix = tall.gram(test, work, n_threads)
     values, small = np.linalg.eigh((matrix + matrix.T) / 2)
     values, small = values[::-1], small[:, ::-1]
-    kept = np.flatnonzero(values > _ROUNDING * max(values[0], 0.0))[:n_components]
-    directions = tall.times(work, small[:, kept], n_threads, out=work[:, : len(kept)])
+    retained = np.flatnonzero(values > _ROUNDING * max(values[0], 0.0))[:n_components]
+    directions = tall.times(work, small[:, retained], n_threads, out=work[:, : len(retained)])
     lengths = np.sqrt(np.diagonal(tall.gram(directions, directions, n_threads)))
-    kept = kept[lengths > 0]
+    retained = retained[lengths > 0]
     directions = tall.scaled_copy(directions[:, lengths > 0], 1.0 / lengths[lengths > 0], n_threads)
-    values = values[kept] / factor / test_factor
+    values = values[retained] / factor / test_factor
     basis = tall.orthonormal(directions, n_threads=n_threads)
-    # The basis may have been turned; the triangle of its coordinates restores the order of Gram and Schmidt.
-    turn, triangle = np.linalg.qr(tall.gram(basis, directions, n_threads))
-    turn *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
-    axes = tall.times(basis, turn, n_threads)
+    # The basis may be rotated; the QR decomposition of its coordinates restores the Gram–Schmidt order.
+    rotation, triangle = np.linalg.qr(tall.gram(basis, directions, n_threads))
+    rotation *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+    axes = tall.times(basis, rotation, n_threads)
     return Converted(values, directions, LowRank(values[: axes.shape[1]], axes, 0.0))
 
 
@@ -201,7 +192,7 @@ def _check(products: FloatArray, test: FloatArray) -> None:
 def _scaled(
     products: FloatArray, test: FloatArray, n_threads: int, overwrite: bool
 ) -> tuple[FloatArray, FloatArray, float, float]:
-    """Return Y, and Ω where its squares would leave float64, times powers of two that bring them near 1, and these."""
+    """Return Y, and Ω if its squares would overflow, scaled by powers of two to magnitudes near 1, and both factors."""
     factor = float(tall.power_of_two(tall.peaks(products, n_threads).max(initial=0.0)))
     work = tall.scaled_copy(products, factor, n_threads, out=products if overwrite else None)
     peak = tall.peaks(test, n_threads).max(initial=0.0)
@@ -214,9 +205,9 @@ def _scaled(
 def _well_conditioned(
     products: FloatArray, test: FloatArray, precision: Precision, n_threads: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return YR and ΩR with nearly orthonormal columns ΩR where those of Ω are nearly dependent; else Y and Ω themselves.
+    """Return YR and ΩR with nearly orthonormal ΩR where columns of Ω are nearly dependent, otherwise Y and Ω.
 
-    Ĉ is the same, but the rounding of ΩᵀY, which counts by the condition of Ω from either side, then counts from one side.
+    Ĉ does not change, but the condition of Ω amplifies the rounding of ΩᵀY once instead of twice.
     """
     metric = tall.gram(test, test, n_threads)
     lengths = np.sqrt(np.diagonal(metric))
@@ -224,8 +215,8 @@ def _well_conditioned(
     values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
     if values.min(initial=1.0) > _WELL_CONDITIONED:
         return products, test
-    turn = independent_columns(metric, DEPENDENT[precision])
-    return tall.times(products, turn, n_threads), tall.times(test, turn, n_threads)
+    rotation = independent_columns(metric, DEPENDENT[precision])
+    return tall.times(products, rotation, n_threads), tall.times(test, rotation, n_threads)
 
 
 def _root_of_inverse(
@@ -233,7 +224,7 @@ def _root_of_inverse(
 ) -> tuple[float, FloatArray, float]:
     """Return the shift ν, a matrix R, ``(q, r)``, with R Rᵀ = B⁻¹ for B = sym(ΩᵀY) + νΩᵀΩ, and the asymmetry (`LowRank`)."""
     inner = tall.gram(test, products, n_threads)
-    skew = (inner - inner.T) / 2  # ΩᵀCΩ is symmetric: what is not is what the products lost
+    skew = (inner - inner.T) / 2  # ΩᵀCΩ is symmetric, so the skew part is rounding of the products
     rounding = float(np.linalg.norm(skew, 2))
     inner = (inner + inner.T) / 2
     metric = tall.gram(test, test, n_threads)
@@ -261,19 +252,19 @@ def _root_of_inverse(
 def independent_columns(metric: FloatArray, dependent: float) -> FloatArray:
     """Return R, ``(q, r)``, with ΩR orthonormal for an Ω with the Gram matrix `metric`: r < q if columns depend on others.
 
-    Of columns of length 1, the eigenvectors of the Gram matrix are taken whose eigenvalues are above `dependent`.
+    Uses the eigenvectors, for columns scaled to length 1, of the eigenvalues of the Gram matrix above `dependent`.
     """
     lengths = np.sqrt(np.diagonal(metric))
     used = np.flatnonzero(lengths > 0)
-    values, turn = np.linalg.eigh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
-    kept = values > dependent
-    basis = np.zeros((len(metric), int(kept.sum())))
-    basis[used] = turn[:, kept] / np.sqrt(values[kept]) / lengths[used, None]
+    values, rotation = np.linalg.eigh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    retained = values > dependent
+    basis = np.zeros((len(metric), int(retained.sum())))
+    basis[used] = rotation[:, retained] / np.sqrt(values[retained]) / lengths[used, None]
     return basis
 
 
 def _whole_root(matrix: FloatArray) -> FloatArray | None:
-    """Return R with R Rᵀ the inverse of a positive definite matrix, None where it is not one beyond rounding."""
+    """Return R with R Rᵀ the inverse of a positive definite matrix, None if the matrix is not definite to rounding."""
     diagonal = np.diagonal(matrix)
     if diagonal.min() <= 0:
         return None
@@ -285,15 +276,15 @@ def _whole_root(matrix: FloatArray) -> FloatArray | None:
     return whole
 
 
-def _truncated_root(matrix: FloatArray, share: float) -> FloatArray:
+def _truncated_root(matrix: FloatArray, fraction: float) -> FloatArray:
     values, vectors = np.linalg.eigh(matrix)
-    kept = values > max(share * values[-1], -2 * values[0], 0.0)
-    truncated: FloatArray = vectors[:, kept] / np.sqrt(values[kept])
+    retained = values > max(fraction * values[-1], -2 * values[0], 0.0)
+    truncated: FloatArray = vectors[:, retained] / np.sqrt(values[retained])
     return truncated
 
 
 def _norm(products: FloatArray, inner: FloatArray, n_threads: int) -> float:
-    """Return ‖Y‖₂ to a few per cent: one power step from the first eigenvector of sym(ΩᵀY), which is close already."""
+    """Return ‖Y‖₂ to a few per cent: by one power step from the first eigenvector of sym(ΩᵀY)."""
     start = np.ascontiguousarray(np.linalg.eigh(inner)[1][:, -1:])
     image = tall.times(products, start, n_threads)
     length = float(np.linalg.norm(image))
@@ -305,25 +296,25 @@ def _norm(products: FloatArray, inner: FloatArray, n_threads: int) -> float:
 def _left_singular(work: FloatArray, shift: float, n_threads: int) -> tuple[FloatArray, FloatArray]:
     """Return squared singular values above rounding and left singular vectors of `work`, which is overwritten.
 
-    Columns are turned until they are independent enough for a Cholesky factor; every round after the second leaves out
-    ten times larger squares, because those below are what keeps the columns from being so.
+    Columns are rotated until they are well-conditioned enough for a Cholesky factor. Every round after the second drops
+    squares up to a ten times larger threshold, because the small ones cause the bad condition.
     """
     values, rotation = np.linalg.eigh(tall.gram(work, work, n_threads))
-    cut, turn = _ROUNDING, 0
+    cut, rounds = _ROUNDING, 0
     while True:
         values, rotation = values[::-1], rotation[:, ::-1]
-        kept = values > max(2 * shift, cut * values[0])
-        if not kept.any():
+        retained = values > max(2 * shift, cut * values[0])
+        if not retained.any():
             return values[:0], work[:, :0]
-        work = tall.times(work, rotation[:, kept], n_threads, out=work[:, : int(kept.sum())])
+        work = tall.times(work, rotation[:, retained], n_threads, out=work[:, : int(retained.sum())])
         matrix = tall.gram(work, work, n_threads)
         lengths = np.sqrt(np.diagonal(matrix))
         unit = matrix / lengths[:, None] / lengths
         if np.linalg.eigvalsh(unit)[0] > _INDEPENDENT:
             break
         values, rotation = np.linalg.eigh(matrix)
-        turn += 1
-        cut *= 10.0 if turn > 1 else 1.0
+        rounds += 1
+        cut *= 10.0 if rounds > 1 else 1.0
     factor = np.asarray(np.linalg.cholesky(unit), dtype=np.float64)
     # work = Q (factorᵀ diag(lengths)) with Q orthonormal: the small matrix has the singular values of the tall one.
     left, singular, _right = np.linalg.svd(factor.T * lengths)

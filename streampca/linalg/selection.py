@@ -1,7 +1,7 @@
-"""How many components: a count, a share of the total variance, or a threshold relative to the first.
+"""Rules for the number of components: a count, a share of the total variance, or a threshold relative to the first.
 
-Every rule takes the relative rounding of the eigenvalues, `rounding`, and treats values as equal that differ by no more,
-so that a tie is decided by the data and not by the order of additions.
+Every rule receives the relative rounding of the eigenvalues, `rounding`, and treats values within it as equal, so that
+the order of additions does not decide a tie.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from streampca.errors import ParameterError
 
 @dataclass(frozen=True)
 class Count:
-    """The first `n_components`; None = as many as there can be."""
+    """Select the first `n_components`; None = all."""
 
     n_components: int | None
-    """How many."""
+    """Number of components."""
 
     def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
-        """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
+        """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
         if self.n_components is None or self.n_components > len(values):
             return None
         return self.n_components
@@ -31,19 +31,19 @@ class Count:
 
 @dataclass(frozen=True)
 class Share:
-    """The smallest number of components that carry `share` of the total variance."""
+    """Select the smallest number of components that explain `share` of the total variance."""
 
     share: float
     """Share of the total variance, in (0, 1)."""
 
     def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
-        """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
+        """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
         return smallest_count(values, total, self.share, rounding)
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """All components whose eigenvalue is at least `eps` times the largest."""
+    """Select all components whose eigenvalue is at least `eps` times the largest."""
 
     eps: float
     """Threshold relative to the first eigenvalue, in (0, 1]."""
@@ -53,8 +53,8 @@ class Threshold:
             raise ParameterError(f"Threshold(eps={self.eps!r}): expected a number in (0, 1], for example 1e-3")
 
     def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
-        """Return how many of the leading eigenvalues `values` are taken, None where more of them are needed to tell."""
-        slack = min(rounding, self.eps / 2)  # a threshold within rounding stays one
+        """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
+        slack = min(rounding, self.eps / 2)  # a threshold below the rounding remains a threshold
         below = np.flatnonzero(values < (self.eps - slack) * values[0])
         return max(1, int(below[0])) if len(below) else None
 
@@ -63,9 +63,9 @@ Selection = Count | Share | Threshold
 
 
 def smallest_count(values: NDArray[np.float64], total: float, share: float, rounding: float = 0.0) -> int | None:
-    """Return the smallest number of leading `values` whose sum reaches ``share * total``, None if all of them do not.
+    """Return the smallest number of leading `values` whose sum reaches ``share * total``, None if their total does not.
 
-    A sum that lacks no more than ``rounding * total`` reaches it, with `rounding` at least that of the sum itself.
+    Sums within ``rounding * total`` of it count, where `rounding` is at least that of the sum itself.
     """
     slack = min(max(rounding, 4 * len(values) * float(np.finfo(np.float64).eps)), share / 2)
     reached = np.flatnonzero(np.cumsum(values) >= (share - slack) * total)
@@ -77,7 +77,7 @@ def _is_number(value: object) -> bool:
 
 
 def as_selection(n_components: Any, limit: int) -> Selection:
-    """Return the rule that the parameter `n_components` stands for.
+    """Return the selection rule for the parameter `n_components`.
 
     Parameters
     ----------

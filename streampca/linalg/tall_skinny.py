@@ -1,4 +1,4 @@
-"""Products of tall matrices, (n_features, a few hundred) float64, by fixed slabs of rows: the same bits for any number of threads."""
+"""Products of tall float64 matrices in fixed slabs of rows, with the same bits for any number of threads."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from streampca.system.workspace import borrow
 FloatArray = NDArray[np.float64]
 
 _SLAB_ROWS = 2048
-_SLABS_PER_THREAD = 4  # products that wait to be added; enters no bits
-_UNCERTAIN = 1e-12  # a direction that has lost this much of its length against the others is rounding
+_SLABS_PER_THREAD = 4  # products in memory before they are added; does not affect the bits
+_UNCERTAIN = 1e-12  # a column whose independent component is shorter than this fraction of its length is rounding
 _WELL_CONDITIONED = 1e-5  # smallest diagonal entry of a Cholesky factor that is inverted
 _MAX_ROUNDS = 10
 _SAFE_EXPONENT = 200  # squares of numbers up to 2**200, summed, stay far inside float64
 
 
 def slabs(n_rows: int) -> list[slice]:
-    """Return the slabs of rows that every product here is made of."""
+    """Return the slabs of rows of every product."""
     edges = [*range(0, n_rows, _SLAB_ROWS), n_rows]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
 def gram(a: FloatArray, b: FloatArray, n_threads: int = 1) -> FloatArray:
-    """Return ``a.T @ b``, ``(p, q)``, of arrays ``(d, p)`` and ``(d, q)``: products of slabs, added in their order.
+    """Return ``a.T @ b``, ``(p, q)``, of arrays ``(d, p)`` and ``(d, q)``: products of slabs, added in order.
 
     2 d p q flops, half of them where `a` is `b`. Memory: 4 (p, q) products a thread.
     """
-    parts = slabs(len(a))
+    blocks = slabs(len(a))
     total = np.zeros((a.shape[1], b.shape[1]))
     width = _SLABS_PER_THREAD * max(1, n_threads)
-    for first in range(0, len(parts), width):
-        window = parts[first : first + width]
+    for first in range(0, len(blocks), width):
+        window = blocks[first : first + width]
         products: list[FloatArray] = [total] * len(window)
 
         def multiply(i: int, window: list[slice] = window, products: list[FloatArray] = products) -> None:
@@ -53,15 +53,15 @@ def gram(a: FloatArray, b: FloatArray, n_threads: int = 1) -> FloatArray:
 def times(a: FloatArray, small: FloatArray, n_threads: int = 1, out: FloatArray | None = None) -> FloatArray:
     """Return ``a @ small``, ``(d, r)``, of arrays ``(d, q)`` and ``(q, r)`` in 2 d q r flops.
 
-    `out` may be `a` itself or, where r < q, its first r columns: a slab is finished before it is overwritten.
+    `out` may be `a` itself or, where r < q, its first r columns: a slab is read completely before it is overwritten.
     """
     out = np.empty((len(a), small.shape[1])) if out is None else out
     small = np.ascontiguousarray(small)
 
-    def multiply(part: slice) -> None:
-        product = borrow("tall product", (part.stop - part.start, small.shape[1]), np.float64)
-        np.matmul(_float64(a[part]), small, out=product)
-        out[part] = product
+    def multiply(slab: slice) -> None:
+        product = borrow("tall product", (slab.stop - slab.start, small.shape[1]), np.float64)
+        np.matmul(_float64(a[slab]), small, out=product)
+        out[slab] = product
 
     spread(multiply, slabs(len(a)), n_threads)
     return out
@@ -70,10 +70,10 @@ def times(a: FloatArray, small: FloatArray, n_threads: int = 1, out: FloatArray 
 def subtract_product(out: FloatArray, a: FloatArray, small: FloatArray, n_threads: int = 1) -> None:
     """Subtract ``a @ small`` from `out`, ``(d, r)``, in place."""
 
-    def subtract(part: slice) -> None:
-        product = borrow("tall product", (part.stop - part.start, small.shape[1]), np.float64)
-        np.matmul(_float64(a[part]), small, out=product)
-        out[part] -= product
+    def subtract(slab: slice) -> None:
+        product = borrow("tall product", (slab.stop - slab.start, small.shape[1]), np.float64)
+        np.matmul(_float64(a[slab]), small, out=product)
+        out[slab] -= product
 
     spread(subtract, slabs(len(out)), n_threads)
 
@@ -81,10 +81,10 @@ def subtract_product(out: FloatArray, a: FloatArray, small: FloatArray, n_thread
 def add_multiple(out: FloatArray, a: FloatArray, factor: float, n_threads: int = 1) -> None:
     """Add ``factor * a`` to `out`, both ``(d, q)``, in place."""
 
-    def add(part: slice) -> None:
-        product = borrow("tall product", out[part].shape, np.float64)
-        np.multiply(a[part], factor, out=product)
-        out[part] += product
+    def add(slab: slice) -> None:
+        product = borrow("tall product", out[slab].shape, np.float64)
+        np.multiply(a[slab], factor, out=product)
+        out[slab] += product
 
     spread(add, slabs(len(out)), n_threads)
 
@@ -95,24 +95,24 @@ def scaled_copy(
     """Return ``a * factors`` as float64, ``(d, q)``, with rows contiguous; `out` may be `a`."""
     target = np.empty(a.shape) if out is None else out
 
-    def scale(part: slice) -> None:
-        np.multiply(a[part], factors, out=target[part])
+    def scale(slab: slice) -> None:
+        np.multiply(a[slab], factors, out=target[slab])
 
     spread(scale, slabs(len(a)), n_threads)
     return target
 
 
 def peaks(a: FloatArray, n_threads: int = 1) -> FloatArray:
-    """Return the largest modulus in each column, ``(q,)``; raise `NotFiniteError` where there is NaN or infinity."""
-    parts = slabs(len(a))
-    found = np.zeros((len(parts), a.shape[1]))
+    """Return the largest modulus in each column, ``(q,)``; raise `NotFiniteError` for NaN or infinity."""
+    blocks = slabs(len(a))
+    peak_of_slab = np.zeros((len(blocks), a.shape[1]))
 
     def largest(i: int) -> None:
-        block = a[parts[i]]
-        np.maximum(block.max(axis=0, initial=0.0), -block.min(axis=0, initial=0.0), out=found[i])
+        block = a[blocks[i]]
+        np.maximum(block.max(axis=0, initial=0.0), -block.min(axis=0, initial=0.0), out=peak_of_slab[i])
 
-    spread(largest, range(len(parts)), n_threads)
-    peak: FloatArray = found.max(axis=0, initial=0.0)
+    spread(largest, range(len(blocks)), n_threads)
+    peak: FloatArray = peak_of_slab.max(axis=0, initial=0.0)
     if not np.isfinite(peak).all():
         column = int(np.flatnonzero(~np.isfinite(peak))[0])
         raise NotFiniteError(
@@ -123,9 +123,9 @@ def peaks(a: FloatArray, n_threads: int = 1) -> FloatArray:
 
 
 def power_of_two(peak: FloatArray) -> FloatArray:
-    """Return the powers of two that bring each `peak` into [1/2, 1), and 1 for 0: multiplying with them rounds nothing.
+    """Return the powers of two that scale each `peak` to [1/2, 1), and 1 for 0; a multiplication by them is exact.
 
-    Clipped to what float64 can hold; a peak among the subnormal numbers stays below 1/2.
+    Clipped to the range of float64, so a subnormal peak stays below 1/2.
     """
     exponent = np.frexp(peak)[1]
     factors: FloatArray = np.ldexp(1.0, np.clip(-exponent, -1022, 1023))
@@ -133,7 +133,7 @@ def power_of_two(peak: FloatArray) -> FloatArray:
 
 
 def needs_scaling(peak: FloatArray) -> bool:
-    """Tell whether sums of squares of columns with such peaks could leave the range of float64."""
+    """Return whether sums of squares of columns with these peaks could leave the range of float64."""
     exponent = np.frexp(peak)[1]
     return bool((np.abs(exponent[peak > 0]) > _SAFE_EXPONENT).any())
 
@@ -141,14 +141,14 @@ def needs_scaling(peak: FloatArray) -> bool:
 def orthonormal(
     vectors: FloatArray, against: FloatArray | None = None, *, n_threads: int = 1, overwrite: bool = False
 ) -> FloatArray:
-    """Return an orthonormal basis, ``(d, r)``, of what the columns of `vectors` span, orthogonal to `against`.
+    """Return an orthonormal basis, ``(d, r)``, of the span of `vectors`, orthogonal to `against`.
 
     Cholesky-QR twice (Yamamoto et al. 2015): two Gram matrices and two products, 6 d q² flops, all in products of
     matrices. Where the Cholesky factorisation of the Gram matrix of unit columns fails or is ill-conditioned, the
-    columns are first turned to the eigenvectors of that matrix and rescaled, as often as it takes. Columns that differ
-    from the span of the others, and of `against`, by less than about 1e-12 of their length add nothing and are dropped,
-    so r ≤ q. Where none is, column j of the result depends on the columns up to j only, as in Gram–Schmidt, unless
-    the fallback had to turn them.
+    columns are first rotated to the eigenvectors of that matrix and rescaled, repeatedly if necessary. Columns that
+    differ from the span of the others, and of `against`, by less than about 1e-12 of their length are dropped, so r ≤ q.
+    If none is dropped, column j of the result depends only on the columns up to j, as in Gram–Schmidt, unless the
+    columns were rotated.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def orthonormal(
     n_threads : int
         Threads that share the slabs; the bits do not depend on it.
     overwrite : bool
-        Work in `vectors`; the result is then a view of it. Else one copy is made.
+        Work in `vectors`, so that the result is a view of it; otherwise in one copy.
 
     Raises
     ------
@@ -181,28 +181,28 @@ def orthonormal(
 
 
 def _independent(vectors: FloatArray, lengths: FloatArray | None, n_threads: int) -> FloatArray:
-    """Make the columns orthonormal in place; `lengths` are those they had before they lost digits by a projection.
+    """Make the columns orthonormal in place; `lengths` are their lengths before a projection that cancelled digits.
 
-    `doubt` is the length that rounding may have in each column: a column no longer than that is dropped.
+    `uncertainty` bounds the length of the rounding in each column; columns up to that length are dropped.
     """
-    doubt: FloatArray | None = None if lengths is None else _UNCERTAIN * lengths
+    uncertainty: FloatArray | None = None if lengths is None else _UNCERTAIN * lengths
     for _ in range(_MAX_ROUNDS):
         matrix = gram(vectors, vectors, n_threads)
         norms = np.sqrt(np.diagonal(matrix))
-        doubt = _UNCERTAIN * norms if doubt is None else doubt
-        kept = np.flatnonzero(norms > doubt)
-        if len(kept) == 0:
+        uncertainty = _UNCERTAIN * norms if uncertainty is None else uncertainty
+        retained = np.flatnonzero(norms > uncertainty)
+        if len(retained) == 0:
             return vectors[:, :0]
-        scale = 1.0 / norms[kept]
-        unit = matrix[np.ix_(kept, kept)] * scale[:, None] * scale
+        scale = 1.0 / norms[retained]
+        unit = matrix[np.ix_(retained, retained)] * scale[:, None] * scale
         rotation, close = _rotation(unit)
-        small = np.zeros((vectors.shape[1], len(kept)))
-        small[kept] = scale[:, None] * rotation
-        # Columns that are left out lie before those that are kept, so a slab must be read as a whole.
-        vectors = times(vectors, small, n_threads, out=vectors[:, : len(kept)])
+        small = np.zeros((vectors.shape[1], len(retained)))
+        small[retained] = scale[:, None] * rotation
+        # Dropped columns may precede retained ones, so a slab must be read as a whole.
+        vectors = times(vectors, small, n_threads, out=vectors[:, : len(retained)])
         if close:
             return vectors
-        doubt = np.sqrt((doubt**2) @ (small**2))
+        uncertainty = np.sqrt((uncertainty**2) @ (small**2))
     raise StreamPCAError(
         f"{vectors.shape[1]} vectors of {len(vectors)} entries are not orthonormal after {_MAX_ROUNDS} rounds: "
         "expected at most 4; report the data that did this"
@@ -210,7 +210,7 @@ def _independent(vectors: FloatArray, lengths: FloatArray | None, n_threads: int
 
 
 def _rotation(unit: FloatArray) -> tuple[FloatArray, bool]:
-    """Return what to multiply unit columns with this Gram matrix by, and whether they are orthonormal afterwards."""
+    """Return the matrix that orthonormalises unit columns with this Gram matrix, and whether one application suffices."""
     close = bool(np.linalg.norm(unit - np.eye(len(unit))) < 0.1)
     try:
         factor = np.asarray(np.linalg.cholesky(unit), dtype=np.float64)

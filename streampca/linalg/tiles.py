@@ -1,7 +1,7 @@
-"""The lower triangle of a symmetric matrix, stored as square tiles one behind the other.
+"""Storage of the lower triangle of a symmetric matrix as consecutive square tiles.
 
-Half the memory of the full matrix, and the unit of parallel work: every tile is made by one thread with one BLAS
-thread, so the bits do not depend on how many threads share the tiles.
+Tiles take half the memory of the full matrix and are the unit of parallel work: one thread with one BLAS thread
+computes a tile, so the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has no threads but the one that forked
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has only the thread that called fork
 
 
 def spread(work: Callable[[Any], None], items: Iterable[Any], n_threads: int) -> None:
-    """Call `work` on every item, `n_threads` at a time; the first exception is raised again."""
+    """Call `work` on every item in `n_threads` threads; raise the first exception."""
     if n_threads <= 1:
         for item in items:
             work(item)
@@ -40,7 +40,7 @@ def spread(work: Callable[[Any], None], items: Iterable[Any], n_threads: int) ->
 
 @dataclass(frozen=True)
 class TileGrid:
-    """How the lower triangle of an ``(n_features, n_features)`` matrix lies in a flat array."""
+    """Layout of the lower triangle of an ``(n_features, n_features)`` matrix in a flat array."""
 
     n_features: int
     """Side of the matrix."""
@@ -49,7 +49,7 @@ class TileGrid:
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
-        """Return the first index of every tile along one side, and `n_features` behind them."""
+        """Return the first index of every tile along one side, followed by `n_features`."""
         n_rows = self._n_tile_rows
         return tuple(self.n_features * i // n_rows for i in range(n_rows + 1))
 
@@ -79,7 +79,7 @@ class TileGrid:
     @cached_property
     def size(self) -> int:
         """Return the number of stored entries."""
-        # Half of the square and half of the diagonal tiles, of which some are one longer: a plan asks for sides of millions.
+        # Half of the square and half of the diagonal tiles; a closed form, because plans ask for sides of millions.
         short, n_longer = divmod(self.n_features, self._n_tile_rows)
         diagonal = n_longer * (short + 1) ** 2 + (self._n_tile_rows - n_longer) * short**2
         return (self.n_features**2 + diagonal) // 2
@@ -124,7 +124,7 @@ class TileGrid:
         spread(add, self.pairs, n_threads)
 
     def dense(self, flat: FloatArray) -> FloatArray:
-        """Return the full matrix, shape ``(n_features, n_features)``; a view where one tile holds it all."""
+        """Return the full matrix, shape ``(n_features, n_features)``; a view if there is only one tile."""
         if len(self.pairs) == 1:
             return self.tile(flat, 0, 0)
         matrix = np.empty((self.n_features, self.n_features))

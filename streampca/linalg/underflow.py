@@ -1,4 +1,4 @@
-"""Columns that vary by so little that their squares underflow float64: they leave a trace, and are named where it counts."""
+"""Detection of columns that vary so little that their squares underflow float64."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ FloatArray = NDArray[np.float64]
 _LEAST_SQUARES = 1e-305
 """Sums of squares below this have lost digits to underflow."""
 _TRACE = 1e-157
-"""A value whose square, 1e-314, is greater than 0 and never taken for a sum of squares, with weights or of many panels."""
+"""A marker whose square, 1e-314, is positive and smaller than any genuine sum of squares, with weights or many panels."""
 _SLAB_ROWS = 256
 _EPS = float(np.finfo(np.float64).eps)
 
 
 def mark_underflow(rows: NDArray[Any], squares: FloatArray) -> None:
-    """Let columns that vary, but whose squares underflow float64, leave a trace in sums of squares; in place.
+    """Mark the columns that vary although their squares underflow float64, in place.
 
-    Without it they would count as constant. The first value becomes 1e-157, which is nothing beside a value that float64
-    can square; `refuse_underflow` finds its square in the end.
+    Otherwise they would count as constant. The first value becomes 1e-157, which is negligible compared with any value
+    that float64 can square; `refuse_underflow` detects its square at the end.
 
     Parameters
     ----------
     rows : float array, shape (n_rows, n_features)
-        Centred rows; those of float32 are left as they are, because where their squares underflow float64 takes over.
+        Centred rows; float32 rows are not changed, because rows whose squares underflow are converted to float64.
     squares : array, shape (n_features,)
         Sums of the squares of the columns.
     """
@@ -40,7 +40,7 @@ def mark_underflow(rows: NDArray[Any], squares: FloatArray) -> None:
 
 
 def mark_underflow_of_stored(columns: csc_array) -> None:
-    """Do the same to shifted sparse columns, of which the rest is zero; in place."""
+    """Mark such columns among shifted sparse `columns`, whose other entries are zero, in place."""
     if not columns.nnz or np.abs(columns.data).max() == 0:
         return
     peaks = np.asarray(abs(columns).max(axis=0).toarray()).ravel()
@@ -51,12 +51,12 @@ def mark_underflow_of_stored(columns: csc_array) -> None:
 
 
 def underflows(rows: NDArray[Any], origin: FloatArray, squares: FloatArray) -> bool:
-    """Tell whether squares of a column of ``rows - origin`` underflow although it varies; False for float32 rows."""
+    """Return whether squares of a varying column of ``rows - origin`` underflow; False for float32 rows."""
     return rows.dtype == np.float64 and len(_tiny(squares)) + len(_vanished(rows, origin, squares)) > 0
 
 
 def _tiny(squares: FloatArray) -> NDArray[np.int64]:
-    """Return the columns whose squares are above 0, but may not be when they are divided by a number of rows."""
+    """Return the columns with positive sums of squares that may underflow when divided by a number of rows."""
     return np.flatnonzero((squares > 0) & (squares < _TRACE**2))
 
 
@@ -70,11 +70,10 @@ def _vanished(rows: NDArray[Any], origin: FloatArray | float, squares: FloatArra
 
 
 def refuse_underflow(squares: FloatArray, *, scale: bool) -> None:
-    """Raise `DataError` if sums of squares about the mean, ``(n_features,)``, have lost digits to underflow, and that counts.
+    """Raise `DataError` if sums of squares about the mean, ``(n_features,)``, have lost digits to underflow and matter.
 
-    Where rows are not centred, sums of squares about zero (see `sums_about_zero`).
-
-    It does where features are divided by their standard deviations, and where no feature varies by more.
+    They matter where features are divided by their standard deviations, and where no feature varies by more. For rows
+    that are not centred, `squares` are sums about zero (see `sums_about_zero`).
     """
     lost = np.flatnonzero((squares > 0) & (squares < _LEAST_SQUARES))
     if len(lost) and (scale or not (squares >= _LEAST_SQUARES).any()):
@@ -85,13 +84,13 @@ def refuse_underflow(squares: FloatArray, *, scale: bool) -> None:
 
 
 def sums_about_zero(squares: FloatArray, mean: FloatArray, weight: FloatArray | float) -> FloatArray:
-    """Return sums of squares about zero, from those about the `mean` of rows of a `weight`, for `refuse_underflow`.
+    """Return sums of squares about zero from those about the `mean` of rows of total `weight`, for `refuse_underflow`.
 
-    Squares of a mean that underflow to 0 leave the smallest number above it.
+    Where the square of a nonzero mean underflows to 0, the result is the smallest positive number.
     """
-    with np.errstate(over="ignore"):  # what is infinite is refused elsewhere
+    with np.errstate(over="ignore"):  # other checks raise for infinite values
         sums = squares + weight * mean**2
     sums = np.where((sums == 0) & (mean != 0), np.finfo(np.float64).smallest_subnormal, sums)
-    # A trace in the place of a value may have moved a weighted mean.
+    # A marker in place of a value may have changed a weighted mean.
     marked = (squares > 0) & (squares < _LEAST_SQUARES) & (np.abs(mean) * _EPS < _TRACE)
     return np.where(marked, squares, sums)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.linalg.certificate import ROUNDING, Certified, certified
+from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
 from streampca.linalg.selection import Count, as_selection
@@ -68,25 +68,6 @@ class Chain:
     def newest(self) -> FloatArray:
         """Return the products of the last pass."""
         return self._products[:, self._last : self._used]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Data for the certificate beside the approximation itself."""
-
-    held_out: FloatArray
-    """Gaussian columns G that did not enter the approximation, ``(n_features, n_columns)``."""
-    products: FloatArray
-    """Their products with the matrix, of the same shape."""
-    stretch: float
-    """How much an error may be larger than G shows, because the scales it was drawn for were those of the pilot."""
-    again: tuple[FloatArray, FloatArray, float] | None = None
-    """What of these products lies outside all test matrices, times a factor; its own products from a later pass; the factor
-    (see `certified`)."""
-    discarded: float | None = None
-    """Largest variance that the updates of an incremental answer left out."""
-    rounding: float = 0.0
-    """Rounding of an incremental answer relative to its first eigenvalue, beyond that of the products."""
 
 
 @dataclass(frozen=True)
@@ -213,19 +194,11 @@ def answer_of(
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if selected is None else selected
     certificate = certified(
-        low_rank,
-        test,
+        Approximation(low_rank, test, reported),
+        replace(evidence, rounding=rounding, definite=definite),
         total=moments.total,
         n_components=n_components,
         precision=precision,
-        held_out=evidence.held_out,
-        held_out_products=evidence.products,
-        again=evidence.again,
-        stretch=evidence.stretch,
-        discarded=evidence.discarded,
-        rounding=rounding,
-        reported=reported,
-        definite=definite,
         n_threads=n_threads,
     )
     reached = selected is not None or _n_components(parameters, n_components, moments) >= min(

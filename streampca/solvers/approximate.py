@@ -14,14 +14,15 @@ from streampca.accumulators.centring import FloatArray, sketch_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import RowSample
 from streampca.accumulators.shifting import SAFE_SQUARES
-from streampca.accumulators.sketch import Sketch, SketchState
-from streampca.accumulators.sketched import Sketched, weighted
+from streampca.accumulators.sketch import Sketch
+from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
+from streampca.linalg.certificate import Evidence
 from streampca.linalg.nystrom import LowRank
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
-from streampca.models.approximate import Answer, Chain, Evidence, answer_of
+from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.parameters import Parameters
 from streampca.planning.cost import PROBE_WIDTH
 from streampca.planning.plan import Plan, Resources

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.sketch import Sketch, SketchState
-from streampca.accumulators.sketched import weighted
+from streampca.accumulators.sketch import Sketch
+from streampca.accumulators.sketched import SketchState, weighted
 from streampca.errors import NotAvailableError
 from streampca.execution.progress import ProgressCallback
-from streampca.models.approximate import Chain, Evidence, answer_of
+from streampca.linalg.certificate import Evidence
+from streampca.models.approximate import Chain, answer_of
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streampca import PCA
 from streampca.errors import DataError
-from streampca.linalg.certificate import certified
+from streampca.linalg.certificate import Approximation, Evidence, certified
 from streampca.linalg.nystrom import nystrom
 
 pytestmark = pytest.mark.numerical
@@ -124,13 +124,11 @@ def test_the_estimate_is_too_small_once_in_a_hundred_times_where_bounds_are_atta
     for _ in range(400):
         held_out = rng.standard_normal((40, n_columns))
         bounds = certified(
-            approx,
-            test,
+            Approximation(approx, test),
+            Evidence(held_out, matrix @ held_out),
             total=float(np.trace(matrix)) + 100.0,  # so that the trace has no say
             n_components=6,
             precision="float64",
-            held_out=held_out,
-            held_out_products=matrix @ held_out,
         ).bounds
         assert bounds is not None
         failed += bool((bounds.upper < values[:6]).any())

@@ -193,7 +193,7 @@ def same_rows(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
 
 
 def right_rows(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
-    assert len(state.index) == min(accumulator.n_kept, len(rows))
+    assert len(state.index) == min(accumulator.n_sampled, len(rows))
     assert (np.diff(state.index) > 0).all()
     assert state.values.dtype.newbyteorder("=") == rows.dtype.newbyteorder(
         "="

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
 from streampca.linalg.bounds import alignment, angles, components_for, intervals, plain_intervals, schatten4, sines
-from streampca.linalg.certificate import certified
+from streampca.linalg.certificate import Approximation, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision
 from streampca.linalg.nystrom import LowRank, converted, nystrom
 from streampca.models.pca import exact_certificate
@@ -46,13 +46,24 @@ def largest_first(matrix):
     return values[::-1], vectors[:, ::-1]
 
 
+def certify(
+    approx, test, *, held_out=None, held_out_products=None, reported=None, total, n_components, precision, **measured
+):
+    """Return the certificate of an approximation from the evidence that is given."""
+    nothing = np.empty((len(approx.vectors), 0))
+    products = nothing if held_out is None else held_out_products
+    evidence = Evidence(nothing if held_out is None else held_out, products, **measured)
+    answer = Approximation(approx, test, reported)
+    return certified(answer, evidence, total=total, n_components=n_components, precision=precision)
+
+
 def one_pass(matrix, q=24, seed=1, **kwargs):
     """Return the certificate of a Nyström approximation from a noisy basis, its approximation and its test matrix."""
     n_components, d = kwargs.pop("n_components", 6), len(matrix)
     start = largest_first(matrix)[1][:, : min(d, q)] + 0.05 * gaussian(min(d, q), seed, d)
     test, held_out = tall.orthonormal(start), gaussian(15, seed + 1000, d)
     approx = nystrom(matrix @ test, test, precision="float64")
-    said = certified(
+    said = certify(
         approx,
         test,
         total=float(np.trace(matrix)),
@@ -267,7 +278,7 @@ def _trial(name: str, seed: int, *, scaled: bool):
     test, products = raw / factors[:, None], factors[:, None] * (matrix @ raw)
     approx = nystrom(products, test, precision="float64")
     correlation = factors[:, None] * matrix * factors
-    said = certified(
+    said = certify(
         approx,
         test,
         total=float(np.trace(correlation)),
@@ -298,7 +309,7 @@ def test_coverage(name):
         true = (exact[:k] - said.values) / exact[:k]
         assert (true <= said.errors).all()
         ratios.append(said.largest_relative_width / true.max())
-        for i, bound in enumerate(said.turned.sine):
+        for i, bound in enumerate(said.angles.sine):
             assert bound is None or sine(axes[:, [i]], approx.vectors[:, [i]]) <= bound + 1e-7
         left = 1 - ((rows @ approx.vectors[:, :k]) ** 2).sum() / (rows**2).sum()
         low, high = said.to_dict(1)["relative_residual_interval"]
@@ -343,7 +354,7 @@ def test_residual_is_a_bound():
 def test_without_held_out_columns_the_trace_alone_speaks():
     matrix, test = spectra.symmetric(SPECTRA["fast"]), gaussian(20)
     approx = nystrom(matrix @ test, test, precision="float64")
-    said = certified(approx, test, total=float(np.trace(matrix)), n_components=5, precision="float64")
+    said = certify(approx, test, total=float(np.trace(matrix)), n_components=5, precision="float64")
     assert said.sigma is None
     assert np.array_equal(said.bounds.upper, said.bounds.proven_upper)
     assert "statistical" not in said.to_dict(1)["statement"]
@@ -355,7 +366,7 @@ def test_pilot_that_missed_the_data_is_exposed():
     test = np.eye(D)[:, 5:25]  # as from the head of a sorted file: the five largest axes are not in it
     held_out = gaussian(20, 3)
     approx = nystrom(matrix @ test, test, precision="float64")
-    said = certified(
+    said = certify(
         approx,
         test,
         total=values.sum(),
@@ -367,7 +378,7 @@ def test_pilot_that_missed_the_data_is_exposed():
     assert said.values[0] == pytest.approx(values[5])
     assert (said.bounds.upper >= values[:5]).all()
     assert said.largest_relative_width > 0.8
-    assert said.turned.sine == (None,) * 5
+    assert said.angles.sine == (None,) * 5
 
 
 def test_stretch_and_rounding_widen():
@@ -376,7 +387,7 @@ def test_stretch_and_rounding_widen():
     assert stretched.sigma == pytest.approx(2 * plain.sigma)
     assert (stretched.bounds.upper > plain.bounds.upper).all()
     said, approx, test = one_pass(matrix)
-    rounded = certified(approx, test, total=said.total, n_components=6, precision=1e-3)
+    rounded = certify(approx, test, total=said.total, n_components=6, precision=1e-3)
     assert (rounded.bounds.lower <= np.maximum(approx.values[:6] - 1e-3 * approx.values[0], 0)).all()
     assert rounded.precision == 1e-3
 
@@ -390,8 +401,8 @@ def test_products_of_a_later_pass_narrow_a_slow_spectrum():
     outside -= test @ (test.T @ outside)
     given = {"total": values.sum(), "n_components": 5, "precision": "float64"}
     held = {"held_out": held_out, "held_out_products": matrix @ held_out}
-    once = certified(approx, test, **given, **held)
-    twice = certified(approx, test, **given, **held, again=(outside, matrix @ outside, 1.0))
+    once = certify(approx, test, **given, **held)
+    twice = certify(approx, test, **given, **held, again=(outside, matrix @ outside, 1.0))
     norm = np.linalg.norm(matrix - dense(approx), 2)
     assert norm <= twice.sigma < 0.95 * once.sigma
 
@@ -400,7 +411,7 @@ def test_incremental_answers_have_bounds_of_first_order():
     matrix = spectra.symmetric(SPECTRA["exponential"])
     values, vectors = _leading(matrix, 15)
     held_out = gaussian(20)
-    said = certified(
+    said = certify(
         LowRank(values * (1 - 1e-9), vectors, 0.0),
         None,
         total=float(np.trace(matrix)),
@@ -422,7 +433,7 @@ def test_conversion_is_held_against_the_intervals():
     matrix, test = spectra.symmetric(SPECTRA["slow"]), gaussian(20)
     approx = nystrom(matrix @ test, test, precision="float64")
     reported = converted(matrix @ test / np.sqrt(20), test / np.sqrt(20)).model
-    said = certified(
+    said = certify(
         approx,
         test,
         total=float(np.trace(matrix)),
@@ -448,7 +459,7 @@ def test_indefinite_matrices_have_no_certificate():
     values = np.where(INDEX <= 5, 6.0 - INDEX, -0.001)
     matrix, test = spectra.symmetric(values), gaussian(20)
     approx = nystrom(matrix @ test, test, precision="float64", definite=False)
-    said = certified(approx, test, total=5.0, n_components=5, precision="float64", definite=False)
+    said = certify(approx, test, total=5.0, n_components=5, precision="float64", definite=False)
     told = said.to_dict(1)
     assert "without a certificate" in told["statement"]
     assert told["eigenvalue_intervals"] is None
@@ -483,7 +494,7 @@ def test_hard_matrices(values):
         assert told["largest_relative_width"] < 1e-11
         assert told["relative_residual_interval"][1] < 1e-11
     if (values == 1).all():
-        assert said.turned.clusters == ((0, 5, None),)
+        assert said.angles.clusters == ((0, 5, None),)
 
 
 def test_fewer_rows_than_columns_of_the_test_matrix():
@@ -496,7 +507,7 @@ def test_fewer_rows_than_columns_of_the_test_matrix():
 
 def test_matrix_of_zeros():
     approx = nystrom(np.zeros((D, 5)), gaussian(5), precision="float32")
-    said = certified(
+    said = certify(
         approx,
         gaussian(5),
         total=0.0,
@@ -516,12 +527,12 @@ def test_proven_bounds_whatever_the_shapes(d, q, rank, seed):
     rows = rng.standard_normal((rank, d)) * 10.0 ** rng.integers(-4, 4, d)
     matrix, test = rows.T @ rows, tall.orthonormal(rng.standard_normal((d, q)))
     approx = nystrom(matrix @ test, test, precision="float64")
-    said = certified(approx, test, total=float(np.trace(matrix)), n_components=q, precision="float64")
+    said = certify(approx, test, total=float(np.trace(matrix)), n_components=q, precision="float64")
     exact, axes = largest_first(matrix)
     exact, k = np.maximum(exact, 0.0), len(said.values)
     assert (said.bounds.lower <= exact[:k]).all()
     assert (exact[:k] <= said.bounds.upper).all()
-    for i, bound in enumerate(said.turned.sine):
+    for i, bound in enumerate(said.angles.sine):
         # numpy's own vectors are no better than rounding over the gap.
         gap = np.abs(np.delete(exact, i) - exact[i]).min(initial=np.inf)
         assert (

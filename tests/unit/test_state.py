@@ -131,7 +131,7 @@ def test_a_call_that_fails_changes_nothing() -> None:
     broken[100, 3] = np.nan
     with pytest.raises(DataError, match="row 100, column 3"):
         pca.partial_fit(broken)
-    with pytest.raises(MergeError, match="cannot be taken out"):
+    with pytest.raises(MergeError, match="cannot be subtracted"):
         pca.partial_unfit(ROWS)
     assert kept_bytes(pca) == before
     np.testing.assert_array_equal(variances(pca), model)

@@ -159,7 +159,7 @@ class ExactMethod(KernelMethod):
                 seed=parameters.seed,
                 total=total,
                 tolerance=_TOLERANCE[dtype.name],
-                settle=_SETTLE[dtype.name],
+                stagnation_tolerance=_SETTLE[dtype.name],
             )
             reach = float(np.abs(kernel.diagonal(rows)).sum())
             spectrum = _without_rounding(
