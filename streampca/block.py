@@ -1,4 +1,4 @@
-"""A block: rows in flight, and where they stand in the source."""
+"""Blocks of consecutive rows, with their position in the source and their weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Block:
     """Consecutive rows of a source."""
 
     values: NDArray[Any]
-    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; never written to."""
+    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; must not be changed."""
     start: int = 0
     """Index of the first row within the source."""
 
@@ -25,20 +25,20 @@ class Block:
         return int(self.values.shape[0])
 
     def part(self, start: int, stop: int) -> Block:
-        """Return rows `start` to `stop` of the block, counted from its first."""
+        """Return rows `start` to `stop` of the block, relative to its first row."""
         weights = None if self.weights is None else self.weights[start:stop]
         return Block(self.values[start:stop], self.start + start, weights)
 
     def counted(self) -> Block:
-        """Return the block without rows of weight 0; a copy if there are such rows."""
+        """Return the block without rows of weight 0; a copy if there are any."""
         if self.weights is None or self.weights.all():
             return self
-        kept = self.weights > 0
-        return Block(self.values[kept], self.start, self.weights[kept])
+        positive = self.weights > 0
+        return Block(self.values[positive], self.start, self.weights[positive])
 
 
 def as_block(rows: Block | NDArray[Any]) -> Block:
-    """Return `rows` as a block; a bare array is taken to start at row 0."""
+    """Return `rows` as a block; an array becomes a block that starts at row 0."""
     return rows if isinstance(rows, Block) else Block(rows)
 
 
@@ -49,13 +49,13 @@ class RowWeights:
     values: NDArray[np.float64]
     """Not negative, shape ``(n_rows,)``."""
     start: int = 0
-    """Index within the source of the row that the first belongs to."""
+    """Index within the source of the first row."""
 
     def part(self, start: int, stop: int) -> RowWeights:
-        """Return the weights of rows `start` to `stop` of the source alone."""
+        """Return a copy of the weights of rows `start` to `stop` of the source."""
         return RowWeights(self.values[start - self.start : stop - self.start].copy(), start)
 
     def on(self, block: Block) -> Block:
-        """Return `block` with its weights."""
+        """Return `block` with the weights of its rows."""
         start = block.start - self.start
         return Block(block.values, block.start, self.values[start : start + len(block)])

@@ -1,4 +1,4 @@
-"""How far two decompositions are apart."""
+"""Distances between two decompositions."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
     Raises
     ------
     ParameterError
-        If these are not two tables with the same number of rows.
+        If `X` and `Z` are not two tables with the same number of rows.
     """
     x, z = np.asarray(X, dtype=np.float64), np.asarray(Z, dtype=np.float64)
     if x.ndim != 2 or z.ndim != 2 or len(x) != len(z):
         raise ParameterError(f"shapes {x.shape} and {z.shape}: expected two tables with the same number of rows")
     upper = np.triu_indices(len(x))
     before, after = (x @ x.T)[upper], (z @ z.T)[upper]
-    kept = before != 0
-    return float((np.abs(before - after)[kept] / np.abs(before[kept])).mean()) if kept.any() else 0.0
+    nonzero = before != 0
+    return float((np.abs(before - after)[nonzero] / np.abs(before[nonzero])).mean()) if nonzero.any() else 0.0
 
 
 def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
     """Return the principal angles in radians between the spans of the rows of `V` and `W`, ascending.
 
-    Both may have any number of rows, of the same number of features (`ParameterError` if not); there are as many angles
-    as the smaller has rows. Small angles come from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev &
+    Both may have any number of rows, with the same number of features (`ParameterError` otherwise); the number of angles
+    is the smaller number of rows. Small angles are computed from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev &
     Argentati 2002).
     """
     from scipy.linalg import subspace_angles

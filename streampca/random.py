@@ -1,4 +1,4 @@
-"""All randomness: what a row, a feature or a solver draws depends on (seed, purpose, index) and on nothing else."""
+"""Random numbers that depend only on (seed, purpose, index), for rows, features and solvers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-# The primes of xxhash64, by their numbers in its specification.
+# The primes of xxhash64, numbered as in its specification.
 _PRIME_1, _PRIME_2, _PRIME_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _PRIME_4, _PRIME_5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 
 
 def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """Return the generator that belongs to (seed, purpose, index).
+    """Return the random generator of (seed, purpose, index).
 
-    xxhash64 of the three keys the counter-based Philox generator (Salmon et al. 2011), so any worker draws the same
+    An xxhash64 of the three is the key of the counter-based Philox generator (Salmon et al. 2011), so any worker draws the same
     numbers for the same address in any order.
     """
     address = f"{seed}/{purpose}/{index}".encode()
@@ -26,7 +26,7 @@ def hashes(values: NDArray[np.uint64], seed: int, purpose: str, index: int = 0) 
     """Return xxhash64 of each of `values` as eight little-endian bytes, by the hash function of (seed, purpose, index).
 
     The hash of the address is the seed of the function, so functions of different addresses are unrelated. The bits are
-    those of ``xxhash.xxh64_intdigest``, which would have to be called for each value.
+    those of ``xxhash.xxh64_intdigest``, without a call for each value.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Kernel functions as small frozen objects that are evaluated on two blocks of rows at the speed of a matrix product."""
+"""Kernel functions as frozen objects, evaluated on two blocks of rows at the speed of a matrix product."""
 
 from streampca.kernels.base import Kernel, Needs, Prepared, Scaled, Sum
 from streampca.kernels.checks import check_kernel

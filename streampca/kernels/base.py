@@ -1,4 +1,4 @@
-"""What every kernel offers, and the panels of rows in which kernel values are made."""
+"""Base classes of kernels, their sums and multiples, and of kernels prepared for landmarks."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _CASTING_BYTES = 4 * 8192 * 8  # numpy's buffers of an operation on two types
 
 @dataclass(frozen=True)
 class Needs:
-    """What the kernel values of rows of a given length take, for plans."""
+    """Cost of kernel values of rows of a given length, for plans."""
 
     columns: int
-    """Numbers kept for each landmark, and copied for each row of a panel."""
+    """Numbers stored for each landmark, and copied for each row of a panel."""
     values: int
     """Scratch values for each kernel value of a panel."""
     flops: float
-    """Floating point operations of one kernel value, about."""
+    """Approximate floating-point operations of one kernel value."""
 
 
 class Kernel(ABC):
     """A function κ(x, y) of two rows; frozen, comparable, picklable.
 
-    ``kernel(X, Y)`` is the matrix of all κ(x, y). What depends on Y alone is made once by `prepare`. Kernels can be
-    added, and multiplied by numbers that are not negative.
+    ``kernel(X, Y)`` is the matrix of all κ(x, y). `prepare` computes everything that depends only on Y once. Kernels can
+    be added, and multiplied by nonnegative numbers.
     """
 
     name: ClassVar[str]
@@ -47,11 +47,11 @@ class Kernel(ABC):
 
     @property
     def definite(self) -> bool | None:
-        """Whether every matrix of the kernel is positive semi-definite; None if that is not known."""
+        """Whether every kernel matrix is positive semi-definite; None if unknown."""
         return True
 
     def bound(self, n_features: int) -> Kernel:
-        """Return the kernel with gamma=None settled: 1 / n_features."""
+        """Return the kernel with gamma=None resolved: 1 / n_features."""
         if getattr(self, "gamma", 0.0) is not None:
             return self
         return replace(self, gamma=1.0 / max(1, n_features))  # type: ignore[type-var]
@@ -63,7 +63,7 @@ class Kernel(ABC):
         ----------
         Y : array or scipy sparse, shape (n_landmarks, n_features)
         dtype : float32 or float64, optional
-            Type of the values and of the products behind them; as default float32 if `Y` has floats of at most 4 bytes,
+            Type of the values and of the underlying products; by default float32 if `Y` has floats of at most 4 bytes,
             else float64.
 
         Returns
@@ -89,9 +89,9 @@ class Kernel(ABC):
         Parameters
         ----------
         X, Y : array or scipy sparse, shapes (n_rows, n_features) and (n_landmarks, n_features)
-            Sparse rows are made dense a panel at a time.
+            Sparse rows are converted to dense panels.
         out : array, optional
-            Where to write; of the type of the result.
+            Array for the result, of its type.
 
         Returns
         -------
@@ -102,36 +102,36 @@ class Kernel(ABC):
         return self.prepare(right, value_dtype(left.dtype, right.dtype))(left, out)
 
     def diagonal(self, X: Any) -> FloatArray:
-        """Return κ(x, x) of every row of `X`, shape ``(n_rows,)``, in float64; infinite or NaN without a warning."""
+        """Return κ(x, x) of every row of `X`, shape ``(n_rows,)``, in float64, without warnings for infinity or NaN."""
         table = as_table(X)
         kernel = self.bound(table.shape[1])
         out = np.empty(table.shape[0])
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in panels(table.shape[0], table.shape[1]):
-                out[part] = kernel._diagonal(dense(table[part]))
+            for panel in panels(table.shape[0], table.shape[1]):
+                out[panel] = kernel._diagonal(dense(table[panel]))
         return out
 
     @abstractmethod
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
 
     def prepared_bytes(self, n_landmarks: int, n_features: int) -> int:
-        """Return the memory in bytes of what `prepare` returns."""
+        """Return the memory in bytes of the result of `prepare`."""
         return 8 * n_landmarks * self.needs(n_features).columns
 
     def scratch_bytes(self, n_landmarks: int, n_features: int) -> int:
-        """Return the scratch memory in bytes that evaluating a prepared kernel takes in one thread."""
+        """Return the scratch memory in bytes of evaluating a prepared kernel in one thread."""
         needs, rows = self.needs(n_features), panel_rows(n_landmarks, np.dtype(np.float32))
         return 8 * rows * (needs.columns + n_features + needs.values * n_landmarks) + _CASTING_BYTES
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the kernel as plain data; `kernel_from_dict` makes it again."""
+        """Return the kernel as plain data, the inverse of `kernel_from_dict`."""
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}  # type: ignore[arg-type]
 
     def __add__(self, other: Any) -> Kernel:
         pass
 
-        if isinstance(other, int | float) and other == 0:  # where sum() starts
+        if isinstance(other, int | float) and other == 0:  # the start value of sum()
             return self
         return Sum((self, other)) if isinstance(other, Kernel) else NotImplemented
 
@@ -153,10 +153,10 @@ class Kernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Prepared(ABC):
-    """A kernel and what depends on the landmarks alone; picklable, and may be used by many threads at a time."""
+    """A kernel prepared for landmarks; picklable and thread-safe."""
 
     kernel: Kernel
-    """The kernel, its gamma settled."""
+    """The kernel, with its gamma resolved."""
     n_landmarks: int
     """Number of columns of the result."""
     n_features: int
@@ -167,8 +167,8 @@ class Prepared(ABC):
     def __call__(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the kernel values of `rows` with every landmark, shape ``(n_rows, n_landmarks)``.
 
-        The rows are taken in panels whose values fit in the cache. `out` has the type of the values. What leaves the range
-        of the type, or comes from NaN or infinity, is infinite or NaN without a warning: whoever sums the values sees it.
+        The rows are processed in panels whose values fit in the cache. `out` has the type of the values. Overflow, NaN and
+        infinity give infinite values or NaN without a warning; the caller checks the sums of the values.
         """
         table = as_table(rows)
         shape = table.shape[0], self.n_landmarks
@@ -181,23 +181,23 @@ class Prepared(ABC):
         elif out.shape != shape or out.dtype != self.dtype:
             raise ParameterError(f"out of {out.dtype} {out.shape}: expected {self.dtype} {shape}")
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in panels(shape[0], self.n_landmarks, self.dtype):
-                self.fill(dense(table[part]), out[part])
+            for panel in panels(shape[0], self.n_landmarks, self.dtype):
+                self.fill(dense(table[panel]), out[panel])
         return out
 
     @abstractmethod
     def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the kernel values of the few `rows` of a panel to `out`."""
+        """Write the kernel values of the `rows` of a panel to `out`."""
 
 
-def settle(kernel: Kernel, **domains: Callable[[float], bool]) -> None:
-    """Turn the named fields of `kernel` into plain finite numbers; `ParameterError` unless they are in their domains."""
+def check_parameters(kernel: Kernel, **domains: Callable[[float], bool]) -> None:
+    """Convert the named fields of `kernel` to finite floats; `ParameterError` for values outside their domains."""
     for name, allowed in domains.items():
         value = getattr(kernel, name)
         if value is None and name == "gamma":
             continue
-        number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-        if not (number and np.isfinite(float(value)) and allowed(float(value))):
+        is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+        if not (is_number and np.isfinite(float(value)) and allowed(float(value))):
             expected = "a finite number" + (" of at least 0" if not allowed(-1.0) else "")
             raise ParameterError(f"{kernel.name} kernel with {name}={value!r}: expected {expected}")
         object.__setattr__(kernel, name, float(value))
@@ -215,7 +215,7 @@ def any_number(value: float) -> bool:
 
 @dataclass(frozen=True)
 class Scaled(Kernel):
-    """A kernel multiplied by a number that is not negative."""
+    """A kernel multiplied by a nonnegative number."""
 
     name: ClassVar[str] = "scaled"
 
@@ -225,7 +225,7 @@ class Scaled(Kernel):
     """The number."""
 
     def __post_init__(self) -> None:
-        settle(self, factor=not_negative)
+        check_parameters(self, factor=not_negative)
 
     @property
     def constant_diagonal(self) -> bool:
@@ -234,15 +234,15 @@ class Scaled(Kernel):
 
     @property
     def definite(self) -> bool | None:
-        """Whether every matrix of the kernel is positive semi-definite; None if that is not known."""
+        """Whether every kernel matrix is positive semi-definite; None if unknown."""
         return self.kernel.definite
 
     def bound(self, n_features: int) -> Kernel:
-        """Return the kernel with gamma=None settled."""
+        """Return the kernel with gamma=None resolved."""
         return Scaled(self.kernel.bound(n_features), self.factor)
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
         needs = self.kernel.needs(n_features)
         return Needs(needs.columns, needs.values, needs.flops + 1)
 
@@ -261,7 +261,7 @@ class Scaled(Kernel):
 
 @dataclass(frozen=True)
 class Sum(Kernel):
-    """A sum of kernels; sums among the terms are taken apart."""
+    """A sum of kernels; nested sums are flattened."""
 
     name: ClassVar[str] = "sum"
 
@@ -272,7 +272,7 @@ class Sum(Kernel):
         terms = tuple(self.terms)
         if not terms or not all(isinstance(term, Kernel) for term in terms):
             raise ParameterError(f"a sum of {terms!r}: expected at least one kernel, and kernels only")
-        object.__setattr__(self, "terms", tuple(part for term in terms for part in _parts(term, 1.0)))
+        object.__setattr__(self, "terms", tuple(simple for term in terms for simple in _flattened(term, 1.0)))
 
     @property
     def constant_diagonal(self) -> bool:
@@ -281,21 +281,21 @@ class Sum(Kernel):
 
     @property
     def definite(self) -> bool | None:
-        """True if all terms are positive semi-definite, False if all are known not to be, else None: it depends on the weights."""
-        found = {term.definite for term in self.terms}
-        return found.pop() if len(found) == 1 else None
+        """True if all terms are positive semi-definite, False if all are known not to be, else None (depends on the factors)."""
+        answers = {term.definite for term in self.terms}
+        return answers.pop() if len(answers) == 1 else None
 
     def bound(self, n_features: int) -> Kernel:
-        """Return the kernel with gamma=None settled in every term."""
+        """Return the kernel with gamma=None resolved in every term."""
         return Sum(tuple(term.bound(n_features) for term in self.terms))
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
         needs = [term.needs(n_features) for term in self.terms]
         return Needs(
-            sum(own.columns for own in needs),
-            1 + sum(own.values for own in needs),
-            sum(own.flops for own in needs) + len(needs),
+            sum(needs_of_term.columns for needs_of_term in needs),
+            1 + sum(needs_of_term.values for needs_of_term in needs),
+            sum(needs_of_term.flops for needs_of_term in needs) + len(needs),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -325,21 +325,21 @@ class PreparedSum(Prepared):
     """Their factors."""
 
     def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the kernel values of the few `rows` of a panel to `out`: the first term there, the others beside it."""
-        for part, factor in zip(self.parts, self.factors, strict=True):
-            first = part is self.parts[0]
+        """Write the kernel values of the few `rows` of a panel to `out`; terms after the first use scratch memory."""
+        for term, factor in zip(self.parts, self.factors, strict=True):
+            first = term is self.parts[0]
             values = out if first else borrow("kernel term", out.shape, out.dtype)
-            part.fill(rows, values)
+            term.fill(rows, values)
             if factor != 1:
                 values *= factor
             if not first:
                 out += values
 
 
-def _parts(term: Kernel, factor: float) -> tuple[Kernel, ...]:
+def _flattened(term: Kernel, factor: float) -> tuple[Kernel, ...]:
     """Return the terms, multiplied by `factor`, of a kernel that may be a sum or a multiple of one."""
     if isinstance(term, Sum):
-        return tuple(part for inner in term.terms for part in _parts(inner, factor))
+        return tuple(simple for inner in term.terms for simple in _flattened(inner, factor))
     if isinstance(term, Scaled):
-        return _parts(term.kernel, factor * term.factor)
+        return _flattened(term.kernel, factor * term.factor)
     return (term if factor == 1 else Scaled(term, factor),)

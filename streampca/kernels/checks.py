@@ -1,4 +1,4 @@
-"""Whether a kernel matrix is symmetric and positive semi-definite."""
+"""Check of the symmetry and definiteness of a kernel matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streampca.kernels.rows import as_table, dense
 
 
 def check_kernel(kernel: Kernel, rows: Any) -> dict[str, Any]:
-    """Return what the kernel matrix of some rows is like, in float64; O(n³) time and 3 n² numbers for n rows.
+    """Return symmetry and extreme eigenvalues of the kernel matrix of `rows` in float64; O(n³) time, 3 n² numbers for n rows.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def check_kernel(kernel: Kernel, rows: Any) -> dict[str, Any]:
     -------
     dict
         ``n_rows``; ``symmetric``, and ``asymmetry``, the largest |K − Kᵀ| relative to the largest |K|;
-        ``smallest_eigenvalue`` of (K + Kᵀ) / 2 relative to the largest in modulus, ``largest_eigenvalue`` as it is; and
+        ``smallest_eigenvalue`` of (K + Kᵀ) / 2 relative to the largest in modulus, ``largest_eigenvalue`` itself; and
         ``positive_semidefinite``: no eigenvalue lies below 0 by more than n_rows roundings of the largest.
 
     Raises

@@ -1,4 +1,4 @@
-"""A kernel from what a caller gives: a name, an object, a function, or the plain data of a file."""
+"""Construction of kernels from names, functions, or the plain data of a file."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def kernel_of(
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
 ) -> Kernel:
-    """Return the kernel that the parameters of an estimator name.
+    """Return the kernel for the parameters of an estimator.
 
     Parameters
     ----------
     kernel : str, Kernel or callable
-        "linear", "rbf", "poly", "sigmoid" ("tanh" is a synonym), "laplacian", "cosine"; an object, which is returned as it
-        is; or a function of two blocks of rows.
+        "linear", "rbf", "poly", "sigmoid" ("tanh" is a synonym), "laplacian", "cosine"; a Kernel, which is returned
+        unchanged; or a function of two blocks of rows.
     gamma, degree, coef0 : numbers
-        For the kernels that are named and have them.
+        Parameters of kernels given by name, where they apply.
     kernel_params : mapping, optional
-        Keywords of a function.
+        Keyword arguments of a function.
 
     Returns
     -------
@@ -51,15 +51,15 @@ def kernel_of(
     Raises
     ------
     ParameterError
-        If there is no such kernel (the message says which name is nearest), or a number is outside its domain.
+        If there is no kernel of this name (the message contains the nearest name), or a number is outside its domain.
     """
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, str):
         given = {"gamma": gamma, "degree": degree, "coef0": coef0}
-        made = _KERNELS[_known(kernel)]
-        names: Any = getattr(made, "__dataclass_fields__", {})
-        return made(**{name: value for name, value in given.items() if name in names})
+        cls = _KERNELS[_checked_name(kernel)]
+        names: Any = getattr(cls, "__dataclass_fields__", {})
+        return cls(**{name: value for name, value in given.items() if name in names})
     if callable(kernel):
         try:
             return Custom(kernel, tuple(sorted(dict(kernel_params or {}).items())))
@@ -71,22 +71,22 @@ def kernel_of(
 
 
 def kernel_from_dict(document: Mapping[str, Any]) -> Kernel:
-    """Return the kernel that `Kernel.to_dict` made `document` of; `ParameterError` if there is none."""
+    """Return the kernel described by `document`, the result of `Kernel.to_dict`; `ParameterError` if it is not valid."""
     name = document.get("name") if isinstance(document, Mapping) else None
     try:
-        own = {key: value for key, value in document.items() if key != "name"}
+        parameters = {key: value for key, value in document.items() if key != "name"}
         if name == "sum":
-            return Sum(tuple(kernel_from_dict(term) for term in own["terms"]))
+            return Sum(tuple(kernel_from_dict(term) for term in parameters["terms"]))
         if name == "scaled":
-            return Scaled(kernel_from_dict(own["kernel"]), own["factor"])
+            return Scaled(kernel_from_dict(parameters["kernel"]), parameters["factor"])
         if isinstance(name, str):
-            return _KERNELS[_known(name)](**own)
+            return _KERNELS[_checked_name(name)](**parameters)
     except (KeyError, TypeError, AttributeError) as error:
         raise ParameterError(f"kernel {document!r}: expected a name and its parameters ({error})") from error
     raise ParameterError(f"kernel {document!r}: expected a mapping with the name of a kernel")
 
 
-def _known(name: str) -> str:
+def _checked_name(name: str) -> str:
     name = _SYNONYMS.get(name, name)
     if name in _KERNELS:
         return name

@@ -1,4 +1,4 @@
-"""A user's function as a kernel."""
+"""Kernels given by a user's function."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DIAGONAL_ROWS = 16
 class Custom(Kernel):
     """κ given by a function of two blocks of rows, ``function(X, Y) -> (len(X), len(Y))``.
 
-    It should be symmetric and deterministic, and is called for a few rows at a time, by several threads. `check_kernel`
-    tells whether it is positive semi-definite on given rows. Picklable if the function is (not a lambda).
+    The function should be symmetric and deterministic; several threads call it with a few rows at a time. `check_kernel`
+    checks whether it is positive semi-definite on given rows. Picklable if the function is (not a lambda).
     """
 
     name: ClassVar[str] = "custom"
@@ -29,7 +29,7 @@ class Custom(Kernel):
     function: Callable[..., Any]
     """The function."""
     parameters: tuple[tuple[str, Any], ...] = ()
-    """Names and values that it gets as keywords."""
+    """Names and values of its keyword arguments."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -37,31 +37,31 @@ class Custom(Kernel):
 
     @property
     def definite(self) -> bool | None:
-        """None: it is not known whether the matrices of the kernel are positive semi-definite."""
+        """None, because the definiteness of the kernel matrices is unknown."""
         return None
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take, the function's own needs guessed."""
+        """Return the cost of kernel values of rows of `n_features` features, with an estimate for the function."""
         return Needs(n_features, 2, 20.0 * n_features)
 
     def to_dict(self) -> dict[str, Any]:
-        """Raise `ParameterError`: a function cannot be written down as data."""
+        """Raise `ParameterError`, because a function cannot be stored as data."""
         raise ParameterError(
             f"the kernel is the function {getattr(self.function, '__qualname__', self.function)!r}, which cannot be saved: "
             "expected one of the kernels of streampca.kernels"
         )
 
     def values(self, rows: NDArray[Any], landmarks: NDArray[Any]) -> NDArray[Any]:
-        """Return what the function gives for two blocks; `ParameterError` if it is no matrix of their shape."""
-        found = np.asarray(self.function(rows, landmarks, **dict(self.parameters)))
+        """Return the values of the function for two blocks; `ParameterError` if they are not a matrix of the right shape."""
+        values = np.asarray(self.function(rows, landmarks, **dict(self.parameters)))
         shape = len(rows), len(landmarks)
-        if found.shape != shape or found.dtype.kind not in "fiub":
+        if values.shape != shape or values.dtype.kind not in "fiub":
             raise ParameterError(
-                f"the kernel function returned {found.dtype} {found.shape} for blocks of {shape[0]} and {shape[1]} rows: "
+                f"the kernel function returned {values.dtype} {values.shape} for blocks of {shape[0]} and {shape[1]} rows: "
                 f"expected real numbers of shape {shape}, the kernel value of every row of the first with every row of the "
                 "second (a function of two single rows has to be applied to all pairs)"
             )
-        return found
+        return values
 
     def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
         return PreparedFunction(self, len(landmarks), landmarks.shape[1], dtype, landmarks.astype(dtype))
@@ -69,8 +69,8 @@ class Custom(Kernel):
     def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
         out = np.empty(len(rows))
         for start in range(0, len(rows), _DIAGONAL_ROWS):
-            part = rows[start : start + _DIAGONAL_ROWS]
-            out[start : start + len(part)] = self.values(part, part).diagonal()
+            panel = rows[start : start + _DIAGONAL_ROWS]
+            out[start : start + len(panel)] = self.values(panel, panel).diagonal()
         return out
 
 
@@ -82,6 +82,6 @@ class PreparedFunction(Prepared):
     """Shape ``(n_landmarks, n_features)``, of `dtype`."""
 
     def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the kernel values of the few `rows` of a panel to `out`."""
+        """Write the kernel values of the `rows` of a panel to `out`."""
         kernel: Any = self.kernel
         np.copyto(out, kernel.values(rows.astype(self.dtype), self.landmarks), casting="same_kind")

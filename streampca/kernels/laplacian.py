@@ -1,4 +1,4 @@
-"""The Laplacian kernel, by distances: the one built-in kernel that is no matrix product."""
+"""The Laplacian kernel, computed from distances instead of a matrix product."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.kernels.base import Kernel, Needs, Prepared, not_negative, settle
+from streampca.kernels.base import Kernel, Needs, Prepared, check_parameters, not_negative
 from streampca.kernels.rows import FloatArray
 from streampca.system.workspace import borrow
 
@@ -17,8 +17,8 @@ from streampca.system.workspace import borrow
 class Laplacian(Kernel):
     """κ(x, y) = exp(−γ ‖x − y‖₁), as in scikit-learn.
 
-    The distances are sums of d absolute differences in float64, which no matrix product gives: a kernel value of rows of
-    64 features takes about ten times as long as one of the Gaussian kernel in float32.
+    Distances are sums of d absolute differences in float64, not matrix products: a kernel value of rows of 64 features
+    takes about ten times as long as one of the Gaussian kernel in float32.
     """
 
     name: ClassVar[str] = "laplacian"
@@ -32,10 +32,10 @@ class Laplacian(Kernel):
         return True
 
     def __post_init__(self) -> None:
-        settle(self, gamma=not_negative)
+        check_parameters(self, gamma=not_negative)
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take: an absolute difference counts as 20 flops."""
+        """Return the cost of kernel values of rows of `n_features` features; an absolute difference counts as 20 flops."""
         return Needs(n_features, 1, 20.0 * n_features + 20)
 
     def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
@@ -53,7 +53,7 @@ class PreparedDistances(Prepared):
     """Shape ``(n_landmarks, n_features)``."""
 
     def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the kernel values of the few `rows` of a panel to `out`."""
+        """Write the kernel values of the `rows` of a panel to `out`."""
         from scipy.spatial.distance import cdist
 
         kernel: Any = self.kernel

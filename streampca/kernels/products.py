@@ -1,4 +1,4 @@
-"""Kernels that are a function of the inner product of two rows."""
+"""Kernels that are functions of the inner product of two rows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.kernels.base import Kernel, Needs, Prepared, any_number, not_negative, settle
+from streampca.kernels.base import Kernel, Needs, Prepared, any_number, check_parameters, not_negative
 from streampca.kernels.rows import FloatArray, copied, squared_norms
 from streampca.system.workspace import borrow
 
 
 class ProductKernel(Kernel):
-    """A kernel f(a · b): a made of a row, b of a landmark, f applied to every entry in place."""
+    """A kernel f(a · b) for vectors a of a row and b of a landmark; f is applied to every entry in place."""
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features, 0, 2.0 * n_features)
 
     @abstractmethod
     def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
-        """Return what is multiplied of each row, ``(n_rows, n_columns)``; may be scratch memory."""
+        """Return the vectors a of the rows, ``(n_rows, n_columns)``; may be scratch memory."""
 
     def finish(self, values: NDArray[Any]) -> None:
         """Apply f to the inner products, in place."""
@@ -34,14 +34,14 @@ class PreparedProduct(Prepared):
     """A kernel of inner products, and the transposed landmarks."""
 
     right: NDArray[Any]
-    """What is multiplied of each landmark, shape ``(n_columns, n_landmarks)``; float64, or `dtype`."""
+    """Vectors b of the landmarks in columns, shape ``(n_columns, n_landmarks)``; float64, or `dtype`."""
     origin: FloatArray | None = None
-    """What is subtracted from each row, ``(n_features,)``; None = 0."""
+    """Vector that is subtracted from each row, ``(n_features,)``; None = 0."""
     scale: float = 1.0
-    """What each row is multiplied by then."""
+    """Factor of each row after the subtraction."""
 
     def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the kernel values of the few `rows` of a panel to `out`."""
+        """Write the kernel values of the `rows` of a panel to `out`."""
         kernel: Any = self.kernel
         left = kernel.rows(rows, self)
         values = out if out.dtype == self.right.dtype else borrow("kernel products", out.shape, self.right.dtype)
@@ -78,7 +78,7 @@ class GammaProduct(ProductKernel):
     """A kernel f(γ x · y + c) with the fields `gamma` and `coef0`."""
 
     def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
-        """Return the rows themselves: γ is in the landmarks."""
+        """Return the rows themselves, because the landmarks include γ."""
         return copied(rows, prepared.right.dtype)
 
     def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
@@ -96,7 +96,7 @@ class GammaProduct(ProductKernel):
 class Polynomial(GammaProduct):
     """κ(x, y) = (γ x · y + c)^p, as in scikit-learn.
 
-    Positive semi-definite by construction for a whole p and c ≥ 0: products and sums of such kernels are.
+    Positive semi-definite for a whole p and c ≥ 0, as a sum of products of such kernels.
     """
 
     name: ClassVar[str] = "poly"
@@ -109,7 +109,7 @@ class Polynomial(GammaProduct):
     """c."""
 
     def __post_init__(self) -> None:
-        settle(self, degree=not_negative, gamma=not_negative, coef0=any_number)
+        check_parameters(self, degree=not_negative, gamma=not_negative, coef0=any_number)
         if self.degree.is_integer():
             object.__setattr__(self, "degree", int(self.degree))
 
@@ -119,7 +119,7 @@ class Polynomial(GammaProduct):
         return None if not isinstance(self.degree, int) else self.coef0 >= 0 or self.degree == 0
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features, 1, 2.0 * n_features + 2 * max(1.0, self.degree).__ceil__().bit_length())
 
     def finish(self, values: NDArray[Any]) -> None:
@@ -153,7 +153,7 @@ class Sigmoid(GammaProduct):
     """c."""
 
     def __post_init__(self) -> None:
-        settle(self, gamma=not_negative, coef0=any_number)
+        check_parameters(self, gamma=not_negative, coef0=any_number)
 
     @property
     def definite(self) -> bool | None:
@@ -161,7 +161,7 @@ class Sigmoid(GammaProduct):
         return False
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features, 0, 2.0 * n_features + 20)
 
     def finish(self, values: NDArray[Any]) -> None:
@@ -199,12 +199,14 @@ def unit(rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore", under="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
     low, high = (1e-30, 1e30) if out.dtype == np.float32 else (1e-140, 1e140)
-    odd = ~((norms > low) & (norms < high))  # squares leave the range of float64, 1/norm that of `out`, or the row is 0
+    odd = ~(
+        (norms > low) & (norms < high)
+    )  # squares overflow or underflow float64, 1/norm the type of `out`, or the row is 0
     if odd.any():
-        part = rows[odd].astype(np.float64)
-        peak = np.abs(part).max(axis=1, initial=0.0)
-        part /= np.where(peak > 0, peak, 1.0)[:, None]
-        out[odd] = part
-        norms[odd] = np.sqrt(np.einsum("ij,ij->i", part, part))
+        scaled = rows[odd].astype(np.float64)
+        peak = np.abs(scaled).max(axis=1, initial=0.0)
+        scaled /= np.where(peak > 0, peak, 1.0)[:, None]
+        out[odd] = scaled
+        norms[odd] = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
     out *= np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0).astype(out.dtype)[:, None]
     return out

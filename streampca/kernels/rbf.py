@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
-from streampca.kernels.base import Needs, Prepared, not_negative, settle
+from streampca.kernels.base import Needs, Prepared, check_parameters, not_negative
 from streampca.kernels.products import PreparedProduct, ProductKernel
 from streampca.kernels.rows import FloatArray
 from streampca.system.workspace import borrow
@@ -22,10 +22,10 @@ class RBF(ProductKernel):
     """κ(x, y) = exp(−γ ‖x − y‖²), the Gaussian kernel, as in scikit-learn.
 
     With a = √γ (x − c) and b = √γ (y − c), c the mean of the landmarks, −γ‖x − y‖² is the product of (a, ‖a‖², 1) and
-    (2b, −1, −‖b‖²): one matrix product, then exp in place. Moving both to c costs nothing, as the rows are copied
-    anyway, and keeps the cancelling terms small when the mean of the data is far from 0. What is left of the
-    cancellation is a relative error of a kernel value of about 2 (‖a‖² + ‖b‖²) units of rounding; where the mean of ‖b‖²
-    is above 16, products of float32 rows are therefore taken in float64.
+    (2b, −1, −‖b‖²): one matrix product, then exp in place. The shift by c costs nothing, because the rows are copied
+    anyway, and keeps the cancelling terms small when the mean of the data is far from 0. The remaining cancellation
+    causes a relative error of a kernel value of about 2 (‖a‖² + ‖b‖²) units of rounding; where the mean of ‖b‖² is above
+    16, products of float32 rows are therefore computed in float64.
 
     `sigma` may be given in place of `gamma`: γ = 1 / (2 sigma²).
     """
@@ -44,7 +44,7 @@ class RBF(ProductKernel):
             if not (isinstance(sigma, int | float | np.number) and np.isfinite(sigma) and sigma > 0):
                 raise ParameterError(f"rbf kernel with sigma={sigma!r}: expected a finite number above 0")
             object.__setattr__(self, "gamma", 0.5 / float(sigma) ** 2)
-        settle(self, gamma=not_negative)
+        check_parameters(self, gamma=not_negative)
 
     @property
     def constant_diagonal(self) -> bool:
@@ -52,24 +52,24 @@ class RBF(ProductKernel):
         return True
 
     def needs(self, n_features: int) -> Needs:
-        """Return what kernel values of rows of `n_features` numbers take."""
+        """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features + 2, 1, 2.0 * n_features + 20)
 
     def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
         """Return (a, ‖a‖², 1) of each row."""
         n_features, dtype = rows.shape[1], prepared.right.dtype
         out = borrow("kernel rows", (len(rows), n_features + 2), dtype)
-        moved = out[:, :n_features]
-        np.subtract(rows, np.asarray(prepared.origin, dtype=dtype), out=moved, casting="same_kind")
-        moved *= dtype.type(prepared.scale)
+        shifted = out[:, :n_features]
+        np.subtract(rows, np.asarray(prepared.origin, dtype=dtype), out=shifted, casting="same_kind")
+        shifted *= dtype.type(prepared.scale)
         norms = out[:, n_features]
-        np.einsum("ij,ij->i", moved, moved, out=norms)
+        np.einsum("ij,ij->i", shifted, shifted, out=norms)
         np.minimum(norms, np.finfo(dtype).max / 4, out=norms)  # infinity times 0 is no number
         out[:, n_features + 1] = 1
         return out
 
     def finish(self, values: NDArray[Any]) -> None:
-        """Take the exponential of what rounding may have left above 0."""
+        """Apply the exponential, after clipping values that rounding made positive."""
         np.minimum(values, 0, out=values)
         np.exp(values, out=values)
 
@@ -80,9 +80,9 @@ class RBF(ProductKernel):
         origin = (landmarks.mean(axis=0) if n_landmarks else np.zeros(n_features)).astype(dtype).astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             b = (landmarks - origin) * scale
-            spread = float(np.einsum("ij,ij->", b, b)) / max(1, n_landmarks)
-            products = dtype if spread <= _WIDE_SPREAD else np.dtype(np.float64)
-            b = b.astype(products)  # ‖b‖² of what is multiplied
+            mean_square = float(np.einsum("ij,ij->", b, b)) / max(1, n_landmarks)
+            products = dtype if mean_square <= _WIDE_SPREAD else np.dtype(np.float64)
+            b = b.astype(products)  # ‖b‖² of the rounded b in the products
             squares = np.einsum("ij,ij->i", b, b, dtype=np.float64)
         right = np.empty((n_features + 2, n_landmarks), dtype=products)
         right[:n_features] = 2 * b.T

@@ -1,4 +1,4 @@
-"""Panels of rows, and rows as dense arrays, for evaluating kernels."""
+"""Panels of rows and conversion to dense arrays, for the evaluation of kernels."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from streampca.system.workspace import borrow
 FloatArray = NDArray[np.float64]
 
 
-_PANEL_BYTES = 1 << 20  # kernel values that stay in the cache between the product and the function
-
-
-_PANEL_ROWS = 64, 1024  # below, products lose speed; above, the scratch copy of the rows leaves the cache
+_PANEL_BYTES = 1 << 20  # kernel values that fit in the cache between the product and the function
+_PANEL_ROWS = 64, 1024  # fewer rows make products slow, more rows do not fit in the cache
 
 
 def panel_rows(n_values: int, dtype: np.dtype[Any]) -> int:
-    """Return how many rows of `n_values` values of `dtype` are taken at a time."""
+    """Return the number of rows of a panel with `n_values` values of `dtype` per row."""
     low, high = _PANEL_ROWS
     return min(high, max(low, _PANEL_BYTES // max(1, n_values * dtype.itemsize)))
 
 
 def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterator[slice]:
-    """Yield slices of `n_rows` rows of which each has `n_values` values of `dtype`."""
+    """Yield panels of `n_rows` rows as slices, for `n_values` values of `dtype` per row."""
     step = panel_rows(n_values, np.dtype(dtype))
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
@@ -36,9 +34,9 @@ def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterato
 
 def as_table(X: Any) -> Any:
     """Return `X` as an array, or in csr form if it is sparse; `ParameterError` unless it is a table of real numbers."""
-    stored = issparse(X)
+    sparse = issparse(X)
     table: Any = X
-    table = csr_array(table) if stored else np.asarray(table)
+    table = csr_array(table) if sparse else np.asarray(table)
     if table.ndim != 2:
         raise ParameterError(f"rows of shape {table.shape}: expected (n_rows, n_features)")
     if table.dtype.kind not in "fiub":
@@ -47,7 +45,7 @@ def as_table(X: Any) -> Any:
 
 
 def dense(rows: Any) -> NDArray[Any]:
-    """Return sparse `rows` as an array, an array as it is."""
+    """Return sparse `rows` as a dense array, and a dense array unchanged."""
     return rows if isinstance(rows, np.ndarray) else np.asarray(rows.toarray())
 
 
@@ -58,7 +56,7 @@ def value_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def copied(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `rows` as a C-ordered array of `dtype`, in scratch memory unless they are one."""
+    """Return `rows` as a C-ordered array of `dtype`, in scratch memory if a copy is needed."""
     if rows.dtype == dtype and rows.flags.c_contiguous:
         return rows
     out = borrow("kernel rows", rows.shape, dtype)
@@ -67,7 +65,7 @@ def copied(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def squared_norms(rows: NDArray[Any]) -> FloatArray:
-    """Return ‖x‖² of a few `rows` in float64, shape ``(n_rows,)``, each row summed alike wherever it stands."""
+    """Return ‖x‖² of a few `rows` in float64, shape ``(n_rows,)``, independent of the position of a row."""
     wide = copied(rows, np.dtype(np.float64))
     norms: FloatArray = np.einsum("ij,ij->i", wide, wide)
     return norms

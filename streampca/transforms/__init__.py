@@ -1,4 +1,4 @@
-"""Linear maps from many features to few that keep dot products: as a matrix, by slices of it, or applied to rows."""
+"""Random and fixed linear maps to fewer features that preserve dot products."""
 
 from streampca.transforms.base import SparseTransform, Transform
 from streampca.transforms.count_sketch import CountSketch

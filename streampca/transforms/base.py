@@ -1,4 +1,4 @@
-"""What every dot-product-preserving transform offers, and the products with a matrix of which only slabs exist."""
+"""Protocol of dot-product-preserving transforms, and products with a matrix that is generated in slabs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SPARSE_PANEL_ROWS = 256
 
 
 class Transform(Protocol):
-    """A fixed matrix Ω, shape ``(n_features, size)``, that takes a row x to xΩ.
+    """A fixed matrix Ω, shape ``(n_features, size)``, that maps a row x to xΩ.
 
-    A row of Ω belongs to a feature and is addressed, not consumed: it depends on the parameters and on the index or
-    name of its feature alone, so every slice, worker and order gives the same bits.
+    A row of Ω depends only on the parameters and on the index or name of its feature, so every slice, worker and order
+    gives the same bits.
     """
 
     @property
@@ -38,7 +38,7 @@ class Transform(Protocol):
 
     @property
     def key(self) -> str:
-        """A hash, in hexadecimal, of what identifies Ω: what was summed over different Ω must never be added up."""
+        """Hexadecimal hash that identifies Ω; only sums of products with the same Ω may be added."""
         ...
 
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
@@ -54,27 +54,27 @@ class SparseTransform(Transform, Protocol):
     """A transform whose Ω has few entries in each row."""
 
     def sparse(self, start: int = 0, stop: int | None = None) -> csr_array:
-        """Return what `matrix` returns, in compressed row form."""
+        """Return the result of `matrix` in compressed row form."""
         ...
 
 
 def whole(least: int | None, **values: Any) -> list[int]:
     """Return `values` as plain integers; `ParameterError` unless each is a whole number and at least `least`."""
-    found = []
+    numbers = []
     for name, value in values.items():
         try:
-            found.append(int(operator.index(value)))
+            numbers.append(int(operator.index(value)))
         except TypeError:
             raise ParameterError(f"{name}={value!r}: expected a whole number") from None
-        if least is not None and found[-1] < least:
+        if least is not None and numbers[-1] < least:
             raise ParameterError(f"{name}={value}: expected at least {least}")
-    return found
+    return numbers
 
 
 def check_fields(transform: Transform, *counts: str, seed: bool = True) -> None:
-    """Turn shape, `counts` and seed of a transform that is being made into plain integers, of which keys are made.
+    """Convert shape, `counts` and seed of a new transform to plain integers, which enter its key.
 
-    `ParameterError` unless they are whole numbers and all but the seed at least 1.
+    `ParameterError` unless they are whole numbers and, except the seed, at least 1.
     """
     names = ["n_features", "size", *counts]
     numbers = whole(1, **{name: getattr(transform, name) for name in names})
@@ -86,7 +86,7 @@ def check_fields(transform: Transform, *counts: str, seed: bool = True) -> None:
 
 
 def bounds(n_features: int, start: int, stop: int | None) -> tuple[int, int]:
-    """Return `start` and `stop`, where None is the end; `ParameterError` unless 0 ≤ start ≤ stop ≤ n_features."""
+    """Return `start` and `stop`, with None replaced by the end; `ParameterError` unless 0 ≤ start ≤ stop ≤ n_features."""
     end = n_features if stop is None else stop
     if not 0 <= start <= end <= n_features:
         raise ParameterError(f"features {start} to {end}: expected 0 <= start <= stop <= {n_features}")
@@ -106,40 +106,40 @@ def as_table(block: Any, n_features: int) -> Any:
     ParameterError
         If it is not a table of `n_features` real columns.
     """
-    stored = issparse(block)
-    table: Any = block if stored else np.asarray(block)
+    sparse = issparse(block)
+    table: Any = block if sparse else np.asarray(block)
     if table.ndim != 2 or table.shape[1] != n_features:
         raise ParameterError(f"a block of shape {table.shape}: expected (n_rows, {n_features})")
     if table.dtype.kind not in "fiub":
         raise ParameterError(f"a block of {table.dtype}: expected real numbers")
-    return csc_array(table, dtype=work_dtype(table.dtype)) if stored else table
+    return csc_array(table, dtype=work_dtype(table.dtype)) if sparse else table
 
 
 def multiply(
-    block: Any, n_features: int, size: int, part: Callable[[int, int], Any], slab: int, panel: int
+    block: Any, n_features: int, size: int, slab_of: Callable[[int, int], Any], slab: int, panel: int
 ) -> NDArray[Any]:
-    """Return block @ Ω, where Ω exists only as the slabs of features that `part(start, stop)` returns.
+    """Return block @ Ω for an Ω that `slab_of(start, stop)` generates in slabs of features.
 
     Parameters
     ----------
     block : array or scipy sparse, shape (n_rows, n_features)
-        Rows. Slabs in which sparse rows store nothing are not asked for.
+        Rows. Slabs in which sparse rows store no entries are not generated.
     n_features, size : int
         Shape of Ω.
-    part : callable
-        From (start, stop) to these rows of Ω, dense or in compressed row form.
+    slab_of : callable
+        Function of (start, stop) that returns these rows of Ω, dense or in compressed row form.
     slab, panel : int
-        Features of a slab, and dense rows that are multiplied, and converted where that is needed, at a time.
+        Number of features of a slab, and of dense rows that are converted and multiplied at a time.
     """
     table = as_table(block, n_features)
-    stored, dtype, n_rows = issparse(table), work_dtype(table.dtype), table.shape[0]
+    sparse, dtype, n_rows = issparse(table), work_dtype(table.dtype), table.shape[0]
     out = np.zeros((n_rows, size), dtype=dtype)
     for start in range(0, n_features, slab):
         stop = min(start + slab, n_features)
-        if n_rows == 0 or (stored and table.indptr[start] == table.indptr[stop]):
+        if n_rows == 0 or (sparse and table.indptr[start] == table.indptr[stop]):
             continue
-        omega = part(start, stop).astype(dtype, copy=False)
-        if stored:
+        omega = slab_of(start, stop).astype(dtype, copy=False)
+        if sparse:
             product: Any = table[:, start:stop] @ omega
             out += product if isinstance(product, np.ndarray) else product.toarray()
             continue
@@ -164,14 +164,14 @@ def compressed(columns: NDArray[np.int64], values: FloatArray, size: int) -> csr
 
 
 def buckets(bits: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-    """Return a number below `count` for each of `bits`, from their upper halves; even to count / 2³²."""
+    """Return a number below `count` for each of `bits`, from their upper halves; uniform to count / 2³²."""
     return (((bits >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
 
 
 def key_of(transform: Transform, *parameters: object) -> str:
     """Return the key of a transform: its class, its shape, `parameters`, and the bits of the first row of its matrix.
 
-    The first row is there because another release of numpy may draw other numbers for the same parameters.
+    The first row is included because another release of numpy may draw other numbers for the same parameters.
     """
     digest = xxhash.xxh3_128(
         repr((type(transform).__name__, transform.n_features, transform.size, *parameters)).encode()

@@ -33,10 +33,10 @@ class CountSketch:
     columns are reordered, added or dropped. With s_h columns for hash function h of l the variance of ⟨xΩ, yΩ⟩ is
     (Σ_h 1/s_h) / l² · (‖x‖² ‖y‖² + ⟨x, y⟩² − 2 Σᵢ xᵢ² yᵢ²), about that of a Gaussian projection of the same size.
 
-    Entries ± 1/n_hashes, which have been published for concatenated hashes, make every dot product n_hashes times too
-    small in expectation; 1/√n_hashes is what keeps it. With one hash function two features share a column with
-    probability 1 / size and cannot be told apart then; where few features carry the variance each on its own, take 4 or
-    more, or `SparseSign`.
+    Entries ± 1/n_hashes, which were published for concatenated hashes, make every dot product n_hashes times too small
+    in expectation; entries ± 1/√n_hashes preserve it. With one hash function two features share a column with
+    probability 1 / size and are then indistinguishable; where a few single features carry the variance, use 4 or more
+    hash functions, or `SparseSign`.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class CountSketch:
     seed: int = 0
     """Seed of all hash functions."""
     names: Sequence[str] | None = None
-    """Names of the features, kept as a tuple; None to hash their indices."""
+    """Names of the features, stored as a tuple; None to hash their indices."""
 
     def __post_init__(self) -> None:
         check_fields(self, "n_hashes")
@@ -73,7 +73,7 @@ class CountSketch:
 
     @property
     def key(self) -> str:
-        """Return the hash of what identifies Ω, names included."""
+        """Return the hash that identifies Ω, names included."""
         return key_of(self, self.n_hashes, self.seed, self.names)
 
     def sparse(self, start: int = 0, stop: int | None = None) -> csr_array:
@@ -94,7 +94,7 @@ class CountSketch:
         return compressed(columns, values, self.size)
 
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return what `sparse` returns as a dense array, shape ``(stop - start, size)``."""
+        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
     def transform(self, block: Any) -> NDArray[Any]:
@@ -113,7 +113,7 @@ class CountSketch:
         return multiply_sparse(self, block)
 
     def _features(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the number that stands for each feature: its index, or xxhash64 of its name."""
+        """Return the hashed number of each feature: its index, or xxhash64 of its name."""
         if self.names is None:
             return np.arange(start, stop, dtype=np.uint64)
         digests = (xxhash.xxh64_intdigest(name.encode("utf-8", "surrogatepass")) for name in self.names[start:stop])
@@ -124,15 +124,15 @@ def _checked_names(names: Sequence[str], n_features: int) -> tuple[str, ...]:
     """Return `names` as a tuple of plain strings; `ParameterError` unless they are n_features different ones."""
     if isinstance(names, str):
         raise ParameterError(f"names={names!r}: expected a sequence of {n_features} strings, not one string")
-    found = tuple(names)
-    if len(found) != n_features:
-        raise ParameterError(f"{len(found)} names for {n_features} features: expected one for each")
-    stranger = next((name for name in found if not isinstance(name, str)), None)
-    if stranger is not None:
-        raise ParameterError(f"the name {stranger!r} is not a string: expected strings")
-    found = tuple(str(name) for name in found)
-    if len(set(found)) < n_features:
+    checked = tuple(names)
+    if len(checked) != n_features:
+        raise ParameterError(f"{len(checked)} names for {n_features} features: expected one for each")
+    other = next((name for name in checked if not isinstance(name, str)), None)
+    if other is not None:
+        raise ParameterError(f"the name {other!r} is not a string: expected strings")
+    checked = tuple(str(name) for name in checked)
+    if len(set(checked)) < n_features:
         seen: set[str] = set()
-        twice = next(name for name in found if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ParameterError(f"the name {twice!r} stands for two features: expected names that differ")
-    return found
+        repeated = next(name for name in checked if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ParameterError(f"the name {repeated!r} stands for two features: expected names that differ")
+    return checked

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampca.random import generator
 from streampca.transforms.base import FloatArray, bounds, check_fields, key_of, multiply
 
-# A generator for each run of this many features: part of what Ω is, never to be tuned.
+# Features per random generator; a change would change Ω.
 _RUN_FEATURES = 64
 _SLAB_BYTES = 16 * 2**20
 _SLAB_RUNS = 32
@@ -22,8 +22,8 @@ _PANEL_ROWS = 1024
 class GaussianProjection:
     """Ω with independent entries N(0, 1 / size), so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
-    The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩²) / size for any x and y: no data are bad for it. Features are drawn
-    in fixed runs of 64, each by a generator of its own.
+    The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩²) / size for any x and y, so no data are unfavourable.
+    Features are drawn in fixed runs of 64, each with a separate generator.
 
     Raises
     ------
@@ -48,7 +48,7 @@ class GaussianProjection:
 
     @property
     def key(self) -> str:
-        """Return the hash of what identifies Ω."""
+        """Return the hash that identifies Ω."""
         return key_of(self, self.seed)
 
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
@@ -66,9 +66,9 @@ class GaussianProjection:
             draws = generator(self.seed, "gaussian projection", run)
             if low > first:
                 draws.standard_normal((low - first, self.size))
-            part = rows[low - start : high - start]
-            draws.standard_normal(out=part)
-            part *= scale
+            run_rows = rows[low - start : high - start]
+            draws.standard_normal(out=run_rows)
+            run_rows *= scale
         return rows
 
     def transform(self, block: Any) -> NDArray[Any]:
@@ -77,8 +77,8 @@ class GaussianProjection:
         Parameters
         ----------
         block : array or scipy sparse, shape (n_rows, n_features)
-            Rows of any real type. Slabs of Ω of at most 16 MiB are drawn for it and dropped, which takes about as long
-            as the products with 300 rows.
+            Rows of any real type. Slabs of Ω of at most 16 MiB are drawn and discarded in every call, which takes about
+            as long as the products with 300 rows.
 
         Raises
         ------

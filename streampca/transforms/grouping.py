@@ -1,4 +1,4 @@
-"""Grouping: adjacent features, or square blocks of pixels, are replaced by their sum over the root of their number."""
+"""Grouping of adjacent features, or of square blocks of pixels, into their sum over the square root of their number."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Grouping:
 
     A group is a run of adjacent features (the first runs are one longer where the numbers do not divide) or, by
     `Grouping.of_pictures`, a square block of the pixels of one channel (smaller at the lower and the right edge where
-    the sides do not divide). Nothing is random: ⟨xΩ, yΩ⟩ is the dot product of the parts of x and y that are constant
-    in each group, never more than ‖x‖ ‖y‖, and close to ⟨x, y⟩ only for smooth data. This is resizing of pictures, up
-    to the scale √m.
+    the sides do not divide). The map is not random: ⟨xΩ, yΩ⟩ is the dot product of the projections of x and y onto
+    vectors that are constant in each group, at most ‖x‖ ‖y‖, and close to ⟨x, y⟩ only for smooth data. For pictures it
+    is resizing, up to the scale √m.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class Grouping:
         if (self.picture is None) != (self.factor is None):
             raise ParameterError("picture and factor go together: give both, by Grouping.of_pictures, or neither")
         if self.picture is not None:
-            shape = _three(self.picture, self.factor)
+            shape = _picture_shape(self.picture, self.factor)
             object.__setattr__(self, "picture", shape)
             object.__setattr__(self, "factor", int(self.factor or 1))
             expected = prod(shape), prod(_blocks(shape, self.factor or 1))
@@ -81,12 +81,12 @@ class Grouping:
     @classmethod
     def of_pictures(cls, shape: Sequence[int], factor: int) -> Grouping:
         """Return the grouping of pictures, (h, w) or (h, w, channels), by blocks of factor × factor pixels."""
-        picture = _three(shape, factor)
+        picture = _picture_shape(shape, factor)
         return cls(prod(picture), prod(_blocks(picture, factor)), picture, factor)
 
     @property
     def key(self) -> str:
-        """Return the hash of what identifies Ω."""
+        """Return the hash that identifies Ω."""
         return key_of(self, self.picture, self.factor)
 
     def group_sizes(self) -> IntArray:
@@ -120,7 +120,7 @@ class Grouping:
         return compressed(groups, self._scales[groups], self.size)
 
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return what `sparse` returns as a dense array, shape ``(stop - start, size)``."""
+        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
     def transform(self, block: Any) -> NDArray[Any]:
@@ -170,7 +170,7 @@ class Grouping:
         return scales
 
 
-def _three(shape: Sequence[int], factor: int | None) -> tuple[int, int, int]:
+def _picture_shape(shape: Sequence[int], factor: int | None) -> tuple[int, int, int]:
     """Return height, width and channels; `ParameterError` if these and `factor` are not whole numbers of at least 1."""
     if factor is None or len(shape) not in (2, 3):
         raise ParameterError(

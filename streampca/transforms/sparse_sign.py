@@ -27,8 +27,8 @@ class SparseSign:
     """Ω with entries ± 1/√n_nonzeros in n_nonzeros different columns of each row, so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
     The columns of a feature are a uniform random subset (Floyd's algorithm, one xxhash64 of the feature's index for
-    each column). The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩² − 2 Σᵢ xᵢ² yᵢ²) / size for any n_nonzeros; what more
-    of them buy is that no two features share all columns.
+    each column). The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩² − 2 Σᵢ xᵢ² yᵢ²) / size for any n_nonzeros; a larger
+    n_nonzeros makes it unlikely that two features share all columns.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class SparseSign:
 
     @property
     def key(self) -> str:
-        """Return the hash of what identifies Ω."""
+        """Return the hash that identifies Ω."""
         return key_of(self, self.n_nonzeros, self.seed)
 
     def sparse(self, start: int = 0, stop: int | None = None) -> csr_array:
@@ -84,7 +84,7 @@ class SparseSign:
         return compressed(rows >> 1, np.where(rows & 1, scale, -scale), self.size)
 
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return what `sparse` returns as a dense array, shape ``(stop - start, size)``."""
+        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
     def transform(self, block: Any) -> NDArray[Any]:
