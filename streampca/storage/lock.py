@@ -49,7 +49,7 @@ class Lock:
         self.path, self.run_id = lock_of(path.absolute()), run_id
         self.dead: list[str] = []
         """Identifiers of runs that held the lock and died."""
-        self._own = _holder(run_id)
+        self._content = _holder(run_id)
         self._new_parents: list[Path] = []
         self._beating: threading.Thread | None = None
         self._ended = threading.Event()
@@ -81,9 +81,9 @@ class Lock:
     def name(self, run_id: str) -> None:
         """Hold the lock for the resumed run `run_id` from now on."""
         self.require_held()
-        temporary = _holder(run_id)
-        write_atomically(self.path, [temporary])
-        self.run_id, self._own = run_id, temporary
+        content = _holder(run_id)
+        write_atomically(self.path, [content])
+        self.run_id, self._content = run_id, content
 
     def require_held(self) -> None:
         """Raise `OutputError` if the lock was lost: nothing may be written then."""
@@ -95,7 +95,7 @@ class Lock:
     def _acquire(self) -> None:
         temporary = temporary_beside(self.path)
         try:
-            write_atomically(temporary, [self._own])
+            write_atomically(temporary, [self._content])
             for _ in range(_TRIES):
                 if _link(temporary, self.path) or self._take_over(temporary):
                     self._remove_leftovers()
@@ -151,7 +151,7 @@ class Lock:
 
     def _is_held(self) -> bool:
         try:
-            return read_regular(self.path) == self._own
+            return read_regular(self.path) == self._content
         except OSError:
             return False
 
