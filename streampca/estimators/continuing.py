@@ -18,7 +18,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.kinds import as_weights
 from streampca.solvers.result import Fit
-from streampca.solvers.state import accumulate, continued, solve, taken_out
+from streampca.solvers.state import accumulate, continued, solve, subtracted
 from streampca.sources import Source, open_source
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
@@ -93,7 +93,7 @@ class Continuing(Fitting[Parameters, Fit]):
         if kept is None:
             raise MergeError(_NO_STATE)
         less, _, _ = accumulate(self._open_batch(X, first=False), parameters, kept, progress=self.progress)
-        self._hold(taken_out(kept, less))
+        self._hold(subtracted(kept, less))
         return self
 
     def __getattr__(self, name: str) -> Any:

@@ -24,6 +24,7 @@ from streampca.models.persistence.pca import FORMAT
 from streampca.models.persistence.state import load_state
 from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan
+from streampca.solvers import CONTINUABLE
 from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.kernel.plan import KernelPlan
 from streampca.storage.directories import RECORD, read_record
@@ -47,6 +48,8 @@ def load(path: str | Path) -> PCA | KernelPCA:
         return _kernel_estimator(*load_saved_kernel(path), path)
     model, record = load_saved(path)
     kept = load_state(path, model.components.shape[1])
+    if kept is not None and kept.solver not in CONTINUABLE:
+        raise ModelError(f"{path} is not a usable state: solver {kept.solver!r} is not known")
     if kept is not None and kept.state.n_samples != model.n_samples:
         raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {kept.state.n_samples}")
     return _estimator(model, record, kept, path)

@@ -63,7 +63,3 @@ class FittedState:
             return False
         divisor = getattr(self.accumulator, "divisor", None)
         return bool((self.state.weight - self.parameters.ddof if divisor is None else divisor(self.state)) > 0)
-
-
-CONTINUED = ("covariance", "qr", "sketch")
-"""Names of the solvers whose state accepts more rows."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from streampca.models.persistence.groups import require
 from streampca.models.stored_components import Survey
+from streampca.parameters.choices import Method, Missing
 
 if TYPE_CHECKING:
     from streampca.models.kernel import KernelModel
     from streampca.models.pca import PCAModel
 
-MISSING = ("error", "drop_rows", "mean", "pairwise")
-_METHODS = ("exact", "nystrom", "nystrom_extension", "empirical_map")
+MISSING = get_args(Missing)
+_METHODS = set(get_args(Method)) - {"auto"}
 
 
 def require_valid(model: PCAModel, components: Survey, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a stopped run can be gone on with: what must be the same, and where its checkpoint is."""
+"""Resuming a stopped run: its identity, its checkpoint, and what dead runs left behind."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[
     """Return, by name, everything that decides the bits of a run."""
     tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
     ignored = (*_NOT_IN_THE_BITS, *(f"output.{key}" for key in _NOT_IN_THE_BITS_OF_OUTPUT))
-    told = {key: value for key, value in tree.items() if not any(f"{key}.".startswith(f"{name}.") for name in ignored)}
+    identity = {
+        key: value for key, value in tree.items() if not any(f"{key}.".startswith(f"{name}.") for name in ignored)
+    }
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
-    told = {key: redacted(value) for key, value in told.items()}
-    told |= {f"contents of {key}": _digest(value) for key, value in weights.items() if value is not None}
-    return told | _of_surroundings(source)
+    identity = {key: redacted(value) for key, value in identity.items()}
+    identity |= {f"contents of {key}": _digest(value) for key, value in weights.items() if value is not None}
+    return identity | _of_surroundings(source)
 
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -76,13 +78,13 @@ def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
     return run_id
 
 
-def remove_leftovers(output: Path, lock: Lock, goes_on: str | None) -> None:
-    """Set right and remove what runs that died while they held `lock` left beside `output`; of one that goes on, its part stays."""
+def remove_leftovers(output: Path, lock: Lock, resumed: str | None) -> None:
+    """Repair `output` and remove what runs that died while they held `lock` left beside it; unfinished files of run `resumed` stay."""
     for run_id in filter(str.isalnum, lock.dead):
-        tidy_after(output, run_id, keep_part=run_id == goes_on)
+        tidy_after(output, run_id, keep_part=run_id == resumed)
 
 
-def parts_kept(ledger: ProgressLog) -> tuple[str, ...]:
-    """Return the names of what goes on being built in the directory aside."""
+def unfinished_outputs(ledger: ProgressLog) -> tuple[str, ...]:
+    """Return the names of the outputs that a resumed run continues in its unfinished directory."""
     entry = ledger.entry("scores")
     return ("scores.zarr",) if entry is not None and entry.state is None and entry.next_leaf else ()

@@ -33,7 +33,14 @@ from streampca.runs.config import RunConfig, load_config
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
 from streampca.runs.from_config import ConfiguredFit, fit_of, plan_of, source_of
-from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, parts_kept, remove_leftovers, run_of
+from streampca.runs.resume import (
+    checkpoint_of,
+    finished_run,
+    identity_of_run,
+    remove_leftovers,
+    run_of,
+    unfinished_outputs,
+)
 from streampca.solvers import CONTINUABLE
 from streampca.solvers.base import Solver
 from streampca.solvers.fit import kept_rows
@@ -70,6 +77,22 @@ class Run:
     def model(self) -> PCA | KernelPCA:
         """Return the fitted estimator, read from the directory."""
         return load(self.directory)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A configured run before it starts."""
+
+    config: RunConfig
+    """The configuration."""
+    source: Source
+    """The opened source."""
+    fit: ConfiguredFit
+    """The estimator and the parameters of its fit."""
+    progress: ProgressCallback | None
+    """Called as blocks finish."""
+    notice: Callable[[str], None]
+    """Called with sentences for the user."""
 
 
 def run(
@@ -119,24 +142,16 @@ def run(
     require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
     fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
+    job = _Job(config, source, fit, progress, notice)
     with Lock(directory, secrets.token_hex(8)) as lock:
-        finished = _run_or_resume(config, source, fit, lock, progress, notice, resume=resume, fresh=fresh)
+        finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
         _publish(config, notice)
         return finished
 
 
-def _run_or_resume(
-    config: RunConfig,
-    source: Source,
-    fit: ConfiguredFit,
-    lock: Lock,
-    progress: ProgressCallback | None,
-    notice: Callable[[str], None],
-    *,
-    resume: bool,
-    fresh: bool,
-) -> Run:
-    """Return the finished run in the directory of `config`: the one that is there, a resumed one or a new one."""
+def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
+    """Return the finished run in the directory of the job: the one that is there, a resumed one or a new one."""
+    config, source, fit, notice = job.config, job.source, job.fit, job.notice
     directory = config.output.directory
     place = CheckpointDirectory(checkpoint_of(directory))
     finished, stopped = finished_run(directory, place), run_of(place)
@@ -155,7 +170,7 @@ def _run_or_resume(
         lock.name(run_id)
     _require_free(config, run_id)
     with concluding(ledger), recording(ledger):
-        return _carry_out(config, source, fit, ledger, progress, notice)
+        return _carry_out(job, ledger)
 
 
 def _require_free(config: RunConfig, run_id: str) -> None:
@@ -195,21 +210,15 @@ def _same_run(directory: Path, identity: dict[str, str]) -> Run:
     return Run(directory, manifest)
 
 
-def _carry_out(
-    config: RunConfig,
-    source: Source,
-    fit: ConfiguredFit,
-    ledger: ProgressLog,
-    progress: ProgressCallback | None,
-    notice: Callable[[str], None],
-) -> Run:
+def _carry_out(job: _Job, ledger: ProgressLog) -> Run:
     """Carry out the run of `ledger`, from where it stopped."""
+    config, source, fit = job.config, job.source, job.fit
     directory, run_id = config.output.directory, ledger.identity.run_id
     started, began = datetime.now(UTC), time.perf_counter()
     unfinished = AtomicDirectory(
-        directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: parts_kept(ledger)
+        directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(ledger)
     )
-    with cluster_of(config, notice), unfinished as path:
+    with cluster_of(config, job.notice), unfinished as path:
         plan = recorded_plan(ledger, plan_of(config, source, fit))
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
@@ -218,12 +227,12 @@ def _carry_out(
             require_writable_by_workers(active_client(source), path)
         (path / "config.yaml").write_text(config.to_yaml())
         _write_json(path / "plan.json", plan.to_dict())
-        result = _fit(config, source, fit, plan, progress)
+        result = _fit(job, plan)
         _write_model(config, fit, result, path / "model.zarr", run_id)
         if result.samples is not None:
             _write_samples(result.samples, path / "samples.zarr")
         scored = time.perf_counter()
-        scores = _write_scores(config, source, result, path / "scores.zarr", progress)
+        scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
         scores_seconds = time.perf_counter() - scored
         manifest = _manifest(config, source, result, scores)
         manifest["run_id"], manifest["started"] = run_id, started.isoformat(timespec="seconds")
@@ -235,14 +244,13 @@ def _carry_out(
     return Run(directory, manifest)
 
 
-def _fit(
-    config: RunConfig, source: Source, fit: ConfiguredFit, plan: Plan, progress: ProgressCallback | None
-) -> FitResult:
-    """Return the fit of `source` by `plan`."""
-    report_rows = kept_rows(source) if config.output.report else 0
+def _fit(job: _Job, plan: Plan) -> FitResult:
+    """Return the fit of the source by `plan`."""
+    config, fit = job.config, job.fit
+    report_rows = kept_rows(job.source) if config.output.report else 0
     parameters: Any = fit.parameters
     try:
-        return fit.estimator._fit_source(source, parameters, plan, keep_rows=report_rows, progress=progress)
+        return fit.estimator._fit_source(job.source, parameters, plan, keep_rows=report_rows, progress=job.progress)
     except NotFiniteError as error:
         raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
 
@@ -259,7 +267,7 @@ def _bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]
 
 
 def _require_state(config: RunConfig, plan: Plan) -> None:
-    """Raise `ConfigError` if the state is to be kept and the solver has none."""
+    """Raise `ConfigError` if the state is to be saved and the solver has none."""
     if config.output.state and plan.solver not in CONTINUABLE:
         raise ConfigError(
             f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUABLE)}"
@@ -294,18 +302,18 @@ def _write_scores(
     return write_scores(source, result.model, plan, path, progress=progress)
 
 
-def _finish(config: RunConfig, part: Path, manifest: dict[str, Any]) -> None:
+def _finish(config: RunConfig, path: Path, manifest: dict[str, Any]) -> None:
     """Write manifest and report; the manifest again if drawing took more memory than all that went before."""
-    _write_json(part / "manifest.json", manifest)
+    _write_json(path / "manifest.json", manifest)
     if not config.output.report:
         return
     from streampca.runs.report import write_report
 
-    write_report(part)
+    write_report(path)
     if peak_bytes() > manifest["memory"]["peak_bytes"]:
         manifest["memory"]["peak_bytes"] = peak_bytes()
-        _write_json(part / "manifest.json", manifest)
-        write_report(part)
+        _write_json(path / "manifest.json", manifest)
+        write_report(path)
 
 
 def _manifest(config: RunConfig, source: Source, result: FitResult, scores: ReadCount | None) -> dict[str, Any]:

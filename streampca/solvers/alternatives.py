@@ -19,8 +19,8 @@ _MOST_PROBED = 2**28  # decoded bytes of a block that a probe reads
 def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: bool = False) -> Plan:
     """Return `plan` with the seconds that a fit is expected to take.
 
-    From nominal rates, or with `probed` from rates that are measured by reading and folding a few blocks, unless a block takes
-    so many bytes, as one of whole columns does, that this would take longer than to be told is worth.
+    From nominal rates, or with `probed` from rates that are measured by accumulating a few blocks, unless a block is so large,
+    as one of whole columns is, that measuring would take too long.
     """
     rates = nominal_rates(plan)
     by_axis = source if plan.axis == "samples" or not probed else source.by_features()

@@ -54,10 +54,10 @@ class _Clock:
         self.solving += time.perf_counter() - self._began
 
 
-def _room(sizes: SketchSizes, *, adaptive: bool) -> int:
-    """Return how many columns of test matrices are kept at once; an incremental pass has none."""
-    kept = sizes.passes - int(adaptive)
-    return sizes.columns * (kept if sizes.keep_all else min(kept, 1))
+def _most_columns(sizes: SketchSizes, *, adaptive: bool) -> int:
+    """Return how many columns of test matrices are in memory at once; an incremental pass has none."""
+    n_matrices = sizes.passes - int(adaptive)
+    return sizes.columns * (n_matrices if sizes.keep_all else min(n_matrices, 1))
 
 
 def _main(matrix: FloatArray, sizes: SketchSizes) -> FloatArray:
@@ -66,14 +66,14 @@ def _main(matrix: FloatArray, sizes: SketchSizes) -> FloatArray:
 
 
 def _first_products(
-    found: Accumulated, expected: FloatArray, parameters: Parameters, plan: Plan
+    rows: Accumulated, expected: FloatArray, parameters: Parameters, plan: Plan
 ) -> tuple[Sketched, Evidence, LowRank | None]:
     """Return moments and products of the first pass, the evidence, and the answer where an incremental pass gave one.
 
     `expected` are the factors of the features that the held-out columns were drawn for.
     """
-    sizes, state = sizes_of(plan), _sketch_state(found.state)
-    known = weighted(found.accumulator.finalize(state), feature_factors(parameters, plan.n_features))
+    sizes, state = sizes_of(plan), _sketch_state(rows.state)
+    known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, plan.n_features))
     varying = known.weights > 0
     ratio = np.divide(expected, known.weights, out=np.ones_like(expected), where=varying)
     stretch = float(1 / ratio[varying].min()) if varying.any() else 1.0
@@ -81,7 +81,7 @@ def _first_products(
     held = known.test[:, first:].copy(), known.products[:, first:].copy()
     if plan.solver != "adaptive":
         return known, Evidence(*held, max(stretch, 1.0)), None
-    adapted = _adaptive(parameters, plan, expected).finalize(found.state[0])
+    adapted = _adaptive(parameters, plan, expected).finalize(rows.state[0])
     metric = _metric(expected)
     factors = known.weights if metric is None else known.weights / metric
     # Every update rounds relative to the largest feature in its metric, which the factors may magnify.
@@ -145,9 +145,9 @@ def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> 
         basis = orthonormal(_leading(chain.newest, width, threads), n_threads=threads)
     else:
         spans.append(chain.span(threads))
-        rest = chain.newest.copy()
-        subtract_product(rest, spans[0], gram(spans[0], rest, threads), threads)
-        basis = orthonormal(_leading(rest, width, threads), spans[0], n_threads=threads, overwrite=True)
+        remainder = chain.newest.copy()
+        subtract_product(remainder, spans[0], gram(spans[0], remainder, threads), threads)
+        basis = orthonormal(_leading(remainder, width, threads), spans[0], n_threads=threads, overwrite=True)
     outside = evidence.products[:, :held].copy()
     factor = float(power_of_two(peaks(outside, threads).max(initial=0.0)))
     outside *= factor
@@ -182,20 +182,20 @@ class Reader:
     def opening(self, keep_rows: int, clock: _Clock) -> tuple[Accumulated, Sketched, Evidence, LowRank | None]:
         """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
 
-        Returns what was gathered, with what all reading has cost, moments and products, the evidence, and the answer where an
+        Returns the accumulated rows, with the cost of all passes, moments and products, the evidence, and the answer where an
         incremental pass gave one.
         """
         source, parameters, plan = self.source, self.parameters, self.plan
         begun = start(source, parameters, plan, self.progress)
         if not sizes_of(plan).moments_first:
-            found = self.first(begun, keep_rows)
+            rows = self.first(begun, keep_rows)
             with clock:
-                known, evidence, low_rank = _first_products(found, begun.factors, parameters, plan)
-            return replace(found, count=begun.count + found.count), known, evidence, low_rank
-        found = self.first(replace(begun, test=begun.test[:, :0]), keep_rows)
-        state, sizes, d = _sketch_state(found.state), sizes_of(plan), plan.n_features
+                known, evidence, low_rank = _first_products(rows, begun.factors, parameters, plan)
+            return replace(rows, count=begun.count + rows.count), known, evidence, low_rank
+        rows = self.first(replace(begun, test=begun.test[:, :0]), keep_rows)
+        state, sizes, d = _sketch_state(rows.state), sizes_of(plan), plan.n_features
         with clock:
-            known = weighted(found.accumulator.finalize(state), feature_factors(parameters, d))
+            known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, d))
             held = held_out_columns(parameters, d, sizes.held_out)
             drawn = np.hstack([columns_of(parameters, source, sizes.columns), held])
             if len(state.observed):  # products come out for these shares times the columns
@@ -204,7 +204,7 @@ class Reader:
         first = test.shape[1] - sizes.held_out
         evidence = Evidence(test[:, first:].copy(), products[:, first:].copy(), 1.0)
         known = replace(known, test=test, products=products)
-        return replace(found, count=begun.count + found.count + cost), known, evidence, None
+        return replace(rows, count=begun.count + rows.count + cost), known, evidence, None
 
     def first(self, begun: Start, keep_rows: int) -> Accumulated:
         """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
@@ -243,8 +243,8 @@ class Reader:
                 f"{state.n_samples} in a later one; run again on data that does not change"
             )
         factors = feature_factors(self.parameters, self.plan.n_features)
-        found = weighted(sketch.finalize(_with_moments(state, first)), factors)
-        return found.test, found.products, count
+        scaled = weighted(sketch.finalize(_with_moments(state, first)), factors)
+        return scaled.test, scaled.products, count
 
     def _sketch(self, test: NDArray[Any], origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
         wanted = self.parameters
@@ -263,10 +263,10 @@ class Reader:
     def _accumulate(self, accumulator: Any, plan: Plan, phase: str = "fit") -> tuple[Any, ReadCount]:
         weights = self.parameters.sample_weight
         release_freed_memory()
-        told = {"client": self.client, "progress": self.progress, "phase": phase}
-        found = accumulate(self.source, accumulator, plan, weights=weights, **told)
+        options = {"client": self.client, "progress": self.progress, "phase": phase}
+        state, count = accumulate(self.source, accumulator, plan, weights=weights, **options)
         release_freed_memory()
-        return found
+        return state, count
 
 
 def _within_float32(known: Sketched) -> bool:
@@ -278,8 +278,8 @@ def _within_float32(known: Sketched) -> bool:
 
 
 def _sketch_state(state: Any) -> SketchState:
-    found: SketchState = state[-1] if isinstance(state, tuple) else state
-    return found
+    sketch: SketchState = state[-1] if isinstance(state, tuple) else state
+    return sketch
 
 
 def _with_moments(state: SketchState, first: SketchState) -> SketchState:
@@ -337,7 +337,7 @@ class ApproximateSolver(PCASolver):
             rows, known, evidence, low_rank = reader.opening(keep_rows, clock)
             count, n_passes, state = rows.count, plan.passes - sizes.passes + 1, _sketch_state(rows.state)
             with clock:
-                chain = Chain(plan.n_features, _room(sizes, adaptive=low_rank is not None))
+                chain = Chain(plan.n_features, _most_columns(sizes, adaptive=low_rank is not None))
                 if low_rank is None:
                     chain.add(_main(known.test, sizes), _main(known.products, sizes))
                 known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))

@@ -1,4 +1,4 @@
-"""From a source to a model by the solver that the plan chose."""
+"""Plans of fits of linear PCA, and fits by the solver that a plan names."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def plan_fit(
     """
     n = source.shape[0]
     if n <= parameters.ddof:
-        found = "1 sample" if n == 1 else f"{n} samples"
+        samples = "1 sample" if n == 1 else f"{n} samples"
         raise DataError(
-            f"n_samples={n}: found {found}, with ddof={parameters.ddof} at least {parameters.ddof + 1} are needed: {source.description}"
+            f"n_samples={n}: found {samples}, with ddof={parameters.ddof} at least {parameters.ddof + 1} are needed: {source.description}"
         )
     parameters.selection(source)
     require_rows(source, parameters)
     limits = limits_of(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
-    with saying_whose_limit(resources, limits):
+    with naming_the_limit(resources, limits):
         plan = _choose(source, parameters, resources)
     edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
     if edges is not None:
         n_blocks = len(edges) - 1
         plan = replace(plan, edges=edges, n_blocks=n_blocks, n_leaves=min(plan.n_leaves, n_blocks))
     if limits:
-        kept = plan.memory["process"] + plan.memory.get("solve", 0) + plan.memory.get("model", 0)
-        plan = spread(plan, limits, kept)
+        client_bytes = plan.memory["process"] + plan.memory.get("solve", 0) + plan.memory.get("model", 0)
+        plan = spread(plan, limits, client_bytes)
     if alternatives:
         return with_alternatives(plan, source, parameters, resources, probed=probe)
     return with_time(plan, source, parameters, probed=probe)
@@ -104,8 +104,8 @@ def resources_of(
 
 
 @contextmanager
-def saying_whose_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterator[None]:
-    """Let a `PlanError` say that it is a worker whose memory does not do, if it is one."""
+def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterator[None]:
+    """Add to a `PlanError` that the limit is the memory of a worker, where it is."""
     try:
         yield
     except PlanError as error:

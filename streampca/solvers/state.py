@@ -25,7 +25,11 @@ from streampca.system.blas_threads import one_blas_thread
 
 
 def accumulate(
-    source: Source, parameters: Parameters, kept: FittedState | None = None, *, progress: ProgressCallback | None = None
+    source: Source,
+    parameters: Parameters,
+    fitted: FittedState | None = None,
+    *,
+    progress: ProgressCallback | None = None,
 ) -> tuple[FittedState, Plan, ReadCount]:
     """Read `source`, of at least one row, once and return its state, unsolved.
 
@@ -34,7 +38,7 @@ def accumulate(
     ParameterError
         If the solver keeps no state that could be continued.
     MergeError
-        If the rows cannot be added to those of `kept`; nothing is read then.
+        If the rows cannot be added to those of `fitted`; nothing is read then.
     """
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
     if solver not in CONTINUABLE:
@@ -46,9 +50,9 @@ def accumulate(
     n_components = capped(parameters.n_components, min(source.shape))
     client = active_client(source)
     plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
-    accumulator = None if kept is None else kept.accumulator
-    if kept is not None:
-        require_parameters(kept, parameters, solver, plan.work_dtype, "joined")
+    accumulator = None if fitted is None else fitted.accumulator
+    if fitted is not None:
+        require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
     with one_blas_thread():
         rows = CONTINUABLE[solver].accumulate(
             source, parameters, plan, client=client, progress=progress, accumulator=accumulator
@@ -66,10 +70,10 @@ def accumulate(
     return more, plan, rows.count
 
 
-def require_parameters(kept: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
-    """Raise `MergeError`, naming what differs, unless `kept` was made with these parameters."""
-    pairs = [(name, getattr(kept.parameters, name), getattr(parameters, name)) for name in AGREE]
-    pairs += [("solver", kept.solver, solver), ("the precision of products", kept.work_dtype, work_dtype)]
+def require_parameters(fitted: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
+    """Raise `MergeError`, naming what differs, unless `fitted` was made with these parameters."""
+    pairs = [(name, getattr(fitted.parameters, name), getattr(parameters, name)) for name in AGREE]
+    pairs += [("solver", fitted.solver, solver), ("the precision of products", fitted.work_dtype, work_dtype)]
     for name, one, other in pairs:
         if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
             same = one is not None and other is not None and np.array_equal(one, other)
@@ -98,81 +102,83 @@ def require_same(first: FittedState, second: FittedState, doing: str) -> None:
             )
 
 
-def continued(kept: FittedState, more: FittedState) -> FittedState:
-    """Return `kept` with the rows of `more` added, in the memory of `kept`."""
-    require_same(kept, more, "joined")
+def continued(fitted: FittedState, more: FittedState) -> FittedState:
+    """Return `fitted` with the rows of `more` added, in the memory of `fitted`."""
+    require_same(fitted, more, "joined")
     with one_blas_thread():
-        state = kept.accumulator.absorb(kept.state, more.state)
+        state = fitted.accumulator.absorb(fitted.state, more.state)
     return replace(
-        kept,
+        fitted,
         state=state,
-        source=_grown(kept, more),
-        exact=kept.exact and more.exact,
-        n_left_out=kept.n_left_out + more.n_left_out,
+        source=_source_of_rows(fitted, more),
+        exact=fitted.exact and more.exact,
+        n_left_out=fitted.n_left_out + more.n_left_out,
     )
 
 
-def merged(parts: Sequence[FittedState]) -> FittedState:
-    """Return the state of all rows behind `parts`, none of which is changed."""
-    first = parts[0]
-    for part in parts[1:]:
-        require_same(first, part, "merged")
+def merged(states: Sequence[FittedState]) -> FittedState:
+    """Return the state of all rows behind `states`, none of which is changed."""
+    first = states[0]
+    for each in states[1:]:
+        require_same(first, each, "merged")
     with one_blas_thread():
-        state = first.accumulator.merge([part.state for part in parts])
-    n_samples = sum(part.state.n_samples for part in parts)
+        state = first.accumulator.merge([each.state for each in states])
+    n_samples = sum(each.state.n_samples for each in states)
     source = first.source | {"shape": [n_samples, first.n_features], "fingerprint": None}
-    source["path"] = ", ".join(dict.fromkeys(str(part.source.get("path")) for part in parts))
+    source["path"] = ", ".join(dict.fromkeys(str(each.source.get("path")) for each in states))
     return replace(
         first,
         state=state,
         source=source,
-        error_growth=max(part.error_growth for part in parts),
-        exact=all(part.exact for part in parts),
-        n_left_out=sum(part.n_left_out for part in parts),
+        error_growth=max(each.error_growth for each in states),
+        exact=all(each.exact for each in states),
+        n_left_out=sum(each.n_left_out for each in states),
     )
 
 
-def taken_out(kept: FittedState, less: FittedState) -> FittedState:
-    """Return `kept` without the rows of `less`, which are among its own, in the memory of `kept`."""
-    require_same(kept, less, "subtracted")
-    if not hasattr(kept.accumulator, "subtract"):
-        raise MergeError(f"states of solver {kept.solver!r} cannot be subtracted: fit the rows that remain")
-    precision = relative_precision(_work(kept), kept.n_features)
+def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
+    """Return `fitted` without the rows of `less`, which are among them, in the memory of `fitted`."""
+    require_same(fitted, less, "subtracted")
+    if not hasattr(fitted.accumulator, "subtract"):
+        raise MergeError(f"states of solver {fitted.solver!r} cannot be subtracted: fit the rows that remain")
+    precision = relative_precision(_work(fitted), fitted.n_features)
     with one_blas_thread():
-        state, error_growth = kept.accumulator.subtract(kept.state, less.state, precision=kept.error_growth * precision)
-    error_growth = kept.error_growth * error_growth if state.n_samples else 1.0
+        state, error_growth = fitted.accumulator.subtract(
+            fitted.state, less.state, precision=fitted.error_growth * precision
+        )
+    error_growth = fitted.error_growth * error_growth if state.n_samples else 1.0
     return replace(
-        kept,
+        fitted,
         state=state,
-        source=_grown(kept, less, -1),
+        source=_source_of_rows(fitted, less, -1),
         error_growth=error_growth,
         exact=False,
-        n_left_out=max(0, kept.n_left_out - less.n_left_out),
+        n_left_out=max(0, fitted.n_left_out - less.n_left_out),
     )
 
 
-def solve(kept: FittedState) -> PCAModel:
-    """Return the model of all rows behind `kept`; while they are few, it has as many components as they can give."""
-    limit = min(kept.state.n_samples, kept.n_features)
-    parameters = replace(kept.parameters, n_components=capped(kept.parameters.n_components, limit))
+def solve(fitted: FittedState) -> PCAModel:
+    """Return the model of all rows behind `fitted`; while they are few, it has as many components as they can give."""
+    limit = min(fitted.state.n_samples, fitted.n_features)
+    parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
-        model = CONTINUABLE[kept.solver].solve_model(
-            kept.state, kept.accumulator, parameters, _work(kept), kept.source, kept.n_left_out
+        model = CONTINUABLE[fitted.solver].solve_model(
+            fitted.state, fitted.accumulator, parameters, _work(fitted), fitted.source, fitted.n_left_out
         )
-    if kept.error_growth == 1.0:
+    if fitted.error_growth == 1.0:
         return model
-    trusted = kept.error_growth * model.certificate["trusted_above"]
+    trusted = fitted.error_growth * model.certificate["trusted_above"]
     values = model.explained_variance
     rank = int(np.count_nonzero(values > trusted * values[0]))
-    note = f"; rows were taken out again, which magnified this rounding {kept.error_growth:.1f} times"
+    note = f"; rows were taken out again, which magnified this rounding {fitted.error_growth:.1f} times"
     certificate = model.certificate | {"trusted_above": trusted, "numerical_rank": rank}
     certificate["statement"] += note
     return replace(model, numerical_rank=rank, certificate=certificate)
 
 
-def _work(kept: FittedState) -> str:
+def _work(fitted: FittedState) -> str:
     """Return the type whose rounding the state carries."""
-    return "float64" if kept.exact else kept.work_dtype
+    return "float64" if fitted.exact else fitted.work_dtype
 
 
 def capped(n_components: Any, limit: int) -> Any:
@@ -181,7 +187,7 @@ def capped(n_components: Any, limit: int) -> Any:
     return min(int(n_components), limit) if is_count else n_components
 
 
-def _grown(kept: FittedState, other: FittedState, sign: int = 1) -> dict[str, Any]:
+def _source_of_rows(fitted: FittedState, other: FittedState, sign: int = 1) -> dict[str, Any]:
     """Return the description of the first source with the number of rows there are now."""
-    n_samples = kept.state.n_samples + sign * other.state.n_samples
-    return kept.source | {"shape": [n_samples, kept.n_features], "fingerprint": None}
+    n_samples = fitted.state.n_samples + sign * other.state.n_samples
+    return fitted.source | {"shape": [n_samples, fitted.n_features], "fingerprint": None}

@@ -14,7 +14,7 @@ from streampca.errors import ModelError, ParameterError
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
-from streampca.models.state import AGREE, CONTINUED, FittedState
+from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 
 GROUP = "state"
@@ -109,7 +109,7 @@ def load_state(path: str | Path, n_features: int) -> FittedState | None:
 
 def _build(group: StoredGroup, n_features: int) -> FittedState:
     attributes = group.attributes
-    group.require(attributes["solver"] in CONTINUED, f"solver {attributes['solver']!r} is not known")
+    group.require(isinstance(attributes["solver"], str), f"solver {attributes['solver']!r} is not known")
     accumulator = _accumulator_of(group, n_features)
     empty = accumulator.init(n_features)
     values = {name: _value_of(group, name, value) for name, value in _values_of(empty).items()}

@@ -1,4 +1,4 @@
-"""From a source to a kernel model by the method that the plan chose."""
+"""Plans of fits of kernel PCA, and fits by the method that a plan names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.resources import limits_of, spread
-from streampca.solvers.fit import resources_of, saying_whose_limit
+from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, figures_of, with_seconds
@@ -52,7 +52,7 @@ def plan_kernel(
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
     method, why = _choose(source, parameters, resources)
     try:
-        with saying_whose_limit(resources, limits):
+        with naming_the_limit(resources, limits):
             plan = METHODS[method].plan(source, parameters, resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
@@ -61,8 +61,8 @@ def plan_kernel(
     if edges is not None:
         plan = replace(plan, edges=edges, n_blocks=len(edges) - 1, n_leaves=min(plan.n_leaves, len(edges) - 1))
     if limits and "states" in plan.memory:
-        kept = sum(plan.memory[name] for name in ("process", "landmarks", "solve", "model"))
-        plan = spread(plan, limits, kept)
+        client_bytes = sum(plan.memory[name] for name in ("process", "landmarks", "solve", "model"))
+        plan = spread(plan, limits, client_bytes)
     if alternatives:
         others = tuple(_figures(name, source, parameters, resources) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)
@@ -91,7 +91,7 @@ def fit_kernel(
 def _require_range(model: KernelModel, source: Source) -> None:
     """Raise `NotFiniteError` if numbers of the model are not finite, or its scores leave the range of their type."""
     numbers = (model.eigenvalues, model.coefficients, model.centre, np.array(model.total))
-    if not all(np.isfinite(part).all() for part in numbers):
+    if not all(np.isfinite(each).all() for each in numbers):
         raise NotFiniteError("kernel values or their products overflow float64: rescale the data first")
     limits, longest = np.finfo(model.score_dtype(source.dtype)), float(np.sqrt(model.eigenvalues[0]))
     smallest = float(limits.tiny) * model.n_samples**0.5 / float(limits.eps)
