@@ -279,7 +279,7 @@ class Covariance(SequentialMerge[CovarianceState]):
             j = int(np.flatnonzero(lost)[0])
             raise MergeError(
                 f"nothing reliable remains of {int(lost.sum())} feature(s): subtracting {removed[j]:.3g} from the scatter {before[j]:.3g} "
-                f"of feature {j} leaves less than its rounding: fit the remaining rows instead"
+                f"of feature {j} leaves a value below its rounding: fit the remaining rows instead"
             )
         np.subtract(state.scatter, other.scatter, out=state.scatter)
         grid.add_outer(state.scatter, -between[:, None], step[None], self.n_threads)

@@ -215,11 +215,6 @@ def solve(
         Residual, relative to the first eigenvalue, at which the iteration stops; products in float32 need more than 1e-11.
     stagnation_tolerance : float
         Residual at which the iteration stops if rounding of the products prevents `tolerance`.
-
-    Raises
-    ------
-    DataError
-        If the matrix is zero: no feature varies.
     """
     d, limit = matrix.side, matrix.rank_limit
     total = float(matrix.diagonal.sum()) if total is None else total
