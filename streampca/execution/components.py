@@ -1,4 +1,4 @@
-"""The second reading of wide data: components slab by slab, in memory or on disk, then made orthonormal."""
+"""The second pass over wide data: components are computed slab by slab, in memory or on disk, then orthonormalised."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, release
 
 _TILE = 4096
-"""Features of a tile of what is drawn."""
+"""Features of a tile of random numbers."""
 _SAFE_FACTORS = (1e-30, 1e30)  # between these, products of float32 keep their digits
 _ORTHONORMAL = 1e-13
 """Difference of inner products from the identity at which components count as orthonormal to rounding."""
@@ -51,7 +51,7 @@ class ComponentsPart:
 @storable
 @dataclass(frozen=True)
 class Summary:
-    """What is summed over the features of components; filled in place."""
+    """Sums over the features of components; updated in place."""
 
     products: FloatArray
     """Inner products of all pairs of components, ``(k, k)``."""
@@ -68,20 +68,20 @@ class Summary:
         return cls(np.zeros((k, k)), np.full(k, -1.0), np.ones(k), np.zeros((n_left, k)))
 
     def add(self, slab: FloatArray) -> None:
-        """Count the features of `slab`, ``(k, n_some)``, which come behind those before."""
+        """Add the features of `slab`, ``(k, n_some)``, which follow those before."""
         np.add(self.products, slab @ slab.T, out=self.products)
         rows, high, low = np.arange(len(slab)), slab.argmax(axis=1), slab.argmin(axis=1)
         top, bottom = slab[rows, high], -slab[rows, low]
         negative = (bottom > top) | ((bottom == top) & (low < high))
-        self._keep(np.maximum(top, bottom), np.where(negative, -1.0, 1.0))
+        self._update_signs(np.maximum(top, bottom), np.where(negative, -1.0, 1.0))
 
     def absorb(self, other: Summary) -> None:
-        """Count features that come behind those before."""
+        """Add the features of `other`, which follow those before."""
         np.add(self.products, other.products, out=self.products)
         np.add(self.left, other.left, out=self.left)
-        self._keep(other.largest, other.signs)
+        self._update_signs(other.largest, other.signs)
 
-    def _keep(self, largest: FloatArray, signs: FloatArray) -> None:
+    def _update_signs(self, largest: FloatArray, signs: FloatArray) -> None:
         larger = largest > self.largest
         np.copyto(self.signs, signs, where=larger)
         np.copyto(self.largest, largest, where=larger)
@@ -163,10 +163,10 @@ class ComponentsTask(Task):
         width = panel_features(len(values), axes.dtype)
         for first in range(0, values.shape[1], width):
             panel, out = values[:, first : first + width], slab[:, first : first + width]
-            own = slice(start + first - self.first, start + first - self.first + panel.shape[1])
-            means = self.means[own]
+            columns = slice(start + first - self.first, start + first - self.first + panel.shape[1])
+            means = self.means[columns]
             product = axes.T @ self.gram.centred(panel, means, axes.dtype)
-            factors = self.gram.factors_of(start + first, self.variances[own])
+            factors = self.gram.factors_of(start + first, self.variances[columns])
             if factors is not None:
                 product *= factors.astype(axes.dtype)
             out[:rank] = product
@@ -219,7 +219,7 @@ class WideComponents:
 def find_components(
     task: ComponentsTask, plan: Plan, client: Any, progress: ProgressCallback | None, scratch: Scratch | None
 ) -> WideComponents:
-    """Carry out the second reading; with `scratch`, components are written there and stay there."""
+    """Run the second pass; with `scratch`, components are written there and stay there."""
     k, d = task.k, plan.n_features
     table: SlabwiseComponents = (
         InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)

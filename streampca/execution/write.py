@@ -47,13 +47,13 @@ class ScoreTask(Task):
     """Transform the blocks of a leaf and write each as one chunk."""
 
     common: ClassVar[str] = "model"
-    """What is the same for all leaves."""
+    """Name of the field that all leaves share."""
     source: Source
-    """Where the rows come from."""
+    """Source of the rows."""
     model: PCAModel | KernelModel
-    """What they are transformed by."""
+    """Model that transforms them."""
     path: Path
-    """The zarr group."""
+    """Path of the zarr group."""
 
     def for_leaf(self, leaf: Leaf) -> ScoreTask:
         """Return the task with no more of the source than `leaf` needs."""
@@ -149,7 +149,7 @@ def require_writable_by_workers(client: Any, directory: Path) -> None:
     if client is None:
         return
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    addresses = {told["host"]: address for address, told in workers.items()}.values()
+    addresses = {info["host"]: address for address, info in workers.items()}.values()
     place = str(directory.absolute())
     asked = {one: client.submit(_why_not_writable, place, workers=[one], pure=False) for one in addresses}
     end = time.monotonic() + _ANSWER_SECONDS
@@ -195,8 +195,8 @@ def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
 def _sweep(path: Path) -> None:
     """Remove chunks that were being written when the run was killed: zarr writes each aside, under a name of its own."""
     with writing(path):
-        for found in path.rglob("*.partial"):
-            found.unlink()
+        for file in path.rglob("*.partial"):
+            file.unlink()
 
 
 def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:

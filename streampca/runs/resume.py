@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.ledger import ProgressLog
-from streampca.execution.checkpoint.resume import _digest, _of_surroundings
+from streampca.execution.checkpoint.resume import array_digest, versions_and_input
 from streampca.redaction import redacted
 from streampca.runs.config.yaml import load_strict
 from streampca.storage.directories import read_record, tidy_after
@@ -47,8 +47,8 @@ def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[
     }
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
     identity = {key: redacted(value) for key, value in identity.items()}
-    identity |= {f"contents of {key}": _digest(value) for key, value in weights.items() if value is not None}
-    return identity | _of_surroundings(source)
+    identity |= {f"contents of {key}": array_digest(value) for key, value in weights.items() if value is not None}
+    return identity | versions_and_input(source)
 
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Signals that end a run, held back while a state is being changed or a file replaced."""
+"""Signals that end a run; their delivery is deferred while a state is changed or a file is replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Held:
 
 
 def deliver(stop: StopSignalError) -> None:
-    """Raise `stop`, now or at the end of what must not be interrupted; called by a signal handler in the main thread."""
+    """Raise `stop`, now or at the end of the outermost `uninterrupted` block; called by a signal handler in the main thread."""
     _Held.asked = stop
     if not _Held.depth:
         raise stop
@@ -32,19 +32,19 @@ def deliver(stop: StopSignalError) -> None:
 
 
 def raise_pending_signal() -> None:
-    """Raise the signal that came if work goes on all the same: Python drops what is raised in a callback of its collector."""
+    """Raise a signal again that did not end the run: Python drops exceptions raised in callbacks of its garbage collector."""
     if _Held.asked is not None and threading.current_thread() is threading.main_thread():
         raise _Held.asked
 
 
 def forget() -> None:
-    """Forget a signal that ended a run: the process goes on and may begin another one."""
+    """Clear a signal that ended a run: the process may start another run."""
     _Held.asked = _Held.pending = None
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold signals back for as long as the block lasts, if it runs in the main thread, where they arrive."""
+    """Defer signals until the end of the block if it runs in the main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -63,7 +63,7 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Begin without the signals of the parent, and without what its main thread was doing unless that goes on here."""
+    """Clear the signals of the parent, and its deferral unless the thread that forked continues here."""
     forget()
     if not _Held.forked_by_main:
         _Held.depth = 0

@@ -1,4 +1,4 @@
-"""The directory of a checkpoint: what may stand in it, its generations of ledgers, and how damage is found."""
+"""The directory of a checkpoint: its files, its generations of ledgers, and how damage is detected."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _UNHARMED = "the output is as it was, and the checkpoint before is whole"
 
 @dataclass(frozen=True)
 class StoredState:
-    """A file of a checkpoint, and how it is known to be whole."""
+    """A file of a checkpoint with its size and digest."""
 
     file: str
     """Its name in the directory."""
     size: int
     """Its bytes."""
     xxh3: str
-    """The xxh3-128 of them: finds accidents, is no signature."""
+    """The xxh3-128 of them: detects accidental damage, is no signature."""
 
 
 class CheckpointDirectory:
-    """A directory of ours: a record, two generations of ledgers, and the states that they name.
+    """A checkpoint directory: a record, two generations of ledgers, and the states that they name.
 
     Nothing is made before the first `write`. A ledger is written after the states it names; the generation before stays
     until the next, so one damaged file costs one generation.
@@ -47,7 +47,7 @@ class CheckpointDirectory:
         self.path = path.absolute()
 
     def require_ours(self) -> None:
-        """Raise `OutputError` if something stands there that is not a checkpoint of ours."""
+        """Raise `OutputError` if the path exists and is not a checkpoint."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             raise OutputError(f"{self.path} is not a directory: expected a place for a checkpoint; move it away")
         if not self.path.exists():
@@ -60,7 +60,7 @@ class CheckpointDirectory:
             )
 
     def newest(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Return the newest ledger that is whole with all states it names, None if there is none, and what was found damaged."""
+        """Return the newest ledger that is intact with all states it names, or None, and messages texts damaged ones."""
         damaged: list[str] = []
         for generation in sorted(self._generations(), reverse=True):
             path = self.path / f"ledger-{generation}.json"
@@ -74,29 +74,29 @@ class CheckpointDirectory:
             return data, damaged
         return None, damaged
 
-    def write(self, data: dict[str, Any], about: dict[str, str]) -> None:
+    def write(self, data: dict[str, Any], texts: dict[str, str]) -> None:
         """Write the ledger `data` as its generation and drop what neither it nor the one before names.
 
-        `about` are further texts, by their names, that are written once beside the record.
+        `texts` are further files, by name, that are written once beside the record.
         """
-        self.make(data["run_id"], about)
+        self.make(data["run_id"], texts)
         text = _canonical(data)
         whole = json.dumps({"xxh3": xxhash.xxh3_128(text.encode()).hexdigest(), "ledger": data})
         write_atomically(self.path / f"ledger-{data['generation']}.json", [whole.encode()])
         self._prune(data["generation"])
 
-    def make(self, run_id: str, about: dict[str, str]) -> None:
+    def make(self, run_id: str, texts: dict[str, str]) -> None:
         """Make the directory with its record, if it is not there."""
         if (read_record(self.path) or {}).get("run_id") == run_id:
             return
         with writing(self.path, _UNHARMED):
             self.path.mkdir(exist_ok=True, parents=True)
         record = {"format": FORMAT, "version": VERSION, "run_id": run_id, "meaning": "a stopped run goes on from here"}
-        for name, text in {RECORD: json.dumps(record) + "\n", **about}.items():
+        for name, text in {RECORD: json.dumps(record) + "\n", **texts}.items():
             write_atomically(self.path / name, [text.encode()])
 
     def remove(self) -> None:
-        """Remove every file of ours, the record last, and the directory if nothing else is in it."""
+        """Remove every file of the checkpoint, the record last, and the directory if nothing else is in it."""
         if not self.path.is_dir() or self.path.is_symlink():
             return
         for child in sorted(self.path.iterdir(), key=lambda child: child.name == RECORD):
@@ -109,8 +109,8 @@ class CheckpointDirectory:
     def _generations(self) -> list[int]:
         if not self.path.is_dir():
             return []
-        found = (_LEDGER.fullmatch(child.name) for child in self.path.iterdir())
-        return [int(match[1]) for match in found if match]
+        matches = (_LEDGER.fullmatch(child.name) for child in self.path.iterdir())
+        return [int(match[1]) for match in matches if match]
 
     def last_generation(self) -> int:
         """Return the number of the newest ledger, whole or not; 0 if there is none."""
@@ -127,12 +127,12 @@ class CheckpointDirectory:
 
     def _prune(self, generation: int) -> None:
         """Remove ledgers before the last two, and states that neither of these names."""
-        kept = [number for number in sorted(self._generations()) if number <= generation][-2:]
+        retained = [number for number in sorted(self._generations()) if number <= generation][-2:]
         named = set()
-        for number in kept:
+        for number in retained:
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 named |= {stored.file for stored in states_of(_checked(self.path / f"ledger-{number}.json"))}
-        ledgers = {f"ledger-{number}.json" for number in kept}
+        ledgers = {f"ledger-{number}.json" for number in retained}
         for child in self.path.iterdir():
             superseded = _LEDGER.fullmatch(child.name) and child.name not in ledgers
             if superseded or (_STATE.fullmatch(child.name) and child.name not in named):
@@ -144,9 +144,9 @@ def states_of(data: dict[str, Any]) -> Iterable[StoredState]:
     """Yield the files that a ledger names."""
     for reading in data["readings"]:
         begun = [leaf["state"] for leaf in reading["begun"].values()]
-        for told in (reading["state"], *reading["pieces"], *begun):
-            if told is not None:
-                yield StoredState(**told)
+        for stored in (reading["state"], *reading["pieces"], *begun):
+            if stored is not None:
+                yield StoredState(**stored)
 
 
 def _is_ours(child: Path) -> bool:

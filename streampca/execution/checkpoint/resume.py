@@ -58,24 +58,25 @@ _SHAPE_OF_THE_WORK = (
 
 
 def identity_of_fit(source: Source, parameters: Any) -> dict[str, str]:
-    """Return, by name, everything that decides the bits of a fit."""
-    told = {}
+    """Return, by name, everything that determines the bits of a fit."""
+    identity = {}
     for field in fields(parameters):
         if field.name not in ("memory", "threads"):
             value = getattr(parameters, field.name)
             as_data = getattr(value, "to_dict", None)  # of kernels, without addresses of objects
             if as_data is not None:
-                told[field.name] = json.dumps(as_data(), sort_keys=True)
+                identity[field.name] = json.dumps(as_data(), sort_keys=True)
             else:
-                told[field.name] = _digest(value) if isinstance(value, np.ndarray) else repr(value)
-    return told | _of_surroundings(source)
+                identity[field.name] = array_digest(value) if isinstance(value, np.ndarray) else repr(value)
+    return identity | versions_and_input(source)
 
 
-def _of_surroundings(source: Source) -> dict[str, str]:
+def versions_and_input(source: Source) -> dict[str, str]:
+    """Return the versions of libraries and a digest of the input, by name."""
     from streampca.system.versions import versions
 
-    found = versions()
-    return {"input": _of_input(source)} | {f"version of {name}": found[name] for name in _VERSIONS}
+    stored = versions()
+    return {"input": _of_input(source)} | {f"version of {name}": stored[name] for name in _VERSIONS}
 
 
 def _of_input(source: Source) -> str:
@@ -86,11 +87,11 @@ def _of_input(source: Source) -> str:
     digest = xxhash.xxh3_128(source.fingerprint.encode())
     values = getattr(source, "array", None)
     if isinstance(values, np.ndarray) and not isinstance(values, np.memmap):
-        digest.update(_digest(values).encode())
+        digest.update(array_digest(values).encode())
     rows = getattr(source, "rows", None)
     for name in ("data", "indices", "indptr") if source.sparse else ():
         if isinstance(getattr(rows, name, None), np.ndarray):
-            digest.update(_digest(getattr(rows, name)).encode())
+            digest.update(array_digest(getattr(rows, name)).encode())
     version = source.version()
     if version is not None:
         digest.update(version.digest.encode())
@@ -98,7 +99,8 @@ def _of_input(source: Source) -> str:
     return digest.hexdigest()
 
 
-def _digest(values: Any) -> str:
+def array_digest(values: Any) -> str:
+    """Return a digest of shape, type and values of an array."""
     array, digest = np.asarray(values), xxhash.xxh3_128()
     digest.update(f"{array.shape}{array.dtype}".encode())
     rows = max(1, 2**24 // max(1, array[:1].nbytes)) if array.ndim else 1
@@ -128,10 +130,10 @@ def open_ledger(
         If `resume` is set and there is none.
     """
     place.require_ours()
-    found, damaged = (None, []) if fresh else place.newest()
-    for words in damaged:
-        notice(f"checkpoint {place.path}: {words}: passed over")
-    if found is None:
+    stored, damaged = (None, []) if fresh else place.newest()
+    for message in damaged:
+        notice(f"checkpoint {place.path}: {message}: passed over")
+    if stored is None:
         if resume and not damaged:
             raise ConfigError(
                 f"--resume: no checkpoint of a stopped run at {place.path}: run without --resume to start"
@@ -141,9 +143,9 @@ def open_ledger(
         place.remove()
         return ProgressLog(place, identity, None, require_held)
     require_same(
-        found["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
+        stored["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
     )
-    ledger = ProgressLog(place, replace(identity, run_id=found["run_id"]), found, require_held)
+    ledger = ProgressLog(place, replace(identity, run_id=stored["run_id"]), stored, require_held)
     notice(f"going on with the run that was stopped: {_progress(ledger)} ({place.path})")
     return ledger
 
@@ -153,10 +155,10 @@ def require_same(before: dict[str, str], now: dict[str, str], what: str) -> None
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if not names:
         return
-    told = "; ".join(_difference(name, before.get(name), now.get(name)) for name in names[:5])
+    differences = "; ".join(_difference(name, before.get(name), now.get(name)) for name in names[:5])
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     raise OutputError(
-        f"{what}: {told}{more}: put it back as it was, or start over with --fresh (from Python: fresh=True, or remove the directory)"
+        f"{what}: {differences}{more}: put it back as it was, or start over with --fresh (from Python: fresh=True, or remove the directory)"
     )
 
 
@@ -224,8 +226,8 @@ def fit_with_checkpoint(
     identity = identity_of_fit(source, parameters)
     with Lock(directory, secrets.token_hex(8)) as lock:
         terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
-        told = logging.getLogger("streampca").info
-        ledger = open_ledger(place, terms, resume=False, fresh=False, notice=told, require_held=lock.require_held)
+        notice = logging.getLogger("streampca").info
+        ledger = open_ledger(place, terms, resume=False, fresh=False, notice=notice, require_held=lock.require_held)
         with concluding(ledger), recording(ledger):
             obeyed = recorded_plan(ledger, plan())
             ledger.plan = obeyed.to_dict()
