@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -136,11 +136,11 @@ def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, A
     source = FreeSource(n_leaves, n_features, band=_ROWS_OF_A_STATE)
     with cluster(2, 1) as client:
         read_once(FreeSource(64, 16), client)
-        plan = replace(plan_fit(source, Parameters(2, solver="covariance"), client=client), edges=None)
-        plan = replace(plan, rows_per_block=_ROWS_OF_A_STATE, n_blocks=n_leaves, n_leaves=n_leaves)
+        plan = plan_fit(source, Parameters(2, solver="covariance"), client=client)
+        plan = plan.replace(edges=None, rows_per_block=_ROWS_OF_A_STATE, n_blocks=n_leaves, n_leaves=n_leaves)
         state = Covariance().state_bytes(n_features)
         per_branch = leaves_per_branch(n_leaves, state) if branches else 1
-        plan = replace(plan, leaves_per_branch=per_branch, leaves_per_worker=1)
+        plan = plan.replace(leaves_per_branch=per_branch, leaves_per_worker=1)
         own = state * states_at_once(1, n_leaves, per_branch)
         projected = plan.projected_bytes - plan.memory["states"] + own
         memory, process = Memory(), psutil.Process()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def fitted(rows: NDArray[Any], parameters: Parameters) -> PCAModel:
     source = open_source(rows)
     plan = plan_fit(source, parameters)
     if plan.solver == "adaptive":
-        plan = replace(plan, n_leaves=2, sketch=plan.sketch | {"rows_per_update": N_ROWS // 10})
+        plan = plan.replace(n_leaves=2, sketch=plan.sketch | {"rows_per_update": N_ROWS // 10})
     return fit(source, parameters, plan).model
 
 

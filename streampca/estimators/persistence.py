@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from streampca.kernels import Kernel, kernel_from_dict
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import FitRecord
 from streampca.models.persistence.groups import shortened
-from streampca.planning.plan import Plan
+from streampca.planning.plan import TYPES_OF_ENTRIES, Plan
 from streampca.version import __version__
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
@@ -98,10 +97,10 @@ def plan_from(record: FitRecord, kind: type[AnyPlan]) -> AnyPlan | None:
     if record.plan is None:
         return None
     written = record.plan | ({"edges": record.arrays["plan_edges"].tolist()} if "plan_edges" in record.arrays else {})
-    for entry in fields(kind):
-        types = _TYPES_OF_FIELDS.get(str(entry.type))
-        if types is not None and entry.name in written and type(written[entry.name]) not in types:
-            raise ModelError(f"{entry.name} of its plan is {shortened(repr(written[entry.name]))}")
+    for name, annotation in TYPES_OF_ENTRIES.items():
+        types = _TYPES_OF_FIELDS.get(annotation)
+        if types is not None and name in written and type(written[name]) not in types:
+            raise ModelError(f"{name} of its plan is {shortened(repr(written[name]))}")
     try:
         plan = kind.from_dict(written)
         str(plan)

@@ -22,8 +22,8 @@ from streampca.models.by_slabs import add_scores
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.leaves import Leaf
+from streampca.planning.memory.scores import slab_width, values_per_sample
 from streampca.planning.plan import Plan
-from streampca.planning.scores_by_features import slab_width, values_per_sample
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 

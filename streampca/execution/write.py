@@ -177,7 +177,8 @@ def _why_not_writable(directory: str) -> str | None:
 def _in_small_leaves(plan: Plan) -> Plan:
     """Return `plan` in more leaves: scores have no state that would be merged, and a stopped run repeats less."""
     most = max(plan.n_leaves, plan.n_blocks // _LEAF_BLOCKS)
-    return replace(plan, n_leaves=min(most, max(plan.n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight)))
+    n_leaves = min(most, max(plan.n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight))
+    return replace(plan, shape=replace(plan.shape, n_leaves=n_leaves))
 
 
 def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:

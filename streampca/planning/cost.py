@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streampca.block import Block
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
+from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan
 from streampca.random import generator
 from streampca.sources.base import Source
@@ -86,7 +87,8 @@ def expected_seconds(plan: Plan, rates: Rates) -> float:
     cores = max(1, min(plan.threads, n_cores()))
     first_blocks = min(read, fold) * plan.n_leaves / max(1, plan.n_blocks)
     stream = max(max(read, fold) + first_blocks, fold + plan.bytes_to_read * rates.read_cpu / cores)
-    entries = plan.n_features * _columns(plan) if plan.sketch else _side(plan) ** 2
+    detail = plan.detail
+    entries = plan.n_features * _columns(detail) if isinstance(detail, SketchDetail) else _side(plan) ** 2
     merge = plan.n_leaves * 8 * entries / rates.merge / cores
     written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
     return _FIXED_SECONDS + stream + merge + written + _solve_seconds(plan, rates) + _finish_seconds(plan, rates)
@@ -94,17 +96,18 @@ def expected_seconds(plan: Plan, rates: Rates) -> float:
 
 def folded_flops(plan: Plan) -> float:
     """Return the floating point operations of the products of a fit: rows x side², or those with the columns of a sketch."""
-    if plan.sketch:
+    detail = plan.detail
+    if isinstance(detail, SketchDetail):
         rows_features = float(plan.n_samples) * plan.n_features
         first = _ADAPTIVE_COST if plan.solver == "adaptive" else 1.0
-        columns = float(plan.sketch["columns"] * (plan.sketch["passes"] - 1 + first) + plan.sketch["held_out"])
+        columns = float(detail.columns * (detail.passes - 1 + first) + detail.held_out)
         return 4.0 * rows_features * columns
     return float(plan.n_samples) * plan.n_features * _side(plan)
 
 
-def _columns(plan: Plan) -> int:
+def _columns(detail: SketchDetail) -> int:
     """Return the columns that the first pass of a sketch multiplies with."""
-    return int(plan.sketch["columns"] + plan.sketch["held_out"])
+    return detail.columns + detail.held_out
 
 
 def projected_flops(plan: Plan) -> float:
@@ -134,11 +137,13 @@ def _side(plan: Plan) -> int:
 
 def _solve_seconds(plan: Plan, rates: Rates) -> float:
     """Return the time of the eigenproblem; of the iteration that of one filled basis, as spectra that decay need."""
-    if plan.sketch:
-        kept = float(plan.sketch["columns"] * (plan.passes if plan.sketch["keep_all"] else 1))
-        pilot = float(plan.sketch["pilot_rows"]) ** 2 * plan.n_features
-        # The algebra is done after every pass, with what is kept by then.
-        return (_SKETCH_ALGEBRA * plan.n_features * kept**2 + pilot) / rates.multiply + 20.0 * kept**3 / rates.lapack
+    detail = plan.detail
+    if isinstance(detail, SketchDetail):
+        columns = float(detail.columns * (plan.passes if detail.keep_all else 1))
+        pilot = float(detail.pilot_rows) ** 2 * plan.n_features
+        # The algebra is done after every pass, with the products so far.
+        algebra = _SKETCH_ALGEBRA * plan.n_features * columns**2 + pilot
+        return algebra / rates.multiply + 20.0 * columns**3 / rates.lapack
     side = _side(plan)
     limit = min(plan.n_samples, plan.n_features)
     if plan.solver == "qr":  # singular values of the factor, in products of blocks for the most part
@@ -180,13 +185,15 @@ def probe(source: Source, accumulator: Any, plan: Plan) -> Rates:
         blocks, alone, together, cpu = _probe_reading(source, plan, spans, pool)
         width = min(_side(plan), PROBE_WIDTH)
         if plan.tile_groups:  # the plan has room for the states of two groups, not of two matrices
-            width = min(width, math.isqrt(plan.memory["states"] // 16))
+            width = min(width, math.isqrt(plan.budget.bytes_for("states") // 16))
         if hasattr(accumulator, "n_threads"):
             accumulator = replace(accumulator, n_threads=plan.threads_per_leaf)
         blocks = [Block(block.values[:, :width], block.start) for block in blocks]
         fold, merge = _probe_folding(accumulator, blocks, width, pool)
-        if plan.sketch:  # of these rows x width², in floating point operations of products with the columns
-            fold, merge = fold * 4 * _columns(plan) / width, nominal.merge
+        if isinstance(
+            plan.detail, SketchDetail
+        ):  # of these rows x width², in floating point operations of products with the columns
+            fold, merge = fold * 4 * _columns(plan.detail) / width, nominal.merge
         multiply = _probe_multiplying(plan.threads)
         lapack = _probe_lapack(_side(plan))
     return replace(

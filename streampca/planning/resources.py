@@ -63,18 +63,19 @@ def spread(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPla
 
     This process holds no more states than its ceiling allows beside `kept_bytes`; those of branches grow on the workers.
     """
-    state = plan.memory["states"] // plan.n_states
+    state = plan.budget.bytes_for("states") // plan.n_states
     at_once = sum(min(each.threads, plan.leaves_in_flight) for each in limits)
     window = 2 * at_once
     if plan.leaves_per_branch == 1:
         window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
-    return replace(
-        plan,
+    shape = replace(
+        plan.shape,
         threads=sum(each.threads for each in limits),
         leaves_in_flight=min(window, at_once),
         window=window,
         leaves_per_worker=plan.leaves_in_flight,
     )
+    return replace(plan, shape=shape)
 
 
 def _share_of_limit() -> float:

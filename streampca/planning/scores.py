@@ -1,26 +1,27 @@
-"""The plan of a reading that only transforms: no matrix is accumulated, so it needs far less than a fit."""
+"""The plan of a pass that only computes scores: no matrix is accumulated, so it needs far less than a fit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
 
 from streampca.accumulators.centring import work_dtype
-from streampca.errors import PlanError
-from streampca.formatting import as_text
-from streampca.models.conditional import n_packed, scratch_bytes
-from streampca.models.kernel import KernelModel, panel_rows
+from streampca.errors import NotAvailableError
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
 from streampca.planning.leaves import count_leaves
-from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
-from streampca.planning.plan import Plan, block_rows_to_try, bytes_to_read, with_repeated_reads
-from streampca.planning.scores_by_features import plan_by_features
+from streampca.planning.memory import allowed_bytes
+from streampca.planning.memory.scores import kernel_scores_needs, scores_by_features_needs, scores_needs
+from streampca.planning.plan import Cost, DataShape, Plan, with_repeated_reads
+from streampca.planning.shape import WorkShape
+from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 
-if TYPE_CHECKING:
-    from streampca.models.pca import PCAModel
-    from streampca.sources.base import Source
-
-_SLAB_BYTES = 8 * 2**20
+Needs = Callable[[int, int], list[MemoryNeed]]
+"""From rows of a block and leaves at once to the memory that they need."""
 
 
 def plan_scores(
@@ -36,80 +37,93 @@ def plan_scores(
     PlanError
         If it does not fit.
     """
-    n, d = source.shape
-    k, dtype = model.n_components, work_dtype(source.dtype)
-    allowed, process = allowed_bytes(memory), process_bytes()
-    score = model.score_dtype(source.dtype).itemsize
-    by_features = None
-    if not isinstance(model, KernelModel):
-        by_features = plan_by_features(source, model, allowed, process, threads or n_cores())
-    if by_features is not None and by_features.projected_bytes > allowed:
+    resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
+    by_features = None if isinstance(model, KernelModel) else plan_by_features(source, model, resources)
+    if by_features is not None and not by_features.budget.fits:
         by_features = None
-    if (
-        by_features is not None
-        and not isinstance(model, KernelModel)
-        and isinstance(model.components, StoredComponents)
-    ):
+    on_disk = isinstance(model, PCAModel) and isinstance(model.components, StoredComponents)
+    if by_features is not None and on_disk:
         return by_features
-    least: Plan | None = None
-    for rows in block_rows_to_try(source, dtype):
-        n_blocks = -(-n // rows)
-        n_leaves = count_leaves(n, n_blocks, source.row_bytes)
-        for leaves in sorted({min(threads or n_cores(), n_leaves), 1}, reverse=True):
-            buffers = (2 * rows * source.row_bytes if source.buffered else 0) + source.overhead_bytes(rows)
-            flops = 2.0 * n * d * k
-            needs = {
-                "process": process + ALLOWANCE_BYTES,
-                "blocks": leaves * buffers,
-                "axes": leaves * k * d * (8 + score),
-                "scores": leaves * (2 * max(_SLAB_BYTES, d * score) + 6 * rows * k * score),
-            }
-            if isinstance(model, KernelModel):
-                m = len(model.landmarks)
-                per_row = model.kernel.needs(d)
-                needs["axes"] = leaves * (model.kernel.prepared_bytes(m, d) + 8 * m * d + 8 * m * (k + 2))
-                values = min(rows, panel_rows(m, dtype)) * (m + 2 * k) * 8
-                needs["scores"] = leaves * (values + model.kernel.scratch_bytes(m, d) + 6 * rows * k * score)
-                flops = float(n) * m * (per_row.flops + 2 * k)
-            elif isinstance(model.components, StoredComponents):  # a slab as stored, read, weighted, and cast
-                width = model.components.width
-                needs["axes"] = leaves * k * width * (24 + score)
-                needs["scores"] = leaves * (2 * max(_SLAB_BYTES, width * score) + rows * k * (6 * score + 16))
-            if not isinstance(model, KernelModel) and model.conditional:
-                needs["conditional means"] = leaves * (scratch_bytes(k) + 2 * max(_SLAB_BYTES, d))
-                if isinstance(model.components, StoredComponents):
-                    needs["conditional means"] += leaves * 8 * rows * n_packed(k)
-            found = Plan(
-                solver="scores",
-                reason="rows are projected on components that are there already",
-                n_samples=n,
-                n_features=d,
-                dtype=str(source.dtype),
-                work_dtype=str(dtype),
-                n_components=k,
-                passes=1,
+    plan = _plan_by_rows(source, model, resources)
+    if plan.budget.fits:
+        return with_repeated_reads(plan, source)
+    if by_features is not None:
+        return by_features
+    raise plan.budget.refusal("", subject="writing scores: ")
+
+
+def _plan_by_rows(source: Source, model: PCAModel | KernelModel, resources: Resources) -> Plan:
+    """Return how scores are computed by rows, with the least memory if nothing fits."""
+
+    def needs(rows: int, leaves: int) -> list[MemoryNeed]:
+        if isinstance(model, KernelModel):
+            return kernel_scores_needs(source, model, rows, leaves, resources)
+        return scores_needs(source, model, rows, leaves, resources)
+
+    (n, d), k = source.shape, model.n_components
+    flops = 2.0 * n * d * k
+    if isinstance(model, KernelModel):
+        flops = float(n) * len(model.landmarks) * (model.kernel.needs(d).flops + 2 * k)
+    plan = Plan(
+        solver="scores",
+        reason="rows are projected on components that are there already",
+        data=DataShape.of(source),
+        work_dtype=str(work_dtype(source.dtype)),
+        n_components=k,
+        shape=WorkShape.divide(n, n, 1, (1, 1, 1), merge="every block is written as a chunk of its own"),
+        budget=MemoryBudget(resources.allowed_bytes),
+        cost=Cost(1, 0, flops),
+    )
+    return _first_that_fits(plan, source, needs, resources.threads)
+
+
+def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> Plan | None:
+    """Return how scores are computed by features, with the least memory if nothing fits; None if `source` has no such view."""
+    try:
+        features = source.by_features()
+    except NotAvailableError:
+        return None
+
+    def needs(columns: int, leaves: int) -> list[MemoryNeed]:
+        return scores_by_features_needs(features, model, columns, leaves, resources)
+
+    (n, d), k = source.shape, len(model.components)
+    merge = "what the features of a leaf give to the scores is added in the order of the features"
+    plan = Plan(
+        solver="scores",
+        reason="samples are projected on components that are there already, a band of features at a time",
+        data=DataShape.of(source),
+        work_dtype=str(work_dtype(source.dtype)),
+        n_components=k,
+        shape=WorkShape.divide(d, d, 1, (1, 1, 1), axis="features", merge=merge),
+        budget=MemoryBudget(resources.allowed_bytes),
+        cost=Cost(1, 0, 2.0 * n * d * k),
+    )
+    return _first_that_fits(plan, features, needs, resources.threads)
+
+
+def _first_that_fits(plan: Plan, source: Source, needs: Needs, threads: int) -> Plan:
+    """Return `plan` for the first block size, and number of leaves at once, that fits; for the smallest if none does.
+
+    `source` is what the blocks divide: the source itself, or its view by features.
+    """
+    tried = []
+    for rows in block_rows_to_try(source, work_dtype(source.dtype)):
+        n_blocks = -(-plan.extent // rows)
+        n_leaves = count_leaves(plan.extent, n_blocks, source.row_bytes)
+        for leaves in sorted({min(threads, n_leaves), 1}, reverse=True):
+            shape = replace(
+                plan.shape,
                 rows_per_block=rows,
                 n_blocks=n_blocks,
                 n_leaves=n_leaves,
                 leaves_in_flight=leaves,
                 window=2 * leaves,
                 threads=leaves,
-                threads_per_leaf=1,
-                tile=0,
-                bytes_to_read=bytes_to_read(source, rows),
-                flops=flops,
-                projected_bytes=sum(needs.values()),
-                allowed_bytes=allowed,
-                memory=needs,
-                merge="every block is written as a chunk of its own",
             )
-            if found.projected_bytes <= allowed:
-                return with_repeated_reads(found, source)
-            least = found if least is None or found.projected_bytes < least.projected_bytes else least
-    if by_features is not None:
-        return by_features
-    needed = 0 if least is None else least.projected_bytes
-    raise PlanError(
-        f"writing scores: projected {as_text(needed)} exceeds the allowed {as_text(allowed)}, of which the process itself takes "
-        f"{as_text(process + ALLOWANCE_BYTES)}: memory of at least {as_text(1.01 * needed)}"
-    )
+            budget = MemoryBudget.of(needs(rows, leaves), plan.allowed_bytes)
+            cost = replace(plan.cost, bytes_to_read=bytes_to_read(source, rows))
+            tried.append(replace(plan, shape=shape, budget=budget, cost=cost))
+            if budget.fits:
+                return tried[-1]
+    return min(tried, key=lambda plan: plan.projected_bytes)

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -296,7 +296,7 @@ def _write_scores(
     """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
     if not config.output.scores or result.write_known_scores(source, path):
         return None
-    plan = replace(result.plan, shuffle_seed=None)
+    plan = result.plan.in_row_order()
     if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
         plan = plan_scores(source, result.model, config.resources.memory_bytes, config.resources.n_threads)
     return write_scores(source, result.model, plan, path, progress=progress)

@@ -138,7 +138,7 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -
             refusal = error
             continue
         if plan.axis == "samples":
-            return replace(plan, projected_bytes=plan.projected_bytes + n_threads * scratch, allowed_bytes=allowed)
+            return replace(plan, budget=plan.budget.plus(n_threads * scratch, allowed))
     raise PlanError(f"verifying: {refusal}" if str(refusal) else "verifying: blocks of rows do not fit in the memory")
 
 

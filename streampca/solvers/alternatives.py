@@ -28,9 +28,8 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
         accumulator = SOLVERS[plan.solver].accumulator_of(source, parameters, plan)
         rates = probe(by_axis, accumulator, plan)
         release_freed_memory()
-    return replace(
-        plan, expected_seconds=expected_seconds(plan, rates), expected_by="probe" if rates.probed else "nominal rates"
-    )
+    by = "probe" if rates.probed else "nominal rates"
+    return replace(plan, cost=replace(plan.cost, expected_seconds=expected_seconds(plan, rates), expected_by=by))
 
 
 def plan_by(solver: str, source: Source, parameters: Parameters, resources: Resources) -> Plan:

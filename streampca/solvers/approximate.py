@@ -25,9 +25,10 @@ from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two,
 from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.parameters import Parameters
 from streampca.planning.cost import PROBE_WIDTH
+from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
-from streampca.solvers.plan_sketch import SketchSizes, plan_sketch, sizes_of
+from streampca.solvers.plan_sketch import plan_sketch, sizes_of
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
 from streampca.sources.base import ReadCount, Source
@@ -54,13 +55,13 @@ class _Clock:
         self.solving += time.perf_counter() - self._began
 
 
-def _most_columns(sizes: SketchSizes, *, adaptive: bool) -> int:
+def _most_columns(sizes: SketchDetail, *, adaptive: bool) -> int:
     """Return how many columns of test matrices are in memory at once; an incremental pass has none."""
     n_matrices = sizes.passes - int(adaptive)
     return sizes.columns * (n_matrices if sizes.keep_all else min(n_matrices, 1))
 
 
-def _main(matrix: FloatArray, sizes: SketchSizes) -> FloatArray:
+def _main(matrix: FloatArray, sizes: SketchDetail) -> FloatArray:
     """Return the columns that are not held out."""
     return matrix[:, : matrix.shape[1] - sizes.held_out]
 
@@ -236,7 +237,7 @@ class Reader:
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
         sketch = self._sketch(test, origin, moments=False, near=near)
-        state, count = self._accumulate(sketch, replace(self.plan, shuffle_seed=None), f"pass {number}")
+        state, count = self._accumulate(sketch, self.plan.in_row_order(), f"pass {number}")
         if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):
             raise DataError(
                 f"{self.source.description} changed between two passes: {first.n_samples} rows were counted in the first and "
@@ -308,7 +309,8 @@ class ApproximateSolver(PCASolver):
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Sketch:
         """Return a sketch with as many columns as that of `plan`."""
-        columns = plan.sketch["columns"] + plan.sketch["held_out"]
+        sizes = sizes_of(plan)
+        columns = sizes.columns + sizes.held_out
         return Sketch(np.ones((min(plan.n_features, PROBE_WIDTH), columns), dtype=plan.work_dtype), key="probe")
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:

@@ -18,8 +18,9 @@ from streampca.formatting import as_text
 from streampca.linalg.selection import Count
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
+from streampca.planning.covariance import plan_covariance
 from streampca.planning.kinds import accumulator_of, as_kept
-from streampca.planning.plan import Plan, Resources, plan_covariance
+from streampca.planning.plan import Plan, Resources
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model
@@ -61,7 +62,7 @@ def _plan_on_disk(
     except PlanError as error:
         raise PlanError(f"{refusal}; {error}" if by_name else refusal) from error
     if by_name:
-        return replace(plan, notes=(*plan.notes, f"in memory: {refusal}"))
+        return plan.with_notes([f"in memory: {refusal}"])
     raise PlanError(
         f"{refusal}; solver='covariance', asked for by name, would take {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
     )

@@ -19,10 +19,15 @@ from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
 from streampca.linalg.tiles import TileGrid
 from streampca.parameters import Parameters
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget
+from streampca.planning.detail import CovarianceDetail
 from streampca.planning.kinds import accumulator_of, as_kept
 from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import WORKER_PROCESS_BYTES
-from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, covariance_memory
+from streampca.planning.memory.covariance import disk_needs
+from streampca.planning.plan import Cost, DataShape, Plan, Resources
+from streampca.planning.shape import WorkShape
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.result import Fit
 from streampca.sources.base import ReadCount, Source
@@ -89,86 +94,69 @@ class _Work:
         grid: TileGrid = self.accumulator.grid(self.source.shape[1])
         return grid
 
-    def memory(self, rows: int, threads: int, n_tiles: int) -> dict[str, int]:
-        """Return the bytes by purpose with groups of at most `n_tiles` tiles: the total of one, and that of a leaf."""
-        d, grid = self.source.shape[1], self.grid
-        shared = replace(self.accumulator, n_threads=threads)
-        group = 8 * (min(n_tiles * grid.longest_side**2, grid.size) + 2 * d)
-        own = {"states": 2 * group, "tiles": product_bytes(grid, block_size(self.k), threads)}
-        return covariance_memory(self.source, shared, self.k, rows, 1, 2, self.resources) | own
+    def budget(self, rows: int, threads: int, n_tiles: int) -> MemoryBudget:
+        """Return the memory with groups of at most `n_tiles` tiles."""
+        needs = disk_needs(self.source, self.accumulator, self.k, (rows, threads, n_tiles), self.resources)
+        return MemoryBudget.of(needs, self.resources.allowed_bytes)
 
     def groups(self, rows: int, threads: int, allowed: int) -> int | None:
         """Return the smallest number of groups with which `allowed` bytes are enough; None if one tile is too much."""
-        none = self.memory(rows, threads, 0)
-        room = allowed - _always(none) - none["states"] - none["blocks"] - none["scratch"]
-        n_tiles = room // (16 * self.grid.longest_side**2)
-        return None if n_tiles < 1 or _peak(none) > allowed else -(-self.grid.n_tiles // n_tiles)
+        empty = self.budget(rows, threads, 0)
+        n_tiles = (allowed - empty.by_phase["reading"]) // (16 * self.grid.longest_side**2)
+        return None if n_tiles < 1 or empty.projected_bytes > allowed else -(-self.grid.n_tiles // n_tiles)
 
     def reading(self, rows: int) -> int:
-        """Return the decoded bytes of one reading."""
-        once = self.source.shape[0] * self.source.row_bytes
-        return bytes_to_read(self.source, rows) if rows % self.source.chunk_rows else once
+        """Return the decoded bytes of one pass."""
+        return bytes_to_read(self.source, rows)
 
     def rows_and_groups(self) -> tuple[int, int]:
-        """Return rows of a block and groups with which one thread reads least in all readings together.
+        """Return rows of a block and groups with which one thread reads least in all passes together.
 
-        Few rows in a block would leave room for larger groups, so their price counts. Rows that fit beside a process of nominal size are preferred if a reading takes no more, as in memory.
+        Few rows in a block would leave memory for larger groups, so their price counts. Rows that fit beside a process of
+        nominal size are preferred if a pass takes no more, as in memory.
         """
         sizes = block_rows_to_try(self.source, work_dtype(self.source.dtype))
         allowed = self.resources.allowed_bytes
-        process = self.memory(sizes[0], 1, 0)["process"]
+        process = self.budget(sizes[0], 1, 0).bytes_for("process")
 
-        def fitting(room: int) -> list[tuple[int, int]]:
-            return [(rows, groups) for rows in sizes if (groups := self.groups(rows, 1, room))]
+        def fitting(allowed: int) -> list[tuple[int, int]]:
+            return [(rows, groups) for rows in sizes if (groups := self.groups(rows, 1, allowed))]
 
-        fits, roomy = fitting(allowed), fitting(allowed - max(0, WORKER_PROCESS_BYTES - process))
+        fits, nominal = fitting(allowed), fitting(allowed - max(0, WORKER_PROCESS_BYTES - process))
         if not fits:
-            least = min(_peak(self.memory(rows, 1, 1)) for rows in sizes)
-            raise PlanError(
-                f"with the matrix on disk, made tile by tile, projected {as_text(least)} exceeds the allowed {as_text(allowed)}: "
-                f"fewer components (n_components), chunks of fewer rows, or memory of at least {as_text(1.01 * least)}"
+            least = min((self.budget(rows, 1, 1) for rows in sizes), key=lambda budget: budget.projected_bytes)
+            raise least.refusal(
+                "fewer components (n_components), chunks of fewer rows, or ",
+                subject="with the matrix on disk, made tile by tile, ",
             )
 
-        def in_all(found: tuple[int, int]) -> float:
-            return found[1] * self.reading(found[0]) * (1 + _ROWS_OF_AN_ADDITION / found[0])
+        def in_all(candidate: tuple[int, int]) -> float:
+            return candidate[1] * self.reading(candidate[0]) * (1 + _ROWS_OF_AN_ADDITION / candidate[0])
 
         rows, groups = min(fits, key=in_all)
-        preferred = min(roomy, key=in_all)[0] if roomy else rows
+        preferred = min(nominal, key=in_all)[0] if nominal else rows
         if self.reading(preferred) <= self.reading(rows):
             return preferred, dict(fits)[preferred]
         return rows, groups
 
 
 def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
-    """Return the plan for blocks of `rows` rows, `groups` readings, and `threads` that share the tiles."""
+    """Return the plan for blocks of `rows` rows, `groups` passes, and `threads` that share the tiles."""
     (n, d), source, grid = work.source.shape, work.source, work.grid
-    n_blocks, per_group, disk = -(-n // rows), -(-grid.n_tiles // groups), 8 * grid.size
-    memory = work.memory(rows, threads, per_group)
+    per_group, disk = -(-grid.n_tiles // groups), 8 * grid.size
+    n_leaves = count_leaves(n, -(-n // rows), source.row_bytes, disk)
+    flops = float(n) * d * d + 2.0 * d * d * basis_size(d, work.k)
     return Plan(
         solver="covariance",
         reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(disk)} as tiles of its lower triangle, which are kept on disk",
-        n_samples=n,
-        n_features=d,
-        dtype=str(source.dtype),
+        data=DataShape.of(source),
         work_dtype=str(work_dtype(source.dtype)),
         n_components=work.k,
-        passes=groups,
-        rows_per_block=rows,
-        n_blocks=n_blocks,
-        n_leaves=count_leaves(n, n_blocks, source.row_bytes, disk),
-        leaves_in_flight=1,
-        window=1,
-        threads=threads,
-        threads_per_leaf=min(threads, per_group),
-        tile=grid.longest_side,
-        bytes_to_read=groups * work.reading(rows),
-        flops=float(n) * d * d + 2.0 * d * d * basis_size(d, work.k),
-        projected_bytes=_peak(memory),
-        allowed_bytes=work.resources.allowed_bytes,
-        memory=memory,
+        shape=WorkShape.divide(n, rows, n_leaves, (1, min(threads, per_group), threads), tile=grid.longest_side),
+        budget=work.budget(rows, threads, per_group),
+        cost=Cost(groups, groups * work.reading(rows), flops, disk_bytes=disk),
+        detail=CovarianceDetail(groups),
         notes=_notes(work, rows, groups),
-        tile_groups=groups,
-        disk_bytes=disk,
     )
 
 
@@ -185,18 +173,6 @@ def _notes(work: _Work, rows: int, groups: int) -> tuple[str, ...]:
             "reading; fewer rows in a chunk or more memory would avoid it"
         )
     return tuple(found)
-
-
-def _always(memory: dict[str, int]) -> int:
-    return memory["process"] + memory["rows kept"]
-
-
-def _peak(memory: dict[str, int]) -> int:
-    """Return the largest sum of what stands at the same time: a reading, the iteration, writing scores, drawing."""
-    reading = memory["states"] + memory["blocks"] + memory["scratch"]
-    solving = memory["solve"] + memory["tiles"] + memory["model"]
-    after = memory["model"] + max(memory["scores"], memory["report"])
-    return _always(memory) + max(reading, solving, after)
 
 
 def run(
@@ -225,7 +201,7 @@ def run(
         tiles = TileFile(scratch.path / "tiles", kind.grid(source.shape[1]))
         state, samples, count = _fill(tiles, source, kind, parameters, plan, client, keep_rows, progress)
         streamed = time.perf_counter()
-        threads = plan.memory["tiles"] // product_bytes(tiles.grid, block_size(plan.n_components or 1), 0) - 1
+        threads = plan.budget.bytes_for("tiles") // product_bytes(tiles.grid, block_size(plan.n_components or 1), 0) - 1
         covariance = replace(kind.covariance if exact else kind, n_threads=threads)
         work = "float64" if exact else plan.work_dtype
         model = solve_model(state, DiskCovariance.of(covariance, tiles), parameters, work, source.describe())

@@ -63,12 +63,9 @@ def plan_fit(
     with naming_the_limit(resources, limits):
         plan = _choose(source, parameters, resources)
     edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
-    if edges is not None:
-        n_blocks = len(edges) - 1
-        plan = replace(plan, edges=edges, n_blocks=n_blocks, n_leaves=min(plan.n_leaves, n_blocks))
+    plan = plan.with_edges(edges)
     if limits:
-        client_bytes = plan.memory["process"] + plan.memory.get("solve", 0) + plan.memory.get("model", 0)
-        plan = spread(plan, limits, client_bytes)
+        plan = spread(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
     if alternatives:
         return with_alternatives(plan, source, parameters, resources, probed=probe)
     return with_time(plan, source, parameters, probed=probe)

@@ -10,23 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.accumulators.centring import FloatArray, work_dtype
-from streampca.accumulators.gram import Gram, GramOperator, panel_features
+from streampca.accumulators.gram import Gram, GramOperator
 from streampca.accumulators.rows import RowSample, RowsState
-from streampca.errors import PlanError
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
-from streampca.linalg.eigen import Spectrum, relative_precision, solve, uses_krylov
-from streampca.linalg.lanczos import basis_size
+from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.selection import Count, as_selection
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
-from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
-from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
-from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget
+from streampca.planning.detail import GramDetail
+from streampca.planning.leaves import count_leaves
+from streampca.planning.memory.gram import gram_needs
+from streampca.planning.plan import Cost, DataShape, Plan, Resources
+from streampca.planning.search import choose
+from streampca.planning.shape import WorkShape
 from streampca.solvers.base import PCASolver
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
@@ -68,10 +71,19 @@ def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
         def build(columns: int, leaves: int, threads_per_leaf: int, on_disk: bool = on_disk) -> Plan:
             return _planned(source, accumulator, k, (columns, leaves, threads_per_leaf), resources, on_disk=on_disk)
 
-        found, fits = choose(sizes, build, side, resources.threads, accumulator.grid(source.shape[0]).n_tiles)
-        if fits:
-            return found
-    raise PlanError(_refusal(found))
+        plan = choose(sizes, build, side, resources.threads, accumulator.grid(source.shape[0]).n_tiles)
+        if plan.budget.fits:
+            return plan
+    (n, d) = source.shape
+    raise plan.budget.refusal(
+        {
+            "states": f"the {n:,} x {n:,} matrix is what takes the room; fewer samples, or ",
+            "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
+            "blocks": "chunks of fewer features, or ",
+            "feature means": f"means and variances of {d:,} features take 48 bytes each; ",
+            "report": "report: false, or ",
+        }
+    )
 
 
 def _planned(
@@ -83,50 +95,40 @@ def _planned(
     *,
     on_disk: bool,
 ) -> Plan:
-    """Return the plan with so many features in a block, leaves at once, and threads in each."""
+    """Return the plan for `work`: features in a block, leaves at once, and threads in each."""
     (n, d), features, (columns, leaves, threads_per_leaf) = source.shape, source.by_features(), work
-    n_blocks = -(-d // columns)
     state, side = accumulator.state_bytes(n), accumulator.side(n)
-    n_leaves = count_leaves(d, n_blocks, features.row_bytes, state)
-    window = leaves * (2 if leaves > 1 and state <= _SMALL_STATE_BYTES else 1)
-    shared = replace(accumulator, n_threads=threads_per_leaf)
+    shape = WorkShape.divide(
+        d,
+        columns,
+        count_leaves(d, -(-d // columns), features.row_bytes, state),
+        (leaves, threads_per_leaf, resources.threads),
+        state_bytes=state,
+        small_state_bytes=_SMALL_STATE_BYTES,
+        tile=accumulator.grid(n).longest_side,
+        axis="features",
+    )
     most = min(side, d) if k is None else k
-    per_branch = leaves_per_branch(n_leaves, state)
-    n_states = states_at_once(window, n_leaves, per_branch)
-    memory = _memory(features, shared, most, columns, (leaves, window, n_leaves, n_states), resources, on_disk)
+    shared = replace(accumulator, n_threads=threads_per_leaf)
+    needs = gram_needs(features, shared, most, shape, resources, on_disk=on_disk)
     reading = 2 * bytes_to_read(features, columns)
     disk_bytes = 8 * most * d if on_disk else 0
+    flops = float(d) * side * side + 4 / 3 * float(side) ** 3 + 2.0 * side * d * most
     return Plan(
         solver="gram",
         reason=f"exact; the {side:,} x {side:,} matrix of samples takes {as_text(state)} as tiles of its lower triangle",
-        n_samples=n,
-        n_features=d,
-        dtype=str(source.dtype),
+        data=DataShape.of(source),
         work_dtype=str(work_dtype(source.dtype)),
         n_components=k,
-        passes=2,
-        rows_per_block=columns,
-        n_blocks=n_blocks,
-        n_leaves=n_leaves,
-        leaves_in_flight=leaves,
-        window=window,
-        threads=resources.threads,
-        threads_per_leaf=threads_per_leaf,
-        leaves_per_branch=per_branch,
-        tile=accumulator.grid(n).longest_side,
-        bytes_to_read=reading,
-        flops=float(d) * side * side + 4 / 3 * float(side) ** 3 + 2.0 * side * d * most,
-        projected_bytes=_peak(memory),
-        allowed_bytes=resources.allowed_bytes,
-        memory=memory,
-        axis="features",
-        notes=_notes(features, columns, reading, disk_bytes),
-        components_on_disk=on_disk,
-        disk_bytes=disk_bytes,
+        shape=shape,
+        budget=MemoryBudget.of(needs, resources.allowed_bytes),
+        cost=Cost(2, reading, flops, disk_bytes=disk_bytes),
+        detail=GramDetail(on_disk),
+        notes=_notes(features, reading, disk_bytes),
     )
 
 
-def _notes(features: Source, columns: int, reading: int, disk_bytes: int) -> tuple[str, ...]:
+def _notes(features: Source, reading: int, disk_bytes: int) -> tuple[str, ...]:
     notes = ["the first reading gives eigenvalues and scores, the second the components"]
     if disk_bytes:
         notes.append(
@@ -140,79 +142,6 @@ def _notes(features: Source, columns: int, reading: int, disk_bytes: int) -> tup
             "in each reading; chunks of fewer features, or more memory, would avoid it"
         )
     return tuple(notes)
-
-
-def _memory(
-    features: Source,
-    accumulator: Gram,
-    k: int,
-    columns: int,
-    shape: tuple[int, int, int, int],
-    resources: Resources,
-    on_disk: bool,
-) -> dict[str, int]:
-    leaves, window, n_leaves, n_states = shape
-    d, n = features.shape
-    side, itemsize = accumulator.side(n), work_dtype(features.dtype).itemsize
-    block = columns * features.row_bytes
-    buffers = (2 * block if features.buffered else 0) + features.overhead_bytes(columns)
-    kept = 0 if on_disk else resources.kept_rows * d * features.dtype.itemsize
-    basis = 2 * basis_size(side, k) + 8 * 64 + k
-    return {
-        "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "states": accumulator.state_bytes(n) * n_states,
-        "feature means": 8 * d * 6,
-        "blocks": leaves * buffers,
-        "scratch": leaves * accumulator.scratch_bytes(n, columns, itemsize),
-        "solve": 8 * side * (basis if uses_krylov(side, k) else 2 * side + 3 * k),
-        "components": _components_bytes(
-            accumulator, k, columns, (min(window + leaves, n_leaves), leaves, n_leaves), features, on_disk
-        ),
-        "rows kept": 2 * kept if resources.report else 0,
-        "report": (REPORT_BYTES + 3 * kept) if resources.report else 0,
-    }
-
-
-def _components_bytes(
-    accumulator: Gram, k: int, columns: int, leaves: tuple[int, int, int], features: Source, on_disk: bool
-) -> int:
-    """Return what components take: a slab in each leaf and its products, and, in memory, all of them and those of leaves."""
-    (waiting, running, n_leaves), (d, n) = leaves, features.shape
-    itemsize, width = work_dtype(features.dtype).itemsize, min(d, slab_features(k, columns))
-    panel = min(width, panel_features(n, work_dtype(features.dtype)))
-    n_left = n - accumulator.side(n)
-    copies = 4 if on_disk else 1  # of a slab, on its way to the disk and back
-    working = running * (copies * 8 * k * width + k * panel * itemsize + 8 * n_left * 2 * panel)
-    sums = (waiting + running + 8) * 8 * k * (k + n_left)
-    if on_disk:
-        return working + sums
-    return 8 * k * d + waiting * k * (-(-d // n_leaves) + columns) * itemsize + working + sums
-
-
-def _peak(memory: dict[str, int]) -> int:
-    always = memory["process"] + memory["feature means"] + memory["rows kept"]
-    reading = memory["blocks"] + memory["scratch"]
-    return always + max(
-        memory["states"] + reading,
-        memory["states"] + memory["solve"],
-        memory["components"] + reading,
-        memory["components"] + memory["report"],
-    )
-
-
-def _refusal(plan: Plan) -> str:
-    advice = {
-        "states": f"the {plan.n_samples:,} x {plan.n_samples:,} matrix is what takes the room; fewer samples, or",
-        "components": f"the components take 8 x {plan.n_features:,} bytes each; fewer of them (n_components), or",
-        "blocks": "chunks of fewer features, or",
-        "feature means": f"means and variances of {plan.n_features:,} features take 48 bytes each;",
-        "report": "report: false, or",
-    }
-    largest = max(advice, key=lambda name: plan.memory[name])
-    return (
-        f"projected {as_text(plan.projected_bytes)} exceeds the allowed {as_text(plan.allowed_bytes)}, of which the process itself takes "
-        f"{as_text(plan.memory['process'])}: {advice[largest]} memory of at least {as_text(1.01 * plan.projected_bytes)}"
-    )
 
 
 def _scratch_for(plan: Plan, k: int) -> Scratch:

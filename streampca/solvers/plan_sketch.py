@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.adaptive import IncrementalSVD
 from streampca.accumulators.centring import sketch_dtype
-from streampca.accumulators.shifting import panel_rows
-from streampca.accumulators.sketch import Sketch
-from streampca.errors import NotAvailableError, ParameterError, PlanError
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
 from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
-from streampca.planning.leaves import count_leaves, leaves_per_branch, most_leaves, states_at_once
-from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
-from streampca.planning.plan import BLOCK_BYTES, Plan, Resources, block_rows_to_try, bytes_to_read, choose
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget
+from streampca.planning.detail import SketchDetail
+from streampca.planning.leaves import count_leaves, most_leaves
+from streampca.planning.memory.sketch import sketch_needs
+from streampca.planning.plan import Cost, DataShape, Plan, Resources
+from streampca.planning.search import choose
+from streampca.planning.shape import WorkShape
 from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
 
@@ -28,43 +30,18 @@ _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
 _LEAF_BYTES = 256 * 2**20
 _BLOCKS_TO_SHUFFLE = 64
 _BLOCKS_PER_UPDATE, _UPDATES_PER_LEAF, _MOST_LEAVES, _UPDATE_BYTES = 8, 4, 8, 32 * 2**20
-_RETAINED_BYTES = 64 * 2**20  # what glibc keeps of the memory that a thread has freed: twice its largest mmap threshold
-_FINISH_COPIES = 4  # arrays of features x columns beside test matrix and products when all is solved
 
 
-@dataclass(frozen=True)
-class SketchSizes:
-    """The shape of a sketch; kept in `Plan.sketch`."""
-
-    columns: int
-    """Columns q of the test matrix, or rank of the incremental update."""
-    held_out: int
-    """Further Gaussian columns for the certificate."""
-    passes: int
-    """Readings at most."""
-    keep_all: bool
-    """Whether all blocks of products are kept for the end, or only the last."""
-    pilot_rows: int
-    """Rows that are read beforehand."""
-    pilot_bands: int
-    """Bands of chunks that they come from; 0 where single rows can be read."""
-    pilot_bytes: int
-    """Decoded bytes of that."""
-    rows_per_update: int = 0
-    """Rows of one incremental update."""
-    moments_first: bool = False
-    """Whether a reading for means and variances comes before `passes`: the published conversion is only defined for rows
-    whose scales are known."""
-
-    @property
-    def pilot(self) -> Pilot:
-        """Return which rows are read beforehand."""
-        return Pilot(self.pilot_rows, self.pilot_bands, self.pilot_bytes)
+def sizes_of(plan: Plan) -> SketchDetail:
+    """Return the settings of the approximate solver of `plan`."""
+    if not isinstance(plan.detail, SketchDetail):
+        raise TypeError(f"the solver {plan.solver} is not an approximate one")
+    return plan.detail
 
 
-def sizes_of(plan: Plan) -> SketchSizes:
-    """Return the shape of the sketch that `plan` decided."""
-    return SketchSizes(**{name: plan.sketch[name] for name in SketchSizes.__dataclass_fields__})
+def pilot_of(detail: SketchDetail) -> Pilot:
+    """Return which rows are read before the first pass."""
+    return Pilot(detail.pilot_rows, detail.pilot_bands, detail.pilot_bytes)
 
 
 def plan_sketch(source: Source, parameters: Parameters, resources: Resources, solver: str) -> Plan:
@@ -82,17 +59,15 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
     tried = []
     for columns in _columns_to_try(parameters, n, d, k, solver):
         for keep_all in (True, False):
-            plan, fits = _plan(source, parameters, resources, solver, (columns, keep_all), k)
-            if fits:
+            plan = _Planner(source, parameters, resources, solver, columns, keep_all, k).plan()
+            if plan.budget.fits:
                 return plan
             tried.append(plan)
             if plan.passes == 1:
                 break
-    best = min(tried, key=lambda plan: plan.projected_bytes)
-    raise PlanError(
-        f"projected {as_text(best.projected_bytes)} exceeds the allowed {as_text(best.allowed_bytes)}, of which the process itself "
-        f"takes {as_text(best.memory['process'])}, with a sketch of {best.sketch['columns']} columns of {d:,} features: fewer "
-        f"components, or memory of at least {as_text(1.01 * best.projected_bytes)}"
+    least = min(tried, key=lambda plan: plan.projected_bytes)
+    raise least.budget.refusal(
+        "fewer components, or ", beside=f", with a sketch of {sizes_of(least).columns} columns of {d:,} features"
     )
 
 
@@ -169,74 +144,95 @@ def _columns_to_try(parameters: Parameters, n: int, d: int, k: int | None, solve
     return sizes
 
 
-def _plan(
-    source: Source,
-    parameters: Parameters,
-    resources: Resources,
-    solver: str,
-    shape: tuple[int, bool],
-    k: int | None,
-) -> tuple[Plan, bool]:
-    (n, d), (columns, keep_all) = source.shape, shape
-    passes = 1 if parameters.tolerance is None or parameters.recovery == "conversion" else parameters.max_passes
-    informed = parameters.recovery == "nystrom" and (
-        parameters.sketch in ("auto", "gaussian") or parameters.scale or solver == "adaptive"
-    )
-    room = max(0, resources.allowed_bytes - resources.process_bytes) // 2
-    wanted = parameters.pilot if informed and (solver == "sketch" or parameters.scale) else 0
-    if parameters.pilot not in ("auto", 0):
-        wanted = parameters.pilot
-    moments_first = needs_moments(parameters)
-    readings = passes + int(moments_first)
-    pilot = plan_pilot(source, wanted, columns, room)
-    dtype = sketch_dtype(source.dtype, d)
-    state = 8 * d * (columns + HELD_OUT)
-    n_leaves_of = _leaves_of(source, solver, state)
+@dataclass(frozen=True)
+class _Planner:
+    """Plans of an approximate fit with so many columns."""
 
-    def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-        n_blocks = -(-n // rows)
-        n_leaves = n_leaves_of(rows, n_blocks)
-        update = _rows_per_update(rows, n_blocks, n_leaves, columns, d * dtype.itemsize) if solver == "adaptive" else 0
-        sizes = SketchSizes(
-            columns, min(HELD_OUT, d), passes, keep_all, pilot.n_rows, pilot.n_bands, pilot.bytes, update, moments_first
+    source: Source
+    """The rows."""
+    parameters: Parameters
+    """Parameters of the fit."""
+    resources: Resources
+    """What may be used."""
+    solver: str
+    """``"sketch"`` or ``"adaptive"``."""
+    columns: int
+    """Columns of the test matrix, or the rank."""
+    keep_all: bool
+    """Whether the products of all passes stay in memory."""
+    k: int | None
+    """Components; None where the data decides."""
+
+    def plan(self) -> Plan:
+        """Return the best plan that fits, or the one that takes least memory if none does."""
+        d, dtype = self.source.shape[1], sketch_dtype(self.source.dtype, self.source.shape[1])
+        detail = self._detail()
+        shares = self.resources.threads if self.solver == "adaptive" else max(1, d // 4096)
+
+        def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
+            return self._plan_of(detail, rows, leaves, threads_per_leaf)
+
+        return choose(_block_rows(self.source, dtype, self.solver), build, 0, self.resources.threads, shares)
+
+    def _detail(self) -> SketchDetail:
+        """Return the settings, but for the rows of an update."""
+        parameters, resources, source = self.parameters, self.resources, self.source
+        one_pass = parameters.tolerance is None or parameters.recovery == "conversion"
+        informed = parameters.recovery == "nystrom" and (
+            parameters.sketch in ("auto", "gaussian") or parameters.scale or self.solver == "adaptive"
         )
-        window = min(leaves, n_leaves)
-        per_branch = leaves_per_branch(n_leaves, state)
-        n_states = states_at_once(window, n_leaves, per_branch)
-        memory = _memory(source, sizes, k, rows, (window, n_states, threads_per_leaf), resources)
-        reading = bytes_to_read(source, rows) if rows % source.chunk_rows else n * source.row_bytes
-        shared = 4.0 * n * d * (passes * columns + sizes.held_out)
+        wanted = parameters.pilot if informed and (self.solver == "sketch" or parameters.scale) else 0
+        if parameters.pilot not in ("auto", 0):
+            wanted = parameters.pilot
+        pilot = plan_pilot(source, wanted, self.columns, max(0, resources.allowed_bytes - resources.process_bytes) // 2)
+        return SketchDetail(
+            columns=self.columns,
+            held_out=min(HELD_OUT, source.shape[1]),
+            passes=1 if one_pass else parameters.max_passes,
+            keep_all=self.keep_all,
+            pilot_rows=pilot.n_rows,
+            pilot_bands=pilot.n_bands,
+            pilot_bytes=pilot.bytes,
+            moments_first=needs_moments(parameters),
+            tolerance=parameters.tolerance,
+        )
+
+    def _plan_of(self, detail: SketchDetail, rows: int, leaves: int, threads_per_leaf: int) -> Plan:
+        """Return the plan for a block size, and leaves and threads at once."""
+        (n, d), source, adaptive = self.source.shape, self.source, self.solver == "adaptive"
+        dtype, state = sketch_dtype(source.dtype, d), 8 * d * (self.columns + HELD_OUT)
+        n_leaves = _count_leaves(source, self.solver, rows, state)
+        shape = WorkShape.divide(
+            n,
+            rows,
+            n_leaves,
+            (min(leaves, n_leaves), threads_per_leaf, self.resources.threads),
+            state_bytes=state,
+            shuffle_seed=self.parameters.seed if adaptive else None,
+        )
+        if adaptive:
+            row_bytes = d * dtype.itemsize
+            detail = replace(detail, rows_per_update=_rows_per_update(shape, self.columns, row_bytes))
+        needs = sketch_needs(source, detail, self.k, shape, self.resources)
+        passes, reading = detail.passes + int(detail.moments_first), bytes_to_read(source, rows)
+        flops = 4.0 * n * d * (detail.passes * self.columns + detail.held_out)
+        flops *= 3.5 if adaptive and detail.passes == 1 else 1.0
         return Plan(
-            solver=solver,
-            reason=_reason(solver, sizes, d) + _stopping(parameters, passes),
-            n_samples=n,
-            n_features=d,
-            dtype=str(source.dtype),
+            solver=self.solver,
+            reason=_reason(self.solver, detail, d) + _stopping(detail),
+            data=DataShape.of(source),
             work_dtype=str(dtype),
-            n_components=k,
-            passes=readings,
-            rows_per_block=rows,
-            n_blocks=n_blocks,
-            n_leaves=n_leaves,
-            leaves_in_flight=window,
-            window=window,
-            threads=resources.threads,
-            threads_per_leaf=threads_per_leaf,
-            leaves_per_branch=per_branch,
-            tile=0,
-            bytes_to_read=readings * reading + pilot.bytes,
-            flops=shared * (3.5 if solver == "adaptive" and passes == 1 else 1.0) + 6.0 * d * (passes * columns) ** 2,
-            projected_bytes=_peak(memory, window),
-            allowed_bytes=resources.allowed_bytes,
-            memory=memory,
-            notes=_notes(source, sizes, reading),
-            shuffle_seed=parameters.seed if solver == "adaptive" else None,
-            sketch=asdict(sizes) | {"tolerance": parameters.tolerance},
+            n_components=self.k,
+            shape=shape,
+            budget=MemoryBudget.of(needs, self.resources.allowed_bytes),
+            cost=Cost(
+                passes,
+                passes * reading + detail.pilot_bytes,
+                flops + 6.0 * d * (detail.passes * self.columns) ** 2,
+            ),
+            detail=detail,
+            notes=_notes(source, detail, reading),
         )
-
-    sizes_to_try = _block_rows(source, dtype, solver)
-    shares = resources.threads if solver == "adaptive" else max(1, d // 4096)
-    return choose(sizes_to_try, build, 0, resources.threads, shares)
 
 
 def _block_rows(source: Source, dtype: np.dtype[Any], solver: str) -> list[int]:
@@ -250,124 +246,71 @@ def _block_rows(source: Source, dtype: np.dtype[Any], solver: str) -> list[int]:
     return block_rows_to_try(source, dtype, size)
 
 
-def _leaves_of(source: Source, solver: str, state_bytes: int) -> Any:
-    n = source.shape[0]
+def _count_leaves(source: Source, solver: str, rows: int, state_bytes: int) -> int:
+    """Return the number of leaves for blocks of `rows` rows."""
+    n, d = source.shape
+    n_blocks = -(-n // rows)
     if solver == "sketch":
-        # Adding a leaf's products to the total takes a few parts in a hundred of making them.
+        # Adding a leaf's products to the total takes a few parts in a hundred of computing them.
         most = min(max(1, n * source.row_bytes // _LEAF_BYTES), most_leaves(state_bytes))
-        return lambda rows, n_blocks: min(max(most, count_leaves(n, n_blocks, source.row_bytes)), n_blocks)
-    row_bytes = source.shape[1] * sketch_dtype(source.dtype, source.shape[1]).itemsize
-
-    def count(rows: int, n_blocks: int) -> int:
-        together = max(_BLOCKS_PER_UPDATE, _UPDATE_BYTES // (rows * row_bytes))
-        return max(1, min(_MOST_LEAVES, n_blocks // (together * _UPDATES_PER_LEAF)))
-
-    return count
+        return min(max(most, count_leaves(n, n_blocks, source.row_bytes)), n_blocks)
+    blocks = _blocks_per_update(rows, d * sketch_dtype(source.dtype, d).itemsize)
+    return max(1, min(_MOST_LEAVES, n_blocks // (blocks * _UPDATES_PER_LEAF)))
 
 
-def _rows_per_update(rows: int, n_blocks: int, n_leaves: int, rank: int, row_bytes: int) -> int:
+def _blocks_per_update(rows: int, row_bytes: int) -> int:
+    """Return the blocks of one incremental update: eight, or as many as have 32 MiB."""
+    return max(_BLOCKS_PER_UPDATE, _UPDATE_BYTES // (rows * row_bytes))
+
+
+def _rows_per_update(shape: WorkShape, rank: int, row_bytes: int) -> int:
     """Return rows of one incremental update: those of eight blocks or 32 MiB, unless these are many more than the rank.
 
     The more rows from different places meet in one update, the less is lost.
     """
-    blocks = min(max(_BLOCKS_PER_UPDATE, _UPDATE_BYTES // (rows * row_bytes)), -(-n_blocks // n_leaves))
+    rows = shape.rows_per_block
+    blocks = min(_blocks_per_update(rows, row_bytes), -(-shape.n_blocks // shape.n_leaves))
     most = max(rows, 16 * rank, _UPDATE_BYTES // row_bytes)
     return max(1, min(blocks * rows, most))
 
 
-def _memory(
-    source: Source, sizes: SketchSizes, k: int | None, rows: int, shape: tuple[int, int, int], resources: Resources
-) -> dict[str, int]:
-    (leaves, n_states, threads), (n, d) = shape, source.shape
-    dtype = sketch_dtype(source.dtype, d)
-    adaptive = sizes.rows_per_update > 0
-    k = sizes.columns if k is None else min(k, sizes.columns)
-    again = sizes.passes > 1 or sizes.moments_first
-    block = rows * source.row_bytes
-    buffers = (2 * block if source.buffered else 0) + source.overhead_bytes(rows)
-    columns = sizes.columns + sizes.held_out
-    empty = np.empty((0, columns), dtype=dtype)
-    sketch = Sketch(empty, n_threads=threads, key="plan")
-    first = states = sketch.state_bytes(d)
-    scratch = sketch.scratch_bytes(d, rows, dtype.itemsize)
-    test = d * columns * dtype.itemsize
-    if adaptive:
-        held = Sketch(np.empty((0, sizes.held_out), dtype=dtype), n_threads=threads, key="plan")
-        rank = IncrementalSVD(sizes.columns, sizes.rows_per_update, n_threads=threads)
-        first = held.state_bytes(d) + rank.state_bytes(d)
-        scratch = max(
-            scratch, held.scratch_bytes(d, rows, dtype.itemsize) + rank.scratch_bytes(d, rows, dtype.itemsize)
-        )
-        states = max(first, states) if again else first
-    one = 16 * d * sizes.columns
-    kept = (sizes.passes if sizes.keep_all else 1) * one + 16 * d * sizes.held_out
-    total = (sizes.passes if sizes.keep_all else 1) * sizes.columns
-    band = min(n, source.chunk_rows) * source.row_bytes if sizes.pilot_bands else 0
-    pilot = sizes.pilot_rows * d * dtype.itemsize * 2 + band + (2 * one if sizes.pilot_rows else 0)
-    scores_rows = min(rows, panel_rows(d, dtype))
-    score = 4 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else 8
-    scores = leaves * (buffers + 2 * scores_rows * d * score + 6 * rows * k * score) + d * k * score
-    return {
-        "process": resources.process_bytes + ALLOWANCE_BYTES,
-        # In later passes the first state, its test matrix, and the next basis in float64 stand beside what is read.
-        "states": states * n_states + (first + 8 * d * columns if again else 0),
-        "test matrix": test * (2 if again else 1),
-        "kept products": kept,
-        "blocks": leaves * buffers,
-        "scratch": leaves * scratch,
-        "pilot": pilot,
-        "solve": 8 * d * (total * _FINISH_COPIES + 4 * columns),
-        "model": 8 * (3 * k * d + 4 * d),
-        "scores": scores if resources.scores else 0,
-        "rows kept": 3 * resources.kept_rows * source.row_bytes,
-        "report": REPORT_BYTES if resources.report else 0,
-    }
-
-
-def _peak(memory: dict[str, int], leaves: int) -> int:
-    always = memory["process"] + memory["rows kept"]
-    retained = min(memory["blocks"] + memory["scratch"], leaves * _RETAINED_BYTES)
-    reading = memory["test matrix"] + memory["states"] + memory["blocks"] + memory["scratch"]
-    solving = memory["kept products"] + memory["solve"] + memory["model"] + retained
-    after = memory["model"] + max(memory["scores"], memory["report"] + retained)
-    return always + max(memory["pilot"], memory["kept products"] + max(reading, 0), solving, after)
-
-
-def _reason(solver: str, sizes: SketchSizes, d: int) -> str:
+def _reason(solver: str, detail: SketchDetail, d: int) -> str:
     exact = as_text(4 * d * d)
     if solver == "adaptive":
         return (
-            f"approximate, with a certificate; a basis of rank {sizes.columns} follows the rows in shuffled order, where the "
+            f"approximate, with a certificate; a basis of rank {detail.columns} follows the rows in shuffled order, where the "
             f"{d:,} x {d:,} matrix would take {exact}"
         )
     return (
-        f"approximate, with a certificate; the products with {sizes.columns} vectors are kept, where the {d:,} x {d:,} matrix "
+        f"approximate, with a certificate; the products with {detail.columns} vectors are kept, where the {d:,} x {d:,} matrix "
         f"would take {exact}"
     )
 
 
-def _stopping(parameters: Parameters, passes: int) -> str:
+def _stopping(detail: SketchDetail) -> str:
     """Return when reading ends, in words; nothing where it ends after one pass."""
-    if passes == 1:
+    if detail.passes == 1:
         return ""
-    if parameters.tolerance == 0:
-        return f"; reads {passes} times"
-    return f"; reads at most {passes} times, and stops once every eigenvalue is certified to {parameters.tolerance:g}"
+    if detail.tolerance == 0:
+        return f"; reads {detail.passes} times"
+    return (
+        f"; reads at most {detail.passes} times, and stops once every eigenvalue is certified to {detail.tolerance:g}"
+    )
 
 
-def _notes(source: Source, sizes: SketchSizes, reading: int) -> tuple[str, ...]:
+def _notes(source: Source, detail: SketchDetail, reading: int) -> tuple[str, ...]:
     notes = []
-    if sizes.pilot_rows:
-        share = sizes.pilot_bytes / (source.shape[0] * source.row_bytes)
-        where = f"{sizes.pilot_bands:,} bands of chunks" if sizes.pilot_bands else "all over the source"
+    if detail.pilot_rows:
+        share = detail.pilot_bytes / (source.shape[0] * source.row_bytes)
+        where = f"{detail.pilot_bands:,} bands of chunks" if detail.pilot_bands else "all over the source"
         notes.append(
-            f"before the first pass {sizes.pilot_rows:,} rows from {where} are read ({as_text(sizes.pilot_bytes)}, {share:.2%} of the data)"
+            f"before the first pass {detail.pilot_rows:,} rows from {where} are read ({as_text(detail.pilot_bytes)}, {share:.2%} of the data)"
         )
-    if sizes.moments_first:
+    if detail.moments_first:
         notes.append(
             "the first reading takes means and variances, the second multiplies the rows in their final scales"
         )
-    if not sizes.keep_all and sizes.passes > 1:
+    if not detail.keep_all and detail.passes > 1:
         notes.append("only the last block of products is kept: with more memory all of them would give smaller errors")
     times = reading / (source.shape[0] * source.row_bytes)
     if times > 1.0:

@@ -10,7 +10,7 @@ import numpy as np
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import RowSample
 from streampca.accumulators.triangle import Factored, QRFactor, TriangleState
-from streampca.errors import DataError, PlanError, StreamPCAError
+from streampca.errors import DataError, StreamPCAError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
@@ -18,9 +18,14 @@ from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.selection import Count, Selection, as_selection
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget
+from streampca.planning.detail import QRDetail
 from streampca.planning.leaves import count_leaves
-from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
-from streampca.planning.plan import Plan, Resources, block_rows_to_try, bytes_to_read, choose
+from streampca.planning.memory.qr import qr_needs
+from streampca.planning.plan import Cost, DataShape, Plan, Resources
+from streampca.planning.search import choose
+from streampca.planning.shape import WorkShape
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
@@ -39,71 +44,31 @@ def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
     k = selection.n_components if isinstance(selection, Count) else None
 
     def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-        n_blocks = -(-n // rows)
-        n_leaves = count_leaves(n, n_blocks, source.row_bytes)
-        memory = _memory(source, triangle, k, rows, (leaves, min(leaves, n_leaves)), resources)
+        n_leaves = count_leaves(n, -(-n // rows), source.row_bytes)
+        shape = WorkShape.divide(n, rows, n_leaves, (leaves, 1, resources.threads), tile=d)
+        flops = 2.0 * n * d * d + (2 / 3 * n_leaves + 12) * float(d) ** 3
         return Plan(
             solver="qr",
             reason=f"exact; the triangular factor of {d:,} x {d:,} takes {as_text(triangle.state_bytes(d))}, and nothing is squared",
-            n_samples=n,
-            n_features=d,
-            dtype=str(source.dtype),
+            data=DataShape.of(source),
             work_dtype="float64",
             n_components=k,
-            passes=1,
-            rows_per_block=rows,
-            n_blocks=n_blocks,
-            n_leaves=n_leaves,
-            leaves_in_flight=leaves,
-            window=leaves,
-            threads=resources.threads,
-            threads_per_leaf=1,
-            tile=d,
-            bytes_to_read=bytes_to_read(source, rows) if rows % source.chunk_rows else n * source.row_bytes,
-            flops=2.0 * n * d * d + (2 / 3 * n_leaves + 12) * float(d) ** 3,
-            projected_bytes=_peak(memory),
-            allowed_bytes=resources.allowed_bytes,
-            memory=memory,
+            shape=shape,
+            budget=MemoryBudget.of(qr_needs(source, triangle, k, shape, resources), resources.allowed_bytes),
+            cost=Cost(1, bytes_to_read(source, rows), flops),
+            detail=QRDetail(),
             notes=(
                 "takes two to four times as long as float64 products; the decomposition at the end runs on one thread",
             ),
         )
 
-    found, fits = choose(block_rows_to_try(source, np.dtype(np.float64)), build, 0, resources.threads, 1)
-    if not fits:
-        raise PlanError(
-            f"projected {as_text(found.projected_bytes)} exceeds the allowed {as_text(found.allowed_bytes)}, of which the process "
-            f"itself takes {as_text(found.memory['process'])}: solver='covariance' takes a quarter of it where singular values "
-            f"below 1e-8 of the first do not matter; else fewer features, or memory of at least {as_text(1.01 * found.projected_bytes)}"
-        )
-    return found
-
-
-def _memory(
-    source: Source, triangle: QRFactor, k: int | None, rows: int, leaves_window: tuple[int, int], resources: Resources
-) -> dict[str, int]:
-    (leaves, window), (n, d) = leaves_window, source.shape
-    k = min(n, d) if k is None else k
-    block = rows * source.row_bytes
-    buffers = (2 * block if source.buffered else 0) + source.overhead_bytes(rows)
-    scores = leaves * (buffers + 16 * min(rows, 8192) * d + 48 * rows * k) + 8 * d * k
-    return {
-        "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "states": triangle.state_bytes(d) * (1 + window),
-        "blocks": leaves * buffers,
-        "scratch": (leaves + 1) * triangle.scratch_bytes(d, rows, 8),
-        "rows kept": 3 * resources.kept_rows * source.row_bytes,
-        "solve": 8 * d * (8 * d + 3 * k),
-        "model": 8 * (3 * k * d + 4 * d),
-        "scores": scores if resources.scores else 0,
-        "report": REPORT_BYTES if resources.report else 0,
-    }
-
-
-def _peak(memory: dict[str, int]) -> int:
-    always = memory["process"] + memory["rows kept"]
-    after = memory["model"] + max(memory["solve"], memory["scores"], memory["report"])
-    return always + memory["states"] + max(memory["blocks"] + memory["scratch"], after)
+    plan = choose(block_rows_to_try(source, np.dtype(np.float64)), build, 0, resources.threads, 1)
+    if plan.budget.fits:
+        return plan
+    raise plan.budget.refusal(
+        "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
+        "features, or "
+    )
 
 
 def solve_model(

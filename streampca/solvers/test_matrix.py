@@ -18,7 +18,7 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.random import generator
 from streampca.solvers.pilot import observed_origin, read_pilot
-from streampca.solvers.plan_sketch import sizes_of
+from streampca.solvers.plan_sketch import pilot_of, sizes_of
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.state_file import storable
 from streampca.system.workspace import release
@@ -61,7 +61,7 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     if sizes.pilot_rows:
         told = Meter("pilot", sizes.pilot_rows, progress).add
         chosen, rows, count = once(
-            "pilot", lambda: read_pilot(sizes.pilot, source, parameters.seed, parameters.missing, told)
+            "pilot", lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, told)
         )
         middle, seen = sampled_origin(rows, rows.dtype), ~np.isnan(rows).all(axis=0)
         origin = None if source.sparse else middle  # sparse rows would be filled by it

@@ -47,8 +47,8 @@ def in_leaves(source: Source, parameters: Parameters, threads: int = 2) -> Plan:
     plan, n = plan_fit(source, parameters), source.shape[0]
     if plan.n_leaves > 1:
         return plan
-    return replace(
-        plan, rows_per_block=1000, n_blocks=-(-n // 1000), n_leaves=9, leaves_in_flight=threads, window=2 * threads
+    return plan.replace(
+        rows_per_block=1000, n_blocks=-(-n // 1000), n_leaves=9, leaves_in_flight=threads, window=2 * threads
     )
 
 
@@ -119,7 +119,7 @@ def test_several_tiles_by_threads_and_worker_processes(wide: Path, client: Any) 
     assert plan.n_leaves > 1
     assert plan.tile < plan.n_features
     expected = digest(by_the_loop(source, parameters))
-    one, shared = (replace(plan, leaves_in_flight=1, window=1, threads_per_leaf=threads) for threads in (1, 2))
+    one, shared = (plan.replace(leaves_in_flight=1, window=1, threads_per_leaf=threads) for threads in (1, 2))
     for choice in (plan, one, shared):
         assert digest(fit(source, parameters, choice).model) == expected
     with client.as_current():
@@ -186,10 +186,10 @@ def test_a_matrix_on_disk(client: Any, tmp_path: Path) -> None:
     source, parameters = open_source(tmp_path / "x.npy"), covariance(5)
     resources = Resources(230 * 2**20, 150 * 2**20, 2)
     plan = disk_covariance.plan(source, accumulator_of(parameters, source), 5, resources)
-    plan = replace(plan, rows_per_block=200, n_blocks=5, n_leaves=3)
+    plan = plan.replace(rows_per_block=200, n_blocks=5, n_leaves=3)
     assert plan.tile_groups > 1
     here = disk_covariance.run(source, parameters, plan)
-    there = disk_covariance.run(source, parameters, replace(plan, window=3, leaves_in_flight=2), client=client)
+    there = disk_covariance.run(source, parameters, plan.replace(window=3, leaves_in_flight=2), client=client)
     assert digest(here.model) == digest(there.model)
     assert here.count == there.count
     expected = by_the_loop(source, parameters, plan)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -191,8 +191,7 @@ def _plan(source: Source, solver: Solver, way: Way) -> Plan:
     changes["leaves_per_branch"] = solver.per_branch
     if plan.solver == "adaptive":
         changes["sketch"] = plan.sketch | {"rows_per_update": 2 * _PER_BLOCK}
-    return replace(
-        plan,
+    return plan.replace(
         **changes,
         leaves_in_flight=at_once,
         window=2 * at_once,

@@ -97,9 +97,9 @@ def checkpointed(arguments: list[str], place: str) -> None:
     """Call ``streampca`` so that it writes checkpoints however short the run."""
     from streampca.cli import main
     from streampca.execution.checkpoint import ledger
-    from streampca.planning import plan
+    from streampca.planning import blocks
 
-    plan.block_rows_to_try.__defaults__ = (8 * 100 * 700,)
+    blocks.block_rows_to_try.__defaults__ = (8 * 100 * 700,)
     ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18
     ledger.ProgressLog._learn = lambda *_: None  # type: ignore[method-assign]
     main(arguments)

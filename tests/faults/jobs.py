@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +160,8 @@ def planned(source: Source, job: Job, at_once: int = 2) -> Plan:
     plan: Plan = plan_kernel(source, job.parameters) if kernel else plan_fit(source, job.parameters)
     shape: dict[str, Any] = {"rows_per_block": job.per_block, "n_blocks": job.n_blocks, "n_leaves": job.n_leaves}
     shape["leaves_per_branch"] = job.per_branch
-    return replace(
-        plan, **shape, edges=None, leaves_in_flight=at_once, window=2 * at_once, threads=at_once, threads_per_leaf=1
+    return plan.replace(
+        **shape, edges=None, leaves_in_flight=at_once, window=2 * at_once, threads=at_once, threads_per_leaf=1
     )
 
 

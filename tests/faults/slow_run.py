@@ -21,11 +21,11 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
     import streampca.solvers.kernel.plan as kernel_plan
     from streampca.cli import main
     from streampca.execution.checkpoint import ledger
-    from streampca.planning import plan
+    from streampca.planning import blocks
     from streampca.solvers import plan_sketch
     from streampca.sources.zarr.reader import ZarrSource
 
-    plan.block_rows_to_try.__defaults__ = (block_bytes,)
+    blocks.block_rows_to_try.__defaults__ = (block_bytes,)
     kernel_plan.BLOCK_BYTES = plan_sketch._MOST_BLOCK_BYTES = block_bytes
     ledger._FIRST_COST = 0.002
     learn, read = ledger.ProgressLog._learn, ZarrSource.read

@@ -255,9 +255,9 @@ class _PowerCutError(Exception):
 
 def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
     from streampca.execution.checkpoint import ledger
-    from streampca.planning import plan
+    from streampca.planning import blocks
 
-    monkeypatch.setattr(plan.block_rows_to_try, "__defaults__", (8 * 100 * 16,))
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 100 * 16,))
     monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
     monkeypatch.setattr(ledger.ProgressLog, "_learn", lambda *_: None)
     values = make_values(120_000, 16)
@@ -293,9 +293,9 @@ def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
 
 def test_both_readings_of_wide_data_go_on(tmp_path, monkeypatch):
     from streampca.execution.checkpoint import ledger
-    from streampca.planning import plan
+    from streampca.planning import blocks
 
-    monkeypatch.setattr(plan.block_rows_to_try, "__defaults__", (8 * 2000 * 30,))
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 2000 * 30,))
     monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
     monkeypatch.setattr(ledger.ProgressLog, "_learn", lambda *_: None)
     monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)

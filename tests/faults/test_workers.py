@@ -23,7 +23,7 @@ from stores import REPOSITORY, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import ClusterError, NotFiniteError, StreamPCAError
-from streampca.planning import plan as plans
+from streampca.planning import blocks
 
 pytestmark = pytest.mark.distributed
 
@@ -140,7 +140,7 @@ def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, monkeypatch: py
 
     values = make_values(150_000, 8) * np.linspace(1, 3, 8) + 5
     store = write_store(tmp_path / "x.zarr", values, chunks=(1000, 8))
-    monkeypatch.setattr(plans.block_rows_to_try, "__defaults__", (8 * 1000 * 8,))
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 1000 * 8,))
 
     def run(name: str, *lines: str) -> Path:
         config = tmp_path / f"{name}.yaml"

@@ -127,9 +127,9 @@ def attempt(arguments: list[str], number: int, code: int, persistent: bool, kill
     """Call ``streampca`` in this process with one fault in what it does in the working directory; print how many acts there were."""
     from streampca.cli import main
     from streampca.execution.checkpoint import ledger
-    from streampca.planning import plan
+    from streampca.planning import blocks
 
-    plan.block_rows_to_try.__defaults__ = (8 * 100 * 8,)
+    blocks.block_rows_to_try.__defaults__ = (8 * 100 * 8,)
     ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18
     ledger.ProgressLog._learn = lambda *_: None  # type: ignore[method-assign]
     faults = Faults()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,7 @@ class Shape:
         rows = min(self.rows_per_block, source.shape[0])
         n_blocks = -(-source.shape[0] // rows)
         n_leaves = min(self.n_leaves, n_blocks)
-        plan = replace(
-            plan,
+        plan = plan.replace(
             edges=None,
             rows_per_block=rows,
             n_blocks=n_blocks,

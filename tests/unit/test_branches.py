@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,9 +46,9 @@ def test_a_plan_of_branches_has_room_for_the_branch_and_does_not_wait_for_the_dr
     assert per_branch > 1
     assert states_at_once(1, n_leaves, per_branch) == 4
     plan = _plan(leaves_per_branch=1, memory={"process": 0, "states": 2 * 2**20}, window=1)
-    narrow = spread(replace(plan, allowed_bytes=4 * 2**20), [WorkerLimits(1)] * 20, 0)
+    narrow = spread(plan.replace(allowed_bytes=4 * 2**20), [WorkerLimits(1)] * 20, 0)
     wide = spread(
-        replace(plan, leaves_per_branch=4, allowed_bytes=4 * 2**20, memory={"process": 0, "states": 4 * 2**20}),
+        plan.replace(leaves_per_branch=4, allowed_bytes=4 * 2**20, memory={"process": 0, "states": 4 * 2**20}),
         [WorkerLimits(1)] * 20,
         0,
     )
@@ -60,7 +59,7 @@ def test_a_plan_of_branches_has_room_for_the_branch_and_does_not_wait_for_the_dr
 def _plan(**changes: Any) -> Plan:
     source = open_source(np.random.default_rng(5).standard_normal((1200, 6)) + 2)
     shape = {"rows_per_block": 50, "n_blocks": 24, "n_leaves": 12, "leaves_in_flight": 2, "window": 2}
-    return replace(plan_fit(source, Parameters(2, solver="covariance")), **{**shape, **changes})
+    return plan_fit(source, Parameters(2, solver="covariance")).replace(**{**shape, **changes})
 
 
 @pytest.mark.parametrize("per_branch", [1, 4, 5, 12, 30])

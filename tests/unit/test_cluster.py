@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -81,8 +81,7 @@ class Keyed(Source):
 
 
 def plan_of(source: Source) -> Plan:
-    return replace(
-        plan_fit(source, Parameters(1, solver="covariance")),
+    return plan_fit(source, Parameters(1, solver="covariance")).replace(
         rows_per_block=10,
         n_blocks=10,
         n_leaves=2,
@@ -98,7 +97,7 @@ def test_blame_names_rows_and_the_first_chunks() -> None:
     assert "rows.zarr: rows 70 to 79, chunk c/7/0: the worker died in each of 4 attempts, 3 times" in block
     leaf = worker_killed(trial, None, plan_of(source), source)
     assert "rows 50 to 99, chunks c/5/0, c/6/0, c/7/0, c/8/0, c/9/0: " in str(leaf)
-    many = replace(plan_of(source), n_leaves=1)
+    many = plan_of(source).replace(n_leaves=1)
     assert "c/4/0 and 5 more: " in str(worker_killed(LeafAttempts(0), None, many, source))
     assert isinstance(leaf, BlockFailedError)
     assert leaf.exit_status == 3
@@ -293,7 +292,7 @@ def test_a_plan_for_a_cluster_has_as_many_leaves_in_flight_as_fit_in_its_workers
     assert (two.leaves_in_flight, two.leaves_per_worker) == (2, 0)
     wide = spread(two, [WorkerLimits(2), WorkerLimits(4), WorkerLimits(1)], two.memory["process"])
     assert (wide.leaves_in_flight, wide.leaves_per_worker, wide.threads, wide.window) == (5, 2, 7, 10)
-    narrow = spread(replace(two, allowed_bytes=two.memory["process"]), [WorkerLimits(2)] * 9, two.memory["process"])
+    narrow = spread(two.replace(allowed_bytes=two.memory["process"]), [WorkerLimits(2)] * 9, two.memory["process"])
     assert (narrow.leaves_in_flight, narrow.window) == (1, 1)
     assert [leaf.edges for leaf in wide.leaves()] == [leaf.edges for leaf in two.leaves()]
     assert all(a.edges[-1] == b.edges[0] for a, b in pairwise(wide.leaves()))

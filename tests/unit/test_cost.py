@@ -44,9 +44,9 @@ RATES = Rates(read=1e9, read_alone=1e9, read_cpu=0.0, fold=1e11, multiply=5e10, 
 
 
 def test_the_slower_of_reading_and_folding_counts_and_the_other_once_for_each_leaf(store):
-    plan = replace(plan_of(store(100, 20, (10, 20))), n_blocks=1000, n_leaves=10, leaves_in_flight=2)
-    work = replace(plan, n_samples=10**6, n_features=1000, bytes_to_read=4 * 10**9)
-    solve = expected_seconds(replace(work, n_samples=0, bytes_to_read=0), RATES)
+    plan = plan_of(store(100, 20, (10, 20))).replace(n_blocks=1000, n_leaves=10, leaves_in_flight=2)
+    work = plan.replace(n_samples=10**6, n_features=1000, bytes_to_read=4 * 10**9)
+    solve = expected_seconds(work.replace(n_samples=0, bytes_to_read=0), RATES)
     # 4 s of reading beside 10 s of products; a hundred blocks in a leaf, of which one is waited for.
     assert expected_seconds(work, RATES) == pytest.approx(solve + 10 + 0.04, rel=0.01)
     slow = replace(RATES, read=1e8)
@@ -56,10 +56,8 @@ def test_the_slower_of_reading_and_folding_counts_and_the_other_once_for_each_le
 
 
 def test_one_leaf_more_than_there_are_threads_takes_a_round_more(store):
-    plan = replace(
-        plan_of(store(100, 20, (10, 20))), n_samples=10**6, n_features=1000, n_blocks=100, leaves_in_flight=2
-    )
-    even, odd = (expected_seconds(replace(plan, n_leaves=leaves), RATES) for leaves in (4, 3))
+    plan = plan_of(store(100, 20, (10, 20))).replace(n_samples=10**6, n_features=1000, n_blocks=100, leaves_in_flight=2)
+    even, odd = (expected_seconds(plan.replace(n_leaves=leaves), RATES) for leaves in (4, 3))
     assert odd > 1.25 * even
 
 
@@ -74,7 +72,7 @@ def test_gram_counts_the_side_of_the_samples_and_the_second_reading(store):
     plan = plan_of(store(40, 3000, (40, 500)), solver="gram")
     assert plan.passes == 2
     assert folded_flops(plan) == 40 * 40 * 3000
-    more = replace(plan, n_components=40)
+    more = plan.replace(n_components=40)
     assert expected_seconds(more, RATES) > expected_seconds(plan, RATES)
 
 

@@ -186,7 +186,7 @@ def test_equal_to_the_matrix_in_memory(kind: str, monkeypatch: pytest.MonkeyPatc
     append = TileFile.append
     monkeypatch.setattr(TileFile, "append", lambda self, tiles: written.append(tiles.copy()) or append(self, tiles))
     on_disk = fit(source, parameters, plan, keep_rows=7)
-    in_memory = fit(source, parameters, replace(plan, tile_groups=0, passes=1), keep_rows=7)
+    in_memory = fit(source, parameters, plan.replace(tile_groups=0, passes=1), keep_rows=7)
     assert len(written) == plan.tile_groups
     assert np.concatenate(written).tobytes() == in_memory.state.scatter.tobytes()
     found, expected = on_disk.model, in_memory.model
@@ -256,7 +256,7 @@ def test_few_groups_that_fit(d: int, n: int, chunk_rows: int, share: float, thre
     assert alone.tile_groups <= plan.tile_groups <= 2 * alone.tile_groups
     if alone.tile_groups > 1:  # one group fewer, with the same blocks, would not do
         larger = -(-work.grid.n_tiles // (alone.tile_groups - 1))
-        assert disk_covariance._peak(work.memory(alone.rows_per_block, 1, larger)) > 0.99 * allowed
+        assert work.budget(alone.rows_per_block, 1, larger).projected_bytes > 0.99 * allowed
 
 
 def test_the_plan_says_what_it_takes() -> None:

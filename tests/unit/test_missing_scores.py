@@ -166,7 +166,8 @@ def test_runs_and_the_transform_command_honour_the_choice(
 
 def test_readings_by_features_give_the_same(tmp_path: Path) -> None:
     from streampca.execution.scores_by_features import scores_by_features
-    from streampca.planning.scores_by_features import plan_by_features
+    from streampca.planning.budget import Resources
+    from streampca.planning.scores import plan_by_features
     from streampca.sources import open_source
 
     rows = holed(factors(50, 300, 4, 9), 0.1)
@@ -174,7 +175,7 @@ def test_readings_by_features_give_the_same(tmp_path: Path) -> None:
     store = zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(50, 64))
     pca = PCA(4, solver="gram", missing="mean").fit(store)
     source = open_source(store)
-    plan = plan_by_features(source, pca._model, 2**32, 2**27, 2)
+    plan = plan_by_features(source, pca._model, Resources(2**32, 2**27, 2))
     assert plan is not None
     found, _ = scores_by_features(source, pca._model, plan)
     growth = pca.explained_variance_[0] / pca.noise_variance_

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,7 +122,7 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
         parameters = sp.PCA(solver="qr")._parameters(threads)
         plan = plan_fit(source, parameters)
         assert plan.threads_per_leaf == 1
-        plan = replace(plan, rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
+        plan = plan.replace(rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
         found = fit(source, parameters, plan)
         bits.add((found.state.factor.tobytes(), found.model.components.tobytes(), found.model.mean.tobytes()))
     assert len(bits) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -113,7 +112,7 @@ def test_a_merged_tree_of_incremental_updates_is_within_its_certificate() -> Non
     plan = plan_fit(source, parameters)
     found = []
     for n_leaves in (1, 8):
-        own = replace(plan, n_leaves=n_leaves, sketch=plan.sketch | {"rows_per_update": 100})
+        own = plan.replace(n_leaves=n_leaves, sketch=plan.sketch | {"rows_per_update": 100})
         model = fit(source, parameters, own).model
         lower, upper = np.array(model.certificate["eigenvalue_intervals"]).T
         assert (lower <= exact.explained_variance_ * (1 + 1e-12)).all()

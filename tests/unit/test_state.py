@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +246,7 @@ def test_forgetting_has_the_same_bits_for_any_number_of_threads() -> None:
     for threads in (1, 2, 5):
         parameters = sp.PCA(forgetting=0.9999)._parameters(threads)
         plan = plan_fit(source, parameters)
-        plan = replace(plan, rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
+        plan = plan.replace(rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
         found = fit(source, parameters, plan)
         bits.add((found.model.components.tobytes(), found.model.explained_variance.tobytes()))
     assert len(bits) == 1

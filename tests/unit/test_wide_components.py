@@ -62,7 +62,7 @@ def both(rows: NDArray[Any], k: int | None = 8, **parameters: Any) -> tuple[Fit,
     source, parameters_ = open_source(rows), Parameters(k, solver="gram", **parameters)
     plan = gram.plan(source, parameters_, Resources(2**40, 200 * MIB, 2))
     assert not plan.components_on_disk
-    return fit(source, parameters_, plan), fit(source, parameters_, replace(plan, components_on_disk=True))
+    return fit(source, parameters_, plan), fit(source, parameters_, plan.replace(components_on_disk=True))
 
 
 def stored(result: Fit) -> StoredComponents:
@@ -123,7 +123,7 @@ def test_the_plan_puts_them_on_disk_where_they_do_not_fit() -> None:
 
 def test_no_room_is_said_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     source, parameters = open_source(wide(20, 3000)), Parameters(5, solver="gram")
-    plan = replace(gram.plan(source, parameters, Resources(2**40, 200 * MIB, 1)), components_on_disk=True)
+    plan = gram.plan(source, parameters, Resources(2**40, 200 * MIB, 1)).replace(components_on_disk=True)
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("data was read"))
     usage = output.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(output.shutil, "disk_usage", lambda _: usage)

@@ -189,7 +189,7 @@ def recorded_plan(ledger: ProgressLog, plan: AnyPlan) -> AnyPlan:
             f"the stopped run was planned with {before.projected_bytes:,} bytes and {plan.allowed_bytes:,} are allowed now: allow as "
             "much as it had, or start over with --fresh"
         )
-    return replace(before, allowed_bytes=plan.allowed_bytes)
+    return replace(before, budget=replace(before.budget, allowed_bytes=plan.allowed_bytes))
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[fl
 
 def _require_memory(plan: KernelPlan, dtype: np.dtype[Any]) -> None:
     """Raise `PlanError` if the plan is for a kernel matrix in float32, float64 is needed and its size does not fit."""
-    more = dtype.itemsize * plan.n_samples**2 - plan.memory["kernel matrix"]
+    more = dtype.itemsize * plan.n_samples**2 - plan.budget.bytes_for("kernel matrix")
     if plan.projected_bytes + more > plan.allowed_bytes:
         raise PlanError(
             f"kernel values vary by too little beside their size for float32, and the kernel matrix in float64 takes "

@@ -17,7 +17,7 @@ from streampca.planning.plan import Resources
 from streampca.solvers.kernel.base import KernelMethod
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, feature_plan
+from streampca.solvers.kernel.plan import KernelPlan, LandmarkMethod, feature_plan
 from streampca.solvers.kernel.result import KernelFit
 from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of
@@ -29,13 +29,7 @@ def plan(source: Source, parameters: KernelParameters, resources: Resources) -> 
     """Return the plan of a fit; raise `PlanError` if it does not fit."""
     cost = landmark_cost(source, parameters)
     return feature_plan(
-        source,
-        parameters,
-        resources,
-        solver="nystrom_extension",
-        sampling=cost.sampling,
-        landmark_passes=cost.passes,
-        landmark_bytes=cost.bytes,
+        source, parameters, resources, LandmarkMethod("nystrom_extension", cost.sampling, cost.passes, cost.bytes)
     )
 
 

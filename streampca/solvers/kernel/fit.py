@@ -58,11 +58,9 @@ def plan_kernel(
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
     plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
-    if edges is not None:
-        plan = replace(plan, edges=edges, n_blocks=len(edges) - 1, n_leaves=min(plan.n_leaves, len(edges) - 1))
+    plan = plan.with_edges(edges)
     if limits and "states" in plan.memory:
-        client_bytes = sum(plan.memory[name] for name in ("process", "landmarks", "solve", "model"))
-        plan = spread(plan, limits, client_bytes)
+        plan = spread(plan, limits, plan.budget.bytes_for("process", "landmarks", "solve", "model"))
     if alternatives:
         others = tuple(_figures(name, source, parameters, resources) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)

@@ -1,197 +1,164 @@
-"""The plan of a fit of kernel PCA: what each method reads and holds, refused before reading where it does not fit."""
+"""The plan of a fit of kernel PCA: what each method reads and needs, refused before reading where it does not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance
-from streampca.accumulators.kernel_features import feature_rows
-from streampca.errors import PlanError
 from streampca.formatting import as_text
 from streampca.linalg.eigen import uses_krylov
-from streampca.linalg.lanczos import basis_size
-from streampca.models.kernel import panel_rows as value_rows
-from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
-from streampca.planning.memory import ALLOWANCE_BYTES, REPORT_BYTES
-from streampca.planning.plan import BLOCK_BYTES, Plan, Resources, block_rows_to_try, bytes_to_read, choose
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget
+from streampca.planning.detail import KernelDetail
+from streampca.planning.leaves import count_leaves
+from streampca.planning.memory.kernel import (
+    HELD_OUT,
+    PAIR_SIDE,
+    KernelWork,
+    empirical_map_needs,
+    exact_needs,
+    landmark_needs,
+)
+from streampca.planning.plan import Cost, DataShape, Plan, Resources
+from streampca.planning.search import choose
+from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
 if TYPE_CHECKING:
     from streampca.solvers.kernel.parameters import KernelParameters
 
-HELD_OUT = 300
-"""Rows on which the kernel matrix and its approximation are compared, for the certificate."""
+__all__ = [
+    "HELD_OUT",
+    "PAIR_SIDE",
+    "KernelPlan",
+    "LandmarkMethod",
+    "columns_of",
+    "feature_plan",
+    "figures_of",
+    "pairs_plan",
+    "with_seconds",
+]
+
 _SMALL_STATE_BYTES = 4 * 2**20
 _BLOCK_ROWS = 2**12, 2**16  # rows cost m kernel values each, so that few of them are enough work for a leaf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelPlan(Plan):
-    """The shape of the work of kernel PCA."""
+    """The plan of kernel PCA."""
 
-    n_landmarks: int = 0
-    """Rows that every row is compared with."""
-    sampling: str = ""
-    """How they are chosen."""
-    columns: int = 0
-    """Columns of the transform of the empirical kernel map."""
+    detail: KernelDetail = field(default_factory=KernelDetail)
+    """Settings of the method."""
 
-    def __str__(self) -> str:
-        head, _, tail = super().__str__().partition("\n")
-        said = f"landmarks    {self.n_landmarks:,}, {self.sampling}"
-        if self.columns:
-            said = f"transform    {self.columns:,} columns"
-        return f"{head}\n{said}\n{tail}"
+    @property
+    def n_landmarks(self) -> int:
+        """Return the number of landmarks that every row is compared with."""
+        return self.detail.n_landmarks
+
+    @property
+    def sampling(self) -> str:
+        """Return how landmarks are chosen."""
+        return self.detail.sampling
+
+    @property
+    def columns(self) -> int:
+        """Return the columns of the transform of the empirical kernel map."""
+        return self.detail.columns
+
+
+@dataclass(frozen=True)
+class LandmarkMethod:
+    """A method that compares all rows with landmarks."""
+
+    solver: str
+    """``"nystrom"`` or ``"nystrom_extension"``."""
+    sampling: str
+    """How landmarks are chosen."""
+    passes: int
+    """Passes that choose them."""
+    bytes: Callable[[int], tuple[int, int]]
+    """From rows of a block to bytes of a state, and of the scratch of a leaf, while they are chosen."""
 
 
 def feature_plan(
-    source: Source,
-    parameters: KernelParameters,
-    resources: Resources,
-    *,
-    solver: str,
-    sampling: str,
-    landmark_passes: int,
-    landmark_bytes: Callable[[int], tuple[int, int]],
+    source: Source, parameters: KernelParameters, resources: Resources, method: LandmarkMethod
 ) -> KernelPlan:
-    """Return the plan of a method that compares all rows with landmarks: ``"nystrom"`` or ``"nystrom_extension"``.
-
-    `landmark_passes` readings choose the landmarks, in states and scratch of `landmark_bytes` (of rows in a block).
+    """Return the plan of a method that compares all rows with landmarks.
 
     Raises
     ------
     PlanError
         If it does not fit.
     """
-    n, d = source.shape
-    parameters.require_at_most(parameters.n_wanted(n), "landmarks")
-    m, k = parameters.n_wanted(n), parameters.count(parameters.n_wanted(n)) or parameters.n_wanted(n)
-    dtype, features = work_dtype(source.dtype), solver == "nystrom"
-    grid = Covariance().grid(m)
-    passes = landmark_passes + features
+    (n, d), m = source.shape, parameters.n_wanted(source.shape[0])
+    parameters.require_at_most(m, "landmarks")
+    dtype, grid, accumulates = work_dtype(source.dtype), Covariance().grid(m), method.solver == "nystrom"
+    passes = method.passes + accumulates
+    work = _work(source, parameters, m, parameters.count(m) or m)
+    values = float(n) * m * (parameters.kernel.needs(d).flops + m)
 
-    def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-        n_blocks = -(-n // rows)
-        state = Covariance().state_bytes(m)
-        n_leaves = count_leaves(n * max(1, m // 128), n_blocks, source.row_bytes + m * dtype.itemsize, state)
-        window = leaves * (2 if leaves > 1 and state <= _SMALL_STATE_BYTES else 1)
-        per_branch = leaves_per_branch(n_leaves, state)
-        n_states = states_at_once(window, n_leaves, per_branch)
-        memory = _feature_memory(
-            source, parameters, (rows, leaves, n_states, threads_per_leaf), resources, landmark_bytes(rows)
-        )
-        if not features:
-            memory |= {"states": 0, "scratch": 0}
+    def build(rows: int, leaves: int, threads_per_leaf: int) -> KernelPlan:
+        shape = _landmark_shape(source, m, rows, (leaves, threads_per_leaf, resources.threads))
+        needs = landmark_needs(work, shape, resources, method.bytes(rows), accumulates=accumulates)
         return KernelPlan(
-            solver=solver,
-            reason=_reason(solver, m),
-            n_samples=n,
-            n_features=d,
-            dtype=str(source.dtype),
+            solver=method.solver,
+            reason=_reason(method.solver, m),
+            data=DataShape.of(source),
             work_dtype=str(dtype),
             n_components=parameters.count(m),
-            passes=passes,
-            rows_per_block=rows,
-            n_blocks=n_blocks,
-            n_leaves=n_leaves,
-            leaves_in_flight=leaves,
-            window=window,
-            threads=resources.threads,
-            threads_per_leaf=threads_per_leaf,
-            leaves_per_branch=per_branch,
-            tile=grid.longest_side,
-            bytes_to_read=passes * bytes_to_read(source, rows),
-            flops=features * (float(n) * m * (parameters.kernel.needs(d).flops + m)) + 10.0 * float(m) ** 3,
-            projected_bytes=peak_of(memory),
-            allowed_bytes=resources.allowed_bytes,
-            memory=memory,
-            n_landmarks=m,
-            sampling=sampling,
+            shape=shape,
+            budget=MemoryBudget.of(needs, resources.allowed_bytes),
+            cost=Cost(passes, passes * bytes_to_read(source, rows), accumulates * values + 10.0 * float(m) ** 3),
+            detail=KernelDetail(m, method.sampling),
         )
 
     most_rows = min(max(n // 16, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
-    most = most_rows * source.shape[1] * max(source.dtype.itemsize, dtype.itemsize)
+    most = most_rows * d * max(source.dtype.itemsize, dtype.itemsize)
     sizes = block_rows_to_try(source, dtype, min(BLOCK_BYTES, most))
-    chosen, fits = choose(sizes, build, max(m, 1), resources.threads, grid.n_tiles)
-    plan = cast(KernelPlan, chosen)
-    if not fits:
-        raise PlanError(_refusal(plan, k))
-    return plan
+    plan = choose(sizes, build, max(m, 1), resources.threads, grid.n_tiles)
+    if plan.budget.fits:
+        return plan
+    fewer = "fewer landmarks (n_landmarks), or "
+    raise plan.budget.refusal(
+        {
+            "choosing": "fewer landmarks (n_landmarks), sampling='uniform', or ",
+            "states": fewer,
+            "blocks": "chunks of fewer rows, or ",
+            "scratch": fewer,
+            "solve": fewer,
+            "landmarks": fewer,
+        },
+        subject=f"{m:,} landmarks and {work.k:,} components: ",
+    )
+
+
+def _work(source: Source, parameters: KernelParameters, m: int, k: int) -> KernelWork:
+    """Return what the memory of a fit with m landmarks and k components depends on."""
+    return KernelWork(source, parameters.kernel.bound(source.shape[1]), m, k, parameters.inverse)
+
+
+def _landmark_shape(source: Source, m: int, rows: int, at_once: tuple[int, int, int]) -> WorkShape:
+    """Return the shape of a pass that compares all rows with m landmarks."""
+    n, state = source.shape[0], Covariance().state_bytes(m)
+    row_bytes = source.row_bytes + m * work_dtype(source.dtype).itemsize
+    return WorkShape.divide(
+        n,
+        rows,
+        count_leaves(n * max(1, m // 128), -(-n // rows), row_bytes, state),
+        at_once,
+        state_bytes=state,
+        small_state_bytes=_SMALL_STATE_BYTES,
+        tile=Covariance().grid(m).longest_side,
+    )
 
 
 def _reason(solver: str, m: int) -> str:
     if solver == "nystrom":
         return f"all rows by {m:,} landmarks; the {m:,} x {m:,} covariance of their kernel values is accumulated"
     return f"the kernel matrix of {m:,} landmarks alone, extended to all rows"
-
-
-def _feature_memory(
-    source: Source,
-    parameters: KernelParameters,
-    work: tuple[int, int, int, int],
-    resources: Resources,
-    landmark_bytes: tuple[int, int],
-) -> dict[str, int]:
-    (n, d), (rows, leaves, n_states, threads_per_leaf) = source.shape, work
-    m, dtype = parameters.n_wanted(n), work_dtype(source.dtype)
-    k = parameters.count(m) or m
-    covariance = Covariance(n_threads=threads_per_leaf)
-    kernel = parameters.kernel.bound(d)
-    scratch = (min(rows, feature_rows(m, dtype)) * m + 1024 * (m + d)) * dtype.itemsize
-    scratch += threads_per_leaf * 8 * covariance.grid(m).longest_side ** 2 + kernel.scratch_bytes(m, d)
-    scratch += HELD_OUT * (2 * d * 8 + 160) + 80 * min(rows, 2**15)
-    buffers = (2 * rows * source.row_bytes if source.buffered else 0) + source.overhead_bytes(rows)
-    held = 2 * min(n, HELD_OUT) * (8 * d + 24)
-    state, chosen = landmark_bytes
-    return {
-        "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "landmarks": m * d * (8 + dtype.itemsize) + kernel.prepared_bytes(m, d) + m * m * (16 + dtype.itemsize) + held,
-        "choosing": n_states * state + leaves * chosen,
-        "states": (covariance.state_bytes(m) + held) * n_states,
-        "blocks": leaves * buffers,
-        "scratch": leaves * scratch,
-        "rows kept": 3 * resources.kept_rows * source.row_bytes,
-        "solve": 8 * m * (6 * m + 4 * k) + (8 * m * (2 * m + d) if parameters.inverse else 0),
-        "model": 8 * m * (2 * k + d),
-        "scores": leaves * (buffers + scores_bytes(parameters, m, k, rows, source)) if resources.scores else 0,
-        "report": REPORT_BYTES if resources.report else 0,
-    }
-
-
-def scores_bytes(parameters: KernelParameters, m: int, k: int, rows: int, source: Source) -> int:
-    """Return what writing the scores of blocks of `rows` rows takes beside the blocks, in one leaf."""
-    d, dtype = source.shape[1], work_dtype(source.dtype)
-    values = min(rows, value_rows(m, dtype)) * (m + 2 * k) * dtype.itemsize
-    kernel = parameters.kernel.bound(d)
-    return values + kernel.scratch_bytes(m, d) + kernel.prepared_bytes(m, d) + 8 * m * (d + k + 2) + 6 * 8 * rows * k
-
-
-def peak_of(memory: dict[str, int]) -> int:
-    """Return the largest sum of what stands at the same time: choosing, streaming, solving, writing scores, drawing."""
-    always = memory["process"] + memory["rows kept"] + memory["landmarks"]
-    return always + max(
-        memory["choosing"] + memory["blocks"],
-        memory["states"] + memory["blocks"] + memory["scratch"],
-        memory["states"] + memory["solve"] + memory["model"],
-        memory["model"] + max(memory["scores"], memory["report"]),
-    )
-
-
-def _refusal(plan: KernelPlan, k: int) -> str:
-    largest = max(("choosing", "states", "blocks", "scratch", "solve", "landmarks"), key=lambda name: plan.memory[name])
-    advice = {
-        "choosing": "fewer landmarks (n_landmarks), sampling='uniform', or",
-        "blocks": "chunks of fewer rows, or",
-        "landmarks": "fewer landmarks (n_landmarks), or",
-    }.get(largest, "fewer landmarks (n_landmarks), or")
-    return (
-        f"{plan.n_landmarks:,} landmarks and {k:,} components: projected {as_text(plan.projected_bytes)} exceeds the allowed "
-        f"{as_text(plan.allowed_bytes)}, of which the process itself takes {as_text(plan.memory['process'])}: {advice} "
-        f"memory of at least {as_text(1.01 * plan.projected_bytes)}"
-    )
 
 
 def pairs_plan(
@@ -204,60 +171,47 @@ def pairs_plan(
 ) -> KernelPlan:
     """Return the plan of a method that compares every row with every other: ``"exact"`` or ``"empirical_map"``.
 
-    Both hold all rows, which are part of the model. "exact" holds the n × n kernel matrix as well; "empirical_map" makes
+    Both hold all rows, which are part of the model. "exact" holds the n × n kernel matrix as well; "empirical_map" computes
     its values block by block and holds n × `columns` sums.
 
     Raises
     ------
     PlanError
-        If it does not fit: with what is projected, what is allowed, and what would do.
+        If it does not fit: with what is projected, what is allowed, and what to change.
     """
     n, d = source.shape
     exact, dtype = solver == "exact", work_dtype(source.dtype)
     parameters.require_at_most(n if exact else columns, "rows" if exact else "columns of the transform")
     k = parameters.count(n) or min(n, 64)
-    rows = block_rows_to_try(source, dtype)[0]
-    memory = _pairs_memory(source, parameters, resources, k, rows)
-    memory |= (
-        _exact_memory(source, parameters, resources, k)
-        if exact
-        else _map_memory(source, parameters, resources, columns)
-    )
-    plan = KernelPlan(
+    rows, threads = block_rows_to_try(source, dtype)[0], resources.threads
+    work = _work(source, parameters, n, k)
+    if exact:
+        needs = exact_needs(work, rows, resources, fixed_count=parameters.count(n) is not None)
+    else:
+        needs = empirical_map_needs(work, rows, resources, columns)
+    budget = MemoryBudget.of(needs, resources.allowed_bytes)
+    if not budget.fits:
+        held = as_text(budget.bytes_for("landmarks", "solve"))
+        matrix = f"the {n:,} x {n:,} kernel matrix takes {as_text(budget.bytes_for('kernel matrix'))}: "
+        raise budget.refusal("", subject=matrix if exact else f"{n:,} rows and {columns:,} columns take {held}: ")
+    merge = "pairs of blocks of rows are added in a fixed order"
+    flops = _pairs_flops(n, parameters.kernel.needs(d).flops, k, exact, columns)
+    return KernelPlan(
         solver=solver,
-        reason=_pairs_reason(exact, n, columns, memory),
-        n_samples=n,
-        n_features=d,
-        dtype=str(source.dtype),
+        reason=_pairs_reason(exact, n, columns, budget),
+        data=DataShape.of(source),
         work_dtype=str(dtype),
         n_components=parameters.count(n if exact else columns),
-        passes=1,
-        rows_per_block=rows,
-        n_blocks=-(-n // rows),
-        n_leaves=1,
-        leaves_in_flight=1,
-        window=1,
-        threads=resources.threads,
-        threads_per_leaf=resources.threads,
-        tile=PAIR_SIDE,
-        bytes_to_read=bytes_to_read(source, rows),
-        flops=_pairs_flops(n, parameters.kernel.needs(d).flops, k, exact, columns),
-        projected_bytes=_pairs_peak(memory),
-        allowed_bytes=resources.allowed_bytes,
-        memory=memory,
-        merge="pairs of blocks of rows are added in a fixed order",
-        n_landmarks=n,
-        sampling="all rows",
-        columns=columns,
+        shape=WorkShape.divide(n, rows, 1, (1, threads, threads), tile=PAIR_SIDE, merge=merge),
+        budget=budget,
+        cost=Cost(1, bytes_to_read(source, rows), flops),
+        detail=KernelDetail(n, "all rows", columns),
     )
-    if plan.projected_bytes > plan.allowed_bytes:
-        raise PlanError(_pairs_refusal(plan, exact))
-    return plan
 
 
-def _pairs_reason(exact: bool, n: int, columns: int, memory: dict[str, int]) -> str:
+def _pairs_reason(exact: bool, n: int, columns: int, budget: MemoryBudget) -> str:
     if exact:
-        return f"exact; the {n:,} x {n:,} kernel matrix takes {as_text(memory['kernel matrix'])}"
+        return f"exact; the {n:,} x {n:,} kernel matrix takes {as_text(budget.bytes_for('kernel matrix'))}"
     return f"the empirical kernel map of {n:,} rows through a transform to {columns:,} columns, n² kernel values twice"
 
 
@@ -270,82 +224,11 @@ def _pairs_flops(n: int, per_value: float, k: int, exact: bool, columns: int) ->
     return once + 9.0 * float(n) ** 3
 
 
-def _exact_memory(source: Source, parameters: KernelParameters, resources: Resources, k: int) -> dict[str, int]:
-    n, d = source.shape
-    dtype = work_dtype(source.dtype)
-    kernel = parameters.kernel.bound(d)
-    iterated = parameters.count(n) is not None and uses_krylov(n, k)
-    itemsize = dtype.itemsize if iterated else 8
-    basis = 2 * basis_size(n, k) + 8 * 64 + 2 * k
-    solve = 8 * n * basis if iterated else 8 * n * (3 * n + 3 * k)
-    return {
-        "kernel matrix": itemsize * n * n,
-        "scratch": resources.threads
-        * (16 * PAIR_SIDE**2 + kernel.scratch_bytes(PAIR_SIDE, d) + kernel.prepared_bytes(PAIR_SIDE, d)),
-        "solve": solve + (16 * n * n if parameters.inverse else 0),
-    }
-
-
-def _map_memory(source: Source, parameters: KernelParameters, resources: Resources, columns: int) -> dict[str, int]:
-    n, d = source.shape
-    kernel = parameters.kernel.bound(d)
-    block = 8 * PAIR_SIDE * PAIR_SIDE + kernel.scratch_bytes(PAIR_SIDE, d) + 8 * PAIR_SIDE * columns
-    return {
-        "kernel matrix": 8 * n * d + kernel.prepared_bytes(n, d),
-        "scratch": resources.threads * block,
-        "solve": 8 * n * columns * 7 + 64 * columns * columns + (16 * n * n if parameters.inverse else 0),
-    }
-
-
-PAIR_SIDE = 1024
-"""Rows on each side of a block of the kernel matrix that one thread makes at once."""
-
-
-def _pairs_memory(
-    source: Source, parameters: KernelParameters, resources: Resources, k: int, rows: int
-) -> dict[str, int]:
-    n, d = source.shape
-    dtype = work_dtype(source.dtype)
-    return {
-        "process": resources.process_bytes + ALLOWANCE_BYTES,
-        "landmarks": n * d * dtype.itemsize + (8 * n * d if source.dtype != dtype else 0),
-        "kernel matrix": 0,
-        "blocks": rows * source.row_bytes * 2 + source.overhead_bytes(rows),
-        "scratch": 0,
-        "rows kept": 3 * resources.kept_rows * source.row_bytes,
-        "solve": 0,
-        "model": 8 * n * (3 * k + 2),
-        "scores": scores_bytes(parameters, n, k, min(n, 8192), source) if resources.scores else 0,
-        "report": REPORT_BYTES if resources.report else 0,
-    }
-
-
-def _pairs_peak(memory: dict[str, int]) -> int:
-    always = memory["process"] + memory["rows kept"] + memory["landmarks"]
-    return always + max(
-        memory["blocks"],
-        memory["kernel matrix"] + memory["scratch"] + memory["solve"] + memory["model"],
-        memory["model"] + max(memory["scores"], memory["report"]),
-    )
-
-
-def _pairs_refusal(plan: KernelPlan, exact: bool) -> str:
-    what = (
-        f"the {plan.n_samples:,} x {plan.n_samples:,} kernel matrix takes {as_text(plan.memory['kernel matrix'])}"
-        if exact
-        else f"{plan.n_samples:,} rows and {plan.columns:,} columns take {as_text(plan.memory['landmarks'] + plan.memory['solve'])}"
-    )
-    return (
-        f"{what}: projected {as_text(plan.projected_bytes)} exceeds the allowed {as_text(plan.allowed_bytes)}, of which the process "
-        f"itself takes {as_text(plan.memory['process'])}: memory of at least {as_text(1.01 * plan.projected_bytes)}"
-    )
-
-
 def with_seconds(plan: KernelPlan) -> KernelPlan:
     """Return `plan` with the seconds it is expected to take at the rates of a middling processor and disk."""
     rate = (60e9 if plan.work_dtype == "float32" else 30e9) * plan.threads
     seconds = 0.05 + plan.flops / rate + plan.bytes_to_read / 1e9
-    return replace(plan, expected_seconds=seconds, expected_by="nominal rates")
+    return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by="nominal rates"))
 
 
 def figures_of(plan: KernelPlan) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Sizes of blocks to try for a source, and the bytes that reading it in such blocks decodes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from streampca.sources.base import Source
+
+BLOCK_BYTES = 32 * 2**20 - 2**16
+"""Preferred size of a block: the C library returns memory of 32 MiB and more to the system after every use."""
+_BLOCK_ROWS = 2**18
+
+
+def block_rows_to_try(source: Source, dtype: np.dtype[Any], block_bytes: int = BLOCK_BYTES) -> list[int]:
+    """Return rows per block, best first: whole chunks of about `block_bytes`, fewer chunks, then fractions of a chunk."""
+    n, d = source.shape
+    band = min(source.chunk_rows, n)
+    best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
+    if source.chunk_bytes == 0:  # without chunks, whole panels
+        best = max(1, best // 1024) * 1024 if best > 1024 else best
+    rows = [min(n, max(1, best // band) * band)]
+    while rows[-1] > band:
+        rows.append(max(band, rows[-1] // 2 // band * band))
+    while rows[-1] > 256:
+        rows.append(-(-rows[-1] // 2))
+    return rows
+
+
+def bytes_to_read(source: Source, rows: int) -> int:
+    """Return the decoded bytes of one pass in blocks of `rows` rows.
+
+    n_samples · row_bytes, and each chunk once more for every edge between two blocks that lies inside it.
+    """
+    n, band = source.shape[0], source.chunk_rows
+    once = n * source.row_bytes
+    if rows % band == 0 or source.reads_of(0, 1) == source.row_bytes:
+        return once
+    # The last band of chunks may be shorter.
+    last = (n - 1) // band * band
+    edges, edges_in_last = (n - 1) // rows, (n - 1) // rows - last // rows
+    between = (n - 1) // math.lcm(rows, band)
+    return once + ((edges - edges_in_last - between) * band + edges_in_last * (n - last)) * source.row_bytes

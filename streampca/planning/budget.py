@@ -1,0 +1,136 @@
+"""The memory budget of a plan: what it may use, bytes by purpose, the phases in which they are allocated, and the refusal if they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from streampca.errors import PlanError
+from streampca.formatting import as_text
+
+Purpose = Literal[
+    "process",
+    "states",
+    "feature means",
+    "blocks",
+    "scratch",
+    "rows kept",
+    "pilot",
+    "test matrix",
+    "kept products",
+    "landmarks",
+    "choosing",
+    "kernel matrix",
+    "tiles",
+    "solve",
+    "model",
+    "components",
+    "axes",
+    "conditional means",
+    "scores",
+    "report",
+]
+"""What memory is for; described in ``docs/memory.md``."""
+
+Phase = Literal["pilot", "landmarks", "reading", "solving", "components", "scores", "report"]
+"""Stretches of a fit; what is allocated in one of them is released before the next unless it is needed there, too."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a plan may use."""
+
+    allowed_bytes: int
+    """Ceiling of the resident memory of the process."""
+    process_bytes: int
+    """Resident memory of the process before the first block."""
+    threads: int
+    """Threads to share."""
+    scores: bool = False
+    """Whether scores are written in a second pass."""
+    report: bool = False
+    """Whether a report is drawn."""
+    kept_rows: int = 0
+    """Rows that are sampled for the report."""
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes for one purpose."""
+
+    purpose: Purpose
+    """What they are for."""
+    n_bytes: int
+    """How many."""
+    phases: tuple[Phase, ...] = ()
+    """The phases in which they are allocated; all where none is named."""
+    listed: bool = True
+    """Whether `MemoryBudget.by_purpose` shows them; False for memory that it shows for an earlier phase."""
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Projected and allowed memory of the process."""
+
+    allowed_bytes: int
+    """Ceiling of the resident memory."""
+    by_purpose: dict[str, int] = field(default_factory=dict)
+    """Projected bytes by purpose (`Purpose`); not all of them are allocated at the same time."""
+    by_phase: dict[str, int] = field(default_factory=dict)
+    """Projected bytes by phase (`Phase`): the sum of what is allocated in it."""
+
+    @classmethod
+    def of(cls, needs: Iterable[MemoryNeed], allowed_bytes: int) -> MemoryBudget:
+        """Return the budget of `needs`: by phase, the sum of those that name the phase and those that name none."""
+        needs = tuple(needs)
+        always = sum(need.n_bytes for need in needs if not need.phases)
+        by_phase: dict[str, int] = {phase: always for need in needs for phase in need.phases} or {"reading": always}
+        for need in needs:
+            for phase in need.phases:
+                by_phase[phase] += need.n_bytes
+        by_purpose: dict[str, int] = {need.purpose: need.n_bytes for need in needs if need.listed}
+        return cls(allowed_bytes, by_purpose, by_phase)
+
+    @property
+    def projected_bytes(self) -> int:
+        """Return the projected peak of the resident memory: the largest sum of a phase."""
+        return max(self.by_phase.values())
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether the projected peak is allowed."""
+        return self.projected_bytes <= self.allowed_bytes
+
+    def bytes_for(self, *purposes: Purpose) -> int:
+        """Return the projected bytes for `purposes` together."""
+        return sum(self.by_purpose.get(purpose, 0) for purpose in purposes)
+
+    def plus(self, n_bytes: int, allowed_bytes: int) -> MemoryBudget:
+        """Return the budget with `n_bytes` more in every phase, for another ceiling."""
+        by_phase = {phase: total + n_bytes for phase, total in self.by_phase.items()}
+        return MemoryBudget(allowed_bytes, self.by_purpose, by_phase)
+
+    def __str__(self) -> str:
+        purposes = ", ".join(f"{name} {as_text(size)}" for name, size in self.by_purpose.items() if size)
+        return f"{as_text(self.projected_bytes)} projected of {as_text(self.allowed_bytes)} allowed ({purposes})"
+
+    def refusal(self, advice: str | Mapping[Purpose, str], *, subject: str = "", beside: str = "") -> PlanError:
+        """Return the error of a plan that does not fit: what is projected, what is allowed, and what to change.
+
+        Parameters
+        ----------
+        advice : str or mapping of str
+            What to change instead of allowing more memory; a mapping gives it by purpose, for the largest of its purposes.
+        subject : str
+            What does not fit, in front of the sentence.
+        beside : str
+            What else describes the projection, behind the figures.
+        """
+        if not isinstance(advice, str):
+            advice = advice[max(advice, key=self.bytes_for)]
+        return PlanError(
+            f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "
+            f"process itself takes {as_text(self.bytes_for('process'))}{beside}: {advice}memory of at least "
+            f"{as_text(1.01 * self.projected_bytes)}"
+        )

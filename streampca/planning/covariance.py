@@ -1,0 +1,84 @@
+"""The plan of the covariance solver with the matrix in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from streampca.accumulators.centring import work_dtype
+from streampca.formatting import as_text
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.budget import MemoryBudget, Resources
+from streampca.planning.detail import CovarianceDetail
+from streampca.planning.leaves import count_leaves
+from streampca.planning.memory.covariance import covariance_needs
+from streampca.planning.plan import Cost, DataShape, Plan
+from streampca.planning.search import choose
+from streampca.planning.shape import WorkShape
+from streampca.sources.base import Source
+
+_SMALL_STATE_BYTES = 16 * 2**20
+"""Size of a state up to which finished leaves may wait to be merged."""
+
+
+def plan_covariance(source: Source, accumulator: Any, n_components: int | None, resources: Resources) -> Plan:
+    """Return how the covariance of `source` is accumulated within the memory that is allowed.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit: with what is projected, what is allowed, and what to change.
+    """
+    (n, d), grid, state = source.shape, accumulator.grid(source.shape[1]), accumulator.state_bytes(source.shape[1])
+
+    def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
+        shape = WorkShape.divide(
+            n,
+            rows,
+            count_leaves(n, -(-n // rows), source.row_bytes, state),
+            (leaves, threads_per_leaf, resources.threads),
+            state_bytes=state,
+            small_state_bytes=_SMALL_STATE_BYTES,
+            tile=grid.longest_side,
+        )
+        needs = covariance_needs(
+            source, replace(accumulator, n_threads=threads_per_leaf), n_components, shape, resources
+        )
+        reading = bytes_to_read(source, rows)
+        return Plan(
+            solver="covariance",
+            reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(state)} as tiles of its lower triangle",
+            data=DataShape.of(source),
+            work_dtype=str(work_dtype(source.dtype)),
+            n_components=n_components,
+            shape=shape,
+            budget=MemoryBudget.of(needs, resources.allowed_bytes),
+            cost=Cost(1, reading, float(n) * d * d + 4 / 3 * float(d) ** 3),
+            detail=CovarianceDetail(),
+            notes=_notes(source, reading),
+        )
+
+    sizes = block_rows_to_try(source, work_dtype(source.dtype))
+    plan = choose(sizes, build, d, resources.threads, grid.n_tiles)
+    if plan.budget.fits:
+        return plan
+    raise plan.budget.refusal(
+        {
+            "states": f"the {d:,} x {d:,} matrix is what takes the room; fewer features, or ",
+            "blocks": f"chunks of fewer than {source.chunk_rows:,} rows, or ",
+            "solve": "fewer components (n_components), or ",
+            "scores": "scores: false, or ",
+            "report": "report: false, or ",
+        }
+    )
+
+
+def _notes(source: Source, reading: int) -> tuple[str, ...]:
+    """Return a note on chunks that are decoded several times, if they are."""
+    times = reading / (source.shape[0] * source.row_bytes)
+    if times <= 1.0:
+        return ()
+    return (
+        f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times; "
+        "fewer rows in a chunk or more memory would avoid it",
+    )
