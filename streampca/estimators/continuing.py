@@ -26,7 +26,6 @@ _SOLVED = frozenset(
     (
         *("_model", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"),
         *("scale_", "noise_variance_", "total_variance_", "n_components_", "numerical_rank_", "constant_features_"),
-        "error_",
     )
 )
 _NO_STATE = (

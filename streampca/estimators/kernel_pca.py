@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ParameterError
+from streampca.estimators.base import StreamEstimator
 from streampca.estimators.containers import require_lazy_output
 from streampca.estimators.continuing import with_names
 from streampca.estimators.fitting import Fitting
+from streampca.estimators.inputs import _is_array_like
 from streampca.estimators.persistence import record_of_fitted
-from streampca.kernels import kernel_of
+from streampca.kernels import Kernel, kernel_of
+from streampca.linalg.selection import Threshold
+from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.models import save_model
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
+from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
-from streampca.planning.scores import plan_scores
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.solvers.kernel.result import KernelFit
-from streampca.sources import Source, open_source
-from streampca.storage.directories import AtomicDirectory, require_apart
+from streampca.sources import Source
 
 if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 
-class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
     """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
     Parameters
@@ -96,34 +99,37 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOut
         What ran, what was planned, readings by `fit` and decoded bytes of them.
     kernel_ : Kernel
         The kernel with every parameter settled.
-    error_ : dict
-        The certificate: ``kind``, ``statement``, ``residual_trace``, ``sigma``, ``eigenvalue_intervals``, …
+    certificate_ : KernelCertificate
+        What can be said of the error of this answer, an object of `streampca.models.certificates` with an attribute for every
+        figure.
+    error_ : mapping
+        The same values by name, as they are stored: ``error_["statement"]``; read-only.
     """
 
     _solvers = METHODS
 
     def __init__(
         self,
-        n_components: Any = None,
+        n_components: int | float | Threshold | None = None,
         *,
-        kernel: Any = "rbf",
+        kernel: KernelName | Kernel | Callable[..., Any] = "rbf",
         gamma: float | None = None,
         degree: float = 3,
         coef0: float = 1,
         kernel_params: dict[str, Any] | None = None,
-        method: str = "auto",
+        method: Method = "auto",
         n_landmarks: int = 1000,
-        sampling: Any = "auto",
-        sketch: str = "gaussian",
-        sketch_size: int | str = "auto",
+        sampling: Sampling | ArrayLike = "auto",
+        sketch: Sketch = "gaussian",
+        sketch_size: int | Auto = "auto",
         n_hashes: int = 4,
-        recovery: str = "nystrom",
+        recovery: Recovery = "nystrom",
         center: bool = True,
         fit_inverse_transform: bool = False,
         alpha: float = 1.0,
         memory: int | str | None = None,
         random_state: int = 0,
-        checkpoint: Any = None,
+        checkpoint: str | Path | None = None,
         progress: ProgressCallback | None = None,
     ):
         self.n_components = n_components
@@ -146,6 +152,24 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOut
         self.random_state = random_state
         self.checkpoint = checkpoint
         self.progress = progress
+
+    if TYPE_CHECKING:
+        eigenvalues_: FloatArray
+        eigenvectors_: FloatArray
+        explained_variance_ratio_: FloatArray
+        landmarks_: NDArray[Any]
+        landmark_indices_: NDArray[np.int64] | None
+        kernel_: Kernel
+        method_: str
+        sampling_: str
+        plan_: Plan
+        n_passes_: int
+        bytes_read_: int
+
+    @property
+    def certificate_(self) -> KernelCertificate:
+        """The certificate: what can be said of the error of this answer."""
+        return KernelCertificate.of(self._model.certificate)
 
     def plan(self, X: Any) -> Plan:
         """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other methods.
@@ -201,54 +225,6 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOut
             return (self.eigenvectors_ * np.sqrt(self.eigenvalues_)).astype(dtype, copy=False)
         return self.transform(X)
 
-    def transform(self, X: Any) -> Any:
-        """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
-        from streampca.estimators.inputs import _is_dask, _lazy_rows, _map_rows
-
-        check_is_fitted(self)
-        if _is_array_like(X):
-            return self._model.transform(self._validated(X))
-        if not isinstance(X, np.ndarray):
-            require_lazy_output(self)
-        source = self._open_fitted(X)
-        if isinstance(X, np.ndarray):
-            return self._model.transform(source.read(0, source.shape[0])[0])
-        lazy = X if _is_dask(X) else _lazy_rows(source)
-        lazy = lazy.rechunk({1: -1}) if lazy.numblocks[1] > 1 else lazy
-        return _map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
-
-    def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
-
-        Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
-        float64 else. `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set;
-        `NoSpaceError`, before anything is read, if there is less room than the scores take.
-        """
-        from streampca.execution.write import write_scores
-
-        check_is_fitted(self)
-        source = self._open_fitted(X)
-        require_apart(Path(path), source.description)
-        plan = plan_scores(source, self._model, self.memory)
-        with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
-            write_scores(source, self._model, plan, aside, progress=self.progress)
-        return Path(path)
-
-    def inverse_transform(self, X: Any) -> Any:
-        """Return rows, shape (n_samples, n_features), for scores `X`, shape (n_samples, k): pre-images by kernel ridge.
-
-        `ParameterError` unless the model was fitted with ``fit_inverse_transform=True``.
-        """
-        from streampca.estimators.inputs import _is_dask, _map_rows
-
-        check_is_fitted(self)
-        if _is_dask(X):
-            return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
-        X = np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != self.n_components_:
-            raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {self.n_components_})")
-        return self._model.inverse_transform(X)
-
     def kernel_distance(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
         """Return distances in kernel space, √(κ(x, x) − 2 κ(x, y) + κ(y, y)), shape (len(X), len(Y)).
 
@@ -274,10 +250,6 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOut
         check_is_fitted(self)
         self._parameters()  # checks them
         return save_model(with_names(self._model, self), path, overwrite=overwrite, fit=record_of_fitted(self))
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.n_components_)
 
     def __getattr__(self, name: str) -> Any:
         if name == "eigenvectors_" and self.__dict__.get("_rows") is not None:
@@ -308,32 +280,10 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOut
         return KernelParameters(
             **named,
             kernel=kernel_of(self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params),
-            sampling=self.sampling if given is None else "given",
+            sampling=str(self.sampling) if given is None else "given",
             given=given,
             threads=threads,
         )
-
-    def _open(self, X: Any) -> Source:
-        if _is_array_like(X):
-            X = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
-        return open_source(X)
-
-    def _validated(self, X: Any) -> Any:
-        return validate_data(self, X, reset=False, accept_sparse="csr")
-
-    def _open_fitted(self, X: Any) -> Source:
-        source = open_source(self._validated(X)) if _is_array_like(X) else open_source(X)
-        if source.shape[1] != self.n_features_in_:
-            raise ParameterError(
-                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
-            )
-        return source
-
-    def _remember_features(self, source: Source) -> None:
-        self.n_features_in_ = source.shape[1]
-        self.__dict__.pop("feature_names_in_", None)
-        if source.feature_names is not None:
-            self.feature_names_in_ = np.array(source.feature_names, dtype=object)
 
     def _plan_source(
         self, source: Source, parameters: KernelParameters, *, probe: bool = False, **options: Any
@@ -366,10 +316,3 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], ClassNamePrefixFeaturesOut
         self.n_components_ = model.n_components
         self.n_samples_seen_ = model.n_samples
         self.n_features_in_ = model.n_features
-        self.error_ = model.certificate
-
-
-def _is_array_like(X: Any) -> bool:
-    from streampca.estimators.inputs import _is_array_like as is_array_like
-
-    return is_array_like(X)

@@ -82,16 +82,17 @@ def model_place(path: str | Path) -> Path:
 
 def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | None, path: Path) -> PCA:
     """Return the estimator of a model; without `record`, of what the model and its state know."""
-    estimator = PCA(
-        len(model.components),
-        center=model.center,
-        scale=model.scale is not None,
-        whiten=model.whiten,
-        missing=model.missing,
-        missing_scores=model.missing_scores if model.fill is not None else "conditional",
-        feature_weight=model.feature_weight,
-        ddof=model.ddof,
-    )
+    known: dict[str, Any] = {
+        "n_components": len(model.components),
+        "center": model.center,
+        "scale": model.scale is not None,
+        "whiten": model.whiten,
+        "missing": model.missing,
+        "missing_scores": model.missing_scores if model.fill is not None else "conditional",
+        "feature_weight": model.feature_weight,
+        "ddof": model.ddof,
+    }
+    estimator = PCA(**known)
     if record is not None:
         _set_parameters(estimator, record, {"feature_weight": model.feature_weight}, path)
     elif kept is not None:
@@ -111,15 +112,16 @@ def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | No
 
 def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) -> KernelPCA:
     """Return the estimator of a kernel model; without `record`, of what the model knows."""
-    estimator = KernelPCA(
-        model.n_components,
-        kernel=model.kernel,
-        method=model.method,
-        n_landmarks=len(model.landmarks),
-        sampling=model.sampling if model.sampling in SAMPLINGS else "auto",
-        center=model.center,
-        fit_inverse_transform=model.preimage is not None,
-    )
+    known: dict[str, Any] = {
+        "n_components": model.n_components,
+        "kernel": model.kernel,
+        "method": model.method,
+        "n_landmarks": len(model.landmarks),
+        "sampling": model.sampling if model.sampling in SAMPLINGS else "auto",
+        "center": model.center,
+        "fit_inverse_transform": model.preimage is not None,
+    }
+    estimator = KernelPCA(**known)
     if record is not None:
         _set_parameters(estimator, record, {}, path)
         vectors = record.arrays.get("eigenvectors")

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from streampca.errors import ModelError, ParameterError
-from streampca.estimators.containers import require_lazy_output
+from streampca.errors import ModelError
+from streampca.estimators.base import StreamEstimator
 from streampca.estimators.continuing import Continuing, with_names
-from streampca.estimators.inputs import _is_array_like, _is_dask, _lazy_rows, _map_rows
+from streampca.estimators.inputs import _is_array_like
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
+from streampca.linalg.selection import Threshold
+from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import save_model
 from streampca.models.persistence.state import write_state
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked
+from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
-from streampca.planning.scores import plan_scores
 from streampca.solvers import SOLVERS
 from streampca.solvers.fit import Fit, fit, plan_fit
-from streampca.sources import Source, open_source
-from streampca.storage.directories import AtomicDirectory, require_apart
+from streampca.sources import Source
 
 if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 
-class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PCA(Continuing, Likelihood, StreamEstimator):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters
@@ -131,42 +131,38 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
     constant_features_ : array of int
         Indices of features that never vary.
     solver_ : str
-    error_ : dict
-        The certificate: what can be said of the error of this answer. Always: ``kind`` (``"exact"`` or ``"approximate"``),
-        ``statement`` (the same in words), ``captured_variance``, ``relative_residual``, ``component_errors``,
-        ``numerical_rank``, ``trusted_above``. Approximate solvers add ``eigenvalue_intervals`` (pairs; the lower ends are
-        proven, the upper ends statistical), ``proven_upper_bounds``, ``largest_relative_width`` (what `tolerance` is held
-        against), ``angle_bounds`` (sines; None where there is none), ``subspace_angle_bound``, ``unresolved_clusters``
-        (first and last component, from 0, and the bound of their span), ``components_for`` (between which numbers of
-        components 90, 95 and 99 % of the variance are reached), ``nuclear_error``, ``sigma`` and ``n_passes``. Without a
-        certificate (``missing="pairwise"``) intervals and widths are None.
+    certificate_ : ExactCertificate or ApproximateCertificate
+        What can be said of the error of this answer, an object of `streampca.models.certificates` with an attribute for every
+        figure: proven lower and statistical upper ends of eigenvalues, angles, unresolved clusters, rounding.
+    error_ : mapping
+        The same values by name, as they are stored: ``error_["statement"]``; read-only.
     """
 
     _solvers = SOLVERS
 
     def __init__(
         self,
-        n_components: Any = None,
+        n_components: int | float | Threshold | None = None,
         *,
-        solver: str = "auto",
-        sketch: str = "auto",
-        sketch_size: int | str = "auto",
+        solver: Solver = "auto",
+        sketch: Sketch = "auto",
+        sketch_size: int | Auto = "auto",
         n_hashes: int = 4,
-        recovery: str = "nystrom",
-        pilot: int | str = "auto",
+        recovery: Recovery = "nystrom",
+        pilot: int | Auto = "auto",
         max_passes: int = 2,
         tolerance: float | None = None,
         center: bool = True,
         scale: bool = False,
         whiten: bool = False,
-        missing: str = "error",
-        missing_scores: str = "conditional",
+        missing: Missing = "error",
+        missing_scores: MissingScores = "conditional",
         feature_weight: ArrayLike | None = None,
         ddof: int = 1,
         forgetting: float = 1.0,
         memory: int | str | None = None,
         random_state: int = 0,
-        checkpoint: Any = None,
+        checkpoint: str | Path | None = None,
         progress: ProgressCallback | None = None,
     ):
         self.n_components = n_components
@@ -190,6 +186,27 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.random_state = random_state
         self.checkpoint = checkpoint
         self.progress = progress
+
+    if TYPE_CHECKING:
+        components_: Any
+        explained_variance_: FloatArray
+        explained_variance_ratio_: FloatArray
+        singular_values_: FloatArray
+        mean_: FloatArray
+        scale_: FloatArray | None
+        noise_variance_: float
+        total_variance_: float
+        numerical_rank_: int
+        constant_features_: NDArray[np.int64]
+        solver_: str
+        plan_: Plan
+        n_passes_: int
+        bytes_read_: int
+
+    @property
+    def certificate_(self) -> ExactCertificate | ApproximateCertificate:
+        """The certificate: what can be said of the error of this answer."""
+        return certificate_of(self._model.certificate)
 
     def plan(self, X: Any, *, probe: bool = False) -> Plan:
         """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other solvers.
@@ -228,62 +245,6 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
             self._remember_features(source)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
-        """Fit `X` and return its scores: what `fit` and `transform` do."""
-        if not _is_array_like(X) and not isinstance(X, np.ndarray):
-            require_lazy_output(self)  # before the fit, not after it
-        return super().fit_transform(X, y, **params)
-
-    def transform(self, X: Any) -> Any:
-        """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
-        check_is_fitted(self)
-        if _is_array_like(X):
-            return self._model.transform(self._validated(X))
-        if not isinstance(X, np.ndarray):
-            require_lazy_output(self)
-        source = self._open_fitted(X)
-        if isinstance(X, np.ndarray):
-            return self._model.transform(source.read(0, source.shape[0])[0])
-        if source.sparse and not _is_dask(X):
-            return self._model.transform(source.read(0, source.shape[0])[0])
-        lazy = X if _is_dask(X) else _lazy_rows(source)
-        if lazy.numblocks[1] > 1:
-            lazy = lazy.rechunk({1: -1})
-        k, dtype = self.n_components_, self._model.score_dtype(source.dtype)
-        return _map_rows(self._model.transform, lazy, k, dtype)
-
-    def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
-
-        Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
-        float64 else.
-
-        `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set; `NoSpaceError`,
-        before anything is read, if there is less room than the scores take.
-        """
-        from streampca.execution.write import write_scores
-
-        check_is_fitted(self)
-        source = self._open_fitted(X)
-        require_apart(Path(path), source.description)
-        plan = plan_scores(source, self._model, self.memory)
-        with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
-            write_scores(source, self._model, plan, aside, progress=self.progress)
-        return Path(path)
-
-    def inverse_transform(self, X: Any) -> Any:
-        """Return the rows, shape (n_samples, n_features), whose scores are `X`, shape (n_samples, k), in the original space.
-
-        numpy for numpy, a lazy Dask array for Dask; float32 for float32 scores, else float64.
-        """
-        check_is_fitted(self)
-        if _is_dask(X):
-            return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
-        X = np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != self.n_components_:
-            raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {self.n_components_})")
-        return self._model.inverse_transform(X)
-
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
         """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
 
@@ -303,10 +264,6 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         fit = record_of_fitted(self)
         return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
 
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.n_components_)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -321,31 +278,6 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _is_checked_by_sklearn(self, X: Any) -> bool:
         return _is_array_like(X)
-
-    def _remember_features(self, source: Source) -> None:
-        self.n_features_in_ = source.shape[1]
-        self.__dict__.pop("feature_names_in_", None)
-        if source.feature_names is not None:
-            self.feature_names_in_ = np.array(source.feature_names, dtype=object)
-
-    def _open(self, X: Any) -> Source:
-        if _is_array_like(X):
-            # Finiteness is checked while the rows are read, so the data is not scanned twice.
-            X = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
-        return open_source(X)
-
-    def _validated(self, X: Any) -> Any:
-        """Return rows to be transformed, checked by scikit-learn; NaN is let through where it has a meaning."""
-        finite = "allow-nan" if self._model.missing != "error" else True
-        return validate_data(self, X, reset=False, accept_sparse="csr", ensure_all_finite=finite)
-
-    def _open_fitted(self, X: Any) -> Source:
-        source = self._open(X) if not _is_array_like(X) else open_source(self._validated(X))
-        if source.shape[1] != self.n_features_in_:
-            raise ParameterError(
-                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
-            )
-        return source
 
     def _plan_source(self, source: Source, parameters: Parameters, **options: Any) -> Plan:
         return plan_fit(source, parameters, **options)
@@ -376,4 +308,3 @@ class PCA(Continuing, Likelihood, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.n_features_in_ = components.shape[1]
         self.numerical_rank_ = model.numerical_rank
         self.constant_features_ = model.constant_features
-        self.error_ = model.certificate
