@@ -188,7 +188,7 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         self.progress = progress
 
     if TYPE_CHECKING:
-        components_: Any
+        components_: FloatArray  # where they do not fit in memory an array of zarr, which a plan says
         explained_variance_: FloatArray
         explained_variance_ratio_: FloatArray
         singular_values_: FloatArray
@@ -295,7 +295,8 @@ class PCA(Continuing, Likelihood, StreamEstimator):
     def _set_model(self, model: PCAModel) -> None:
         self._model = model
         components: Any = model.components
-        self.components_ = components.array if isinstance(components, StoredComponents) else components
+        stored: Any = components.array if isinstance(components, StoredComponents) else components
+        self.components_ = stored
         self.explained_variance_ = model.explained_variance
         self.explained_variance_ratio_ = model.explained_variance_ratio
         self.singular_values_ = model.singular_values

@@ -296,10 +296,10 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="feature_weight was changed after the fit"):
         pca.save(tmp_path / "model.zarr")
     pca.set_params(feature_weight=None)
-    pca.error_["remarks"] = "x" * 9 * 2**20
+    pca._model.certificate["remarks"] = "x" * 9 * 2**20
     with pytest.raises(ModelError, match=r"is not saved.*at most 8,388,608 of metadata"):
         pca.save(tmp_path / "model.zarr")
-    pca.error_["remarks"] = float("nan")
+    pca._model.certificate["remarks"] = float("nan")
     with pytest.raises(ModelError, match=r"is not saved.*JSON"):
         pca.save(tmp_path / "model.zarr")
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,68 @@
+"""What a user writes, for type checkers: no expression here is of an unknown type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import assert_type
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+import streampca as sp
+
+
+def fit(rows: NDArray[np.float64]) -> sp.PCA:
+    pca = sp.PCA(n_components=3, solver="sketch", missing="error", sketch_size="auto", memory="2GiB", random_state=1)
+    plan = pca.plan(rows)
+    print(plan.passes, plan.solver, str(plan))
+    return pca.fit(rows)
+
+
+def use(pca: sp.PCA, rows: NDArray[np.float64], lazy: da.Array, path: Path) -> None:
+    scores = pca.transform(rows)
+    assert_type(scores, NDArray[np.floating])
+    assert_type(pca.fit_transform(rows), NDArray[np.floating])
+    assert_type(pca.transform(lazy), da.Array)
+    assert_type(pca.transform(path), da.Array)
+    assert_type(pca.transform("rows.zarr"), da.Array)
+    assert_type(pca.inverse_transform(scores), NDArray[np.floating])
+    assert_type(pca.explained_variance_, NDArray[np.float64])
+    assert_type(pca.n_components_, int)
+    print(scores.shape, pca.mean_.shape, pca.components_.shape, pca.noise_variance_ + 1.0)
+
+
+def certificates(pca: sp.PCA, kernel_pca: sp.KernelPCA) -> None:
+    assert_type(pca.certificate_.statement, str)
+    assert_type(pca.certificate_.relative_residual_interval, tuple[float, float])
+    assert_type(pca.certificate_.trusted_above, float)
+    assert_type(kernel_pca.certificate_.sigma, float | None)
+    statement: str = pca.error_["statement"]
+    print(statement, sorted(pca.error_))
+
+
+def store(pca: sp.PCA, path: Path) -> sp.PCA | sp.KernelPCA:
+    assert_type(pca.save(path, overwrite=True, state=True), Path)
+    assert_type(pca.transform_to("rows.zarr", path), Path)
+    return sp.load(path)
+
+
+def merge(first: sp.PCA, second: sp.PCA, more: NDArray[np.float64]) -> sp.PCA:
+    total = sp.merge([first, second])
+    assert_type(total, sp.PCA)
+    return total.partial_fit(more)
+
+
+def kernel(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    kernels = sp.kernels.RBF(gamma=1e-4) + 2.0 * sp.kernels.Polynomial(degree=5)
+    fitted = sp.KernelPCA(n_components=sp.Threshold(1e-3), kernel=kernels, method="nystrom", sampling="uniform").fit(
+        rows
+    )
+    assert_type(fitted, sp.KernelPCA)
+    return fitted.eigenvalues_
+
+
+def run(config: Path) -> Path:
+    finished = sp.run(config)
+    assert_type(finished.directory, Path)
+    return finished.directory
