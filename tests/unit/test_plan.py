@@ -16,6 +16,7 @@ from streampca import PCA
 from streampca.accumulators import Covariance
 from streampca.errors import DataError, ParameterError, PlanError
 from streampca.formatting import as_text
+from streampca.planning.budget import MemoryBudget, MemoryNeed
 from streampca.planning.covariance import plan_covariance
 from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import allowed_bytes
@@ -127,6 +128,38 @@ def test_it_is_json_and_prints_well() -> None:
     assert len(lines) >= 6
     assert "100,000 samples x 300 features" in str(plan)
     assert as_text(plan.projected_bytes) in str(plan)
+
+
+def test_repr_is_one_line_and_html_a_table_with_the_same_lines() -> None:
+    plan = PCA(5, solver="covariance").plan(Unread((100_000, 300)))
+    assert "\n" not in repr(plan)
+    assert "covariance: 100,000 x 300 float32, 1 pass, " in repr(plan)
+    html = plan.with_notes(["<b>"])._repr_html_()
+    assert html.count("<tr>") == len(str(plan).splitlines()) + 1
+    assert "&lt;b&gt;" in html
+
+
+def test_the_peak_is_the_largest_sum_of_a_phase() -> None:
+    needs = [
+        MemoryNeed("process", 5),
+        MemoryNeed("blocks", 7, ("reading",)),
+        MemoryNeed("model", 4, ("solving", "scores")),
+    ]
+    budget = MemoryBudget.of([*needs, MemoryNeed("scores", 2, ("scores",))], 11)
+    assert budget.by_phase == {"reading": 12, "solving": 9, "scores": 11}
+    assert (budget.projected_bytes, budget.fits) == (12, False)
+    assert budget.by_purpose == {"process": 5, "blocks": 7, "model": 4, "scores": 2}
+
+
+@pytest.mark.parametrize("solver", ["covariance", "qr", "sketch", "adaptive"])
+def test_a_plan_comes_back_from_json_and_from_the_form_of_0_1_0(solver: str) -> None:
+    plan = plan_fit(Unread((3000, 300)), Parameters(5, solver=solver, memory="4GiB"))
+    data = json.loads(json.dumps(plan.to_dict()))
+    assert Plan.from_dict(data) == plan
+    old = {name: value for name, value in data.items() if name != "memory_by_phase"}
+    again = Plan.from_dict(old)
+    assert str(again) == str(plan)
+    assert (again.projected_bytes, again.leaves()) == (plan.projected_bytes, plan.leaves())
 
 
 @pytest.mark.parametrize(
