@@ -13,7 +13,7 @@ from streampca.errors import ConfigError
 from streampca.runs.config import PCAConfig, RunConfig, load_config, parse_config
 from streampca.runs.config.yaml import dump, load_strict
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 SOURCE = "source: {path: data/x.zarr}\n"
 KERNEL = SOURCE + "model: {kind: kernel_pca, "
 SECRET = "hunter2-canary"

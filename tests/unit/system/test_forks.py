@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 SECONDS = 300.0
-SCRIPT = Path(__file__).parents[1] / "fork_scenarios.py"
+SCRIPT = Path(__file__).parents[2] / "fork_scenarios.py"
 SCENARIOS = [
     "tiles_of_a_matrix",
     "limit_of_blas_threads",

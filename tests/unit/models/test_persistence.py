@@ -19,7 +19,7 @@ from streampca.errors import ModelError, ParameterError
 from streampca.models.persistence.groups import SEAL, seal_of
 from streampca.solvers.kernel.plan import KernelPlan
 
-OLD_MODELS = Path(__file__).parents[1] / "data" / "models-0.1.0.zip"
+OLD_MODELS = Path(__file__).parents[2] / "data" / "models-0.1.0.zip"
 ROWS = make_values(60, 5)
 
 
