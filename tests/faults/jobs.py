@@ -140,8 +140,15 @@ class Rows:
     def __init__(self) -> None:
         self.last: dict[str, Progress] = {}
         self.wrong: list[str] = []
+        self.begun = threading.Event()
+        """Set as soon as rows were counted."""
+        self.began = 0.0
+        """When that was, by `time.monotonic`."""
 
     def __call__(self, progress: Progress) -> None:
+        if not self.begun.is_set():
+            self.began = time.monotonic()
+            self.begun.set()
         before = self.last.get(progress.phase)
         if before is not None and before.rows == before.n_samples and progress.rows > before.rows:
             self.wrong.append(f"{progress.phase}: {progress.rows} rows of {progress.n_samples}")

@@ -58,13 +58,12 @@ def test_a_frozen_worker_is_given_up(two_workers: tuple[Any, Any], inputs: jobs.
     local, client = two_workers
     ttl, job = 6.0, jobs.JOBS["covariance"]
     restored(local)
-    source, began = jobs.Disturbed(inputs.source(job), job.delay), time.monotonic()
-    rows = jobs.Rows()
-    with dask.config.set({"distributed.scheduler.worker-ttl": ttl}), workers.frozen(running(local)[0], 0.8):
+    source, rows = jobs.Disturbed(inputs.source(job), job.delay), jobs.Rows()
+    with dask.config.set({"distributed.scheduler.worker-ttl": ttl}), workers.frozen(running(local)[0], 0.1, rows.begun):
         found = jobs.within(60, lambda: jobs.digest(jobs.fitted(source, job, client, rows)))
     assert found == inputs.expected("covariance")
     assert rows.complaints() == []
-    assert time.monotonic() - began < ttl + 20
+    assert time.monotonic() - rows.began < ttl + 20
     restored(local)
 
 

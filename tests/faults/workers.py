@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -163,15 +162,28 @@ def poisoned(inputs: Inputs, client: Any, block: int, log: Path) -> str:
 
 
 @contextmanager
-def frozen(nanny: Any, after: float) -> Iterator[None]:
-    """Stop the process of a worker after a while; it goes on at the end of the block, if it still is there."""
-    process = nanny.process.pid
-    timer = threading.Timer(after, partial(os.kill, process, signal.SIGSTOP))
-    timer.start()
+def frozen(nanny: Any, after: float, begun: threading.Event | None = None) -> Iterator[None]:
+    """Stop the process of a worker some seconds after `begun` is set; it goes on at the end of the block, if it still is there.
+
+    A worker that stands still before the job has begun is another case: Dask waits for it to take a plugin.
+    """
+    process, ended = nanny.process.pid, threading.Event()
+
+    def stop() -> None:
+        if begun is not None:
+            begun.wait()
+        if not ended.wait(after):
+            os.kill(process, signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
+        if begun is not None:
+            begun.set()
+        thread.join()
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
 
