@@ -65,9 +65,12 @@ def test_wide_sparse_rows_have_an_exact_answer_by_the_matrix_of_samples(how: dic
 
 
 def test_the_plan_of_wide_sparse_rows_prefers_an_exact_answer_to_a_sketch() -> None:
-    """3,000 x 40,000: 46 MiB of products of samples, where the covariance would take 6 GiB; nothing is read."""
+    """3,000 x 40,000: 46 MiB of products of samples, where the covariance would take 6 GiB; nothing is read.
+
+    The ceiling holds the process of the tests, too.
+    """
     rows = scipy.sparse.csr_array(([1.0], ([5], [6])), shape=(3000, 40_000))
-    assert PCA(5, memory="1GiB").plan(rows).solver == "gram"
+    assert PCA(5, memory="4GiB").plan(rows).solver == "gram"
 
 
 def test_a_constant_feature_is_constant() -> None:
