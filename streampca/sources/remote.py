@@ -228,6 +228,11 @@ class _Sealed(RemoteStore):
         del self._store  # so that it is opened when it is first asked for
         self._token = token
 
+    def __str__(self) -> str:
+        return (
+            f"sealed-{self._token}"  # zarr 3.4 asks for it when an array is made, and that of a wrapper opens the store
+        )
+
     def __getattr__(self, name: str) -> Any:
         if name != "_store":
             raise AttributeError(name)

@@ -26,7 +26,7 @@ from streampca.models.stored_components import survey
 
 PACKAGE = Path(sp.__file__).parent
 _MODULES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal", "jsonpickle"}
-_MESSAGES_OF_A_CLUSTER = {"execution/distributed/payload.py"}
+_MESSAGES_OF_A_CLUSTER = {"system/distributed_interface.py"}
 """Messages of Dask are pickles and cannot be otherwise; files never are."""
 
 

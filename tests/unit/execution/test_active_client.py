@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streampca import PCA, KernelPCA
 from streampca.errors import ClusterError
 from streampca.execution.distributed.active_client import active_client
-from streampca.sources import open_source
+from streampca.sources import credentials, open_source
 from streampca.system import process
 
 SECONDS = 60
@@ -96,8 +96,10 @@ def test_a_fit_in_a_running_loop_uses_a_synchronous_client(
 
 
 def test_a_fit_in_the_loop_of_an_asynchronous_client_is_refused_and_runs_in_another_thread(
-    path: str, expected: Any, tmp_path: Path
+    path: str, expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(credentials, "_kept", {})  # stores with secrets that other tests have opened
+
     async def program() -> Any:
         cluster = LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", asynchronous=True

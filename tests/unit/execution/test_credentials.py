@@ -54,7 +54,8 @@ def test_a_process_that_was_not_told_hands_it_on_and_reads_nothing(url, monkeypa
 
 
 def test_a_store_that_somebody_else_opened_keeps_its_secrets_too(url):
-    array = zarr.open_array(url, mode="r", storage_options={"password": SECRET})
+    store = zarr.storage.FsspecStore.from_url(url, storage_options={"password": SECRET}, read_only=True)
+    array = zarr.open_array(store, mode="r")
     assert SECRET.encode() in pickle.dumps(array)
     source = open_source(array)
     data = pickle.dumps(source)

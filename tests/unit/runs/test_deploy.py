@@ -188,13 +188,15 @@ def test_what_kubernetes_is_given():
 
 def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(played):
     config = config_of("{kind: slurm}")
-    before = dask.config.get(TTL)
+    before = dask.config.get(TTL, config=dask.config.merge(*dask.config.defaults))
     assert before != "60s"
-    with cluster_of(config):
-        assert dask.config.get(TTL) == "60s"
-        assert dask.config.get("distributed.worker.memory.terminate") is False
-        assert settings_of(config.cluster)["distributed.scheduler.http.routes"] == []
-    assert dask.config.get(TTL) == before
+    without = dask.config.set({TTL: before})  # the cluster that the tests share may have set it
+    with without:
+        with cluster_of(config):
+            assert dask.config.get(TTL) == "60s"
+            assert dask.config.get("distributed.worker.memory.terminate") is False
+            assert settings_of(config.cluster)["distributed.scheduler.http.routes"] == []
+        assert dask.config.get(TTL) == before
     with dask.config.set({TTL: "7s"}), cluster_of(config):
         assert dask.config.get(TTL) == "7s"
     for value in settings_of(config.cluster).values():
