@@ -310,6 +310,7 @@ class Gram(SequentialMerge[GramState]):
     def _add_products(self, products: FloatArray, columns: NDArray[Any]) -> None:
         grid = TileGrid(len(columns), self.tile_size)
 
+        @np.errstate(over="ignore", invalid="ignore")  # `finalize` checks that the sums are finite
         def add(pair: tuple[int, int]) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = borrow("product", (i.stop - i.start, j.stop - j.start), columns.dtype)
@@ -343,8 +344,12 @@ class Gram(SequentialMerge[GramState]):
         Raises
         ------
         DataError
-            If a feature was never observed, or the weights are not more than `ddof`.
+            If a feature was never observed, the weights are not more than `ddof`, or products of samples overflow float64.
         """
+        if not (np.isfinite(state.products.max(initial=0.0)) and np.isfinite(state.products.min(initial=0.0))):
+            raise DataError(
+                "products of samples overflow float64: expected rows whose squared lengths stay below 1e308; rescale the features first"
+            )
         order = np.argsort(state.starts, kind="stable")
         if (np.diff(order) == 1).all():
             means, variances = state.means, state.variances

@@ -327,7 +327,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             left = about_mean.sums[i, j] + complete_sum[i, None]
             right = about_mean.sums[j, i].T + complete_sum[j]
             if pair[0] == pair[1]:
-                squares = scatter.diagonal() - left.diagonal() ** 2 / count.diagonal()
+                squares = scatter.diagonal() - left.diagonal() * (left.diagonal() / count.diagonal())
                 variance[i] = np.maximum(squares, 0.0) / (count.diagonal() - ddof)
             if offset is None:
                 scatter -= left * right / count

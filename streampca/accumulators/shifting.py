@@ -77,8 +77,9 @@ def weighted_moments(rows: NDArray[Any], weights: FloatArray) -> tuple[FloatArra
     sums, squares = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     for start in range(0, len(rows), _SLAB_ROWS):
         slab, slab_weights = rows[start : start + _SLAB_ROWS], weights[start : start + _SLAB_ROWS]
-        sums += slab_weights @ slab
-        squares += slab_weights @ slab.astype(np.float64) ** 2
+        with np.errstate(over="ignore", invalid="ignore"):  # callers check that the sums are finite
+            sums += slab_weights @ slab
+            squares += slab_weights @ slab.astype(np.float64) ** 2
     return sums, squares
 
 

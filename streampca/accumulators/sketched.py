@@ -174,7 +174,7 @@ class SketchResult:
         """Return scatter times Ω, variances, and the diagonal of the scatter."""
         state = self.state
         sums, origin, weight = state.sums, state.origin, state.weight
-        scatter = np.maximum(state.squares - sums**2 / weight, 0.0)
+        scatter = _centred(state.squares, sums, weight)
         # The remainder of a constant feature is rounding of the sums.
         scatter[scatter <= np.finfo(float).eps * max(4.0, state.n_samples**0.5) * state.squares] = 0.0
         variance = scatter / (weight - self.ddof)
@@ -225,6 +225,16 @@ class SketchResult:
         if len(state.observed):
             test *= (state.observed / state.weight)[:, None]
         return test
+
+
+def _centred(squares: FloatArray, sums: FloatArray, weight: float) -> FloatArray:
+    """Return Σ w (x − m)² of each feature from Σ w x² and Σ w x about an origin; infinite where the mean's part overflows.
+
+    An overflow of the part that is subtracted would otherwise leave −∞, and after the limit of 0 a feature without variance.
+    """
+    of_mean = sums**2 / weight
+    of_mean = np.where(np.isfinite(of_mean), of_mean, sums * (sums / weight))
+    return np.where(np.isfinite(of_mean), np.maximum(squares - of_mean, 0.0), np.inf)
 
 
 def _require_observed(observed: FloatArray, ddof: int) -> None:
