@@ -14,7 +14,7 @@ import zarr
 
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import save_model
-from streampca.runs.report import write_report
+from streampca.runs.report.page import write_report
 
 MIB = 2**20
 

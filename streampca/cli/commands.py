@@ -224,7 +224,7 @@ def transform(
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 def report(run_directory: Path) -> None:
     """Write the HTML page of RUN again."""
-    from streampca.runs.report import write_report
+    from streampca.runs.report.page import write_report
     from streampca.runs.run import read_manifest
 
     read_manifest(run_directory)

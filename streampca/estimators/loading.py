@@ -24,9 +24,9 @@ from streampca.models.persistence.pca import FORMAT
 from streampca.models.persistence.state import load_state
 from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan
-from streampca.solvers import CONTINUABLE
 from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.kernel.plan import KernelPlan
+from streampca.solvers.registry import CONTINUABLE
 from streampca.storage.directories import RECORD, read_record
 
 

@@ -27,8 +27,8 @@ from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
-from streampca.solvers import SOLVERS
 from streampca.solvers.fit import Fit, fit, plan_fit
+from streampca.solvers.registry import SOLVERS
 from streampca.sources import Source
 
 if TYPE_CHECKING:

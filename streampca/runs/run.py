@@ -41,9 +41,9 @@ from streampca.runs.resume import (
     run_of,
     unfinished_outputs,
 )
-from streampca.solvers import CONTINUABLE
 from streampca.solvers.base import Solver
 from streampca.solvers.fit import kept_rows
+from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
@@ -307,7 +307,7 @@ def _finish(config: RunConfig, path: Path, manifest: dict[str, Any]) -> None:
     _write_json(path / "manifest.json", manifest)
     if not config.output.report:
         return
-    from streampca.runs.report import write_report
+    from streampca.runs.report.page import write_report
 
     write_report(path)
     if peak_bytes() > manifest["memory"]["peak_bytes"]:

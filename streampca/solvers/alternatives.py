@@ -9,7 +9,7 @@ from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
 from streampca.planning.cost import expected_seconds, nominal_rates, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
-from streampca.solvers import SOLVERS
+from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
 

@@ -16,8 +16,8 @@ from streampca.planning.kinds import require_rows
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.resources import WorkerLimits, limits_of, spread, tightest
-from streampca.solvers import SOLVERS
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
+from streampca.solvers.registry import SOLVERS
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes

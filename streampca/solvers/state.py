@@ -17,8 +17,8 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers import CONTINUABLE
 from streampca.solvers.fit import plan_fit
+from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import is_exact
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread

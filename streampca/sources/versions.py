@@ -97,10 +97,11 @@ def files(root: str | Path, names: Iterable[str]) -> Iterable[Item]:
         yield name, status.st_size, str(status.st_mtime_ns)
 
 
-def chunk_files(root: str | Path, below: str = "") -> Iterator[Item]:
+def chunk_files(root: str | Path, depth: int, below: str = "") -> Iterator[Item]:
     """Yield name, size and modification time of the chunk files that exist below the directory `root` of a zarr array.
 
-    Directories are listed instead of testing each key: metadata may declare many times more chunks than are stored.
+    Directories are listed instead of testing each key: metadata may declare many times more chunks than are stored. At
+    most `depth` levels are listed, so that a link to a directory above ends.
     """
     try:
         entries = os.scandir(os.path.join(root, below))
@@ -113,7 +114,8 @@ def chunk_files(root: str | Path, below: str = "") -> Iterator[Item]:
                 continue
             try:
                 if entry.is_dir():
-                    yield from chunk_files(root, name)
+                    if depth > 1:
+                        yield from chunk_files(root, depth - 1, name)
                     continue
                 status = entry.stat()
             except OSError:

@@ -161,7 +161,7 @@ def test_the_state_of_a_sketch_needs_room_for_its_columns_alone(call, tmp_path):
     from streampca.runs.config import load_config
     from streampca.runs.from_config import fit_of, plan_of, source_of
     from streampca.runs.run import _bytes_to_write
-    from streampca.solvers import SOLVERS
+    from streampca.solvers.registry import SOLVERS
 
     array = tmp_path / "wide.npy"
     np.lib.format.open_memmap(array, mode="w+", dtype="float32", shape=(40, 3_000_000)).flush()

@@ -40,7 +40,8 @@ def imported(module: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            # A module taken from a package needs the package itself, too.
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         for name in names:
             while name and name not in MODULES:
                 name = name.rpartition(".")[0]

@@ -232,7 +232,7 @@ class ZarrSource(Source):
             if self._stored_documents() != self._documents:
                 raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
             root = Path(store.root) / self.array.path
-            return InputVersion.of(chain(files(root, METADATA_NAMES), chunk_files(root)))
+            return InputVersion.of(chain(files(root, METADATA_NAMES), chunk_files(root, self.array.ndim + 1)))
         if isinstance(store, RemoteStore):
             listing = sync(store.details(self.key_prefix))
             return None if listing is None else InputVersion.of(objects(listing))

@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import streampca as sp
 from streampca import PCA
 from streampca.errors import DataError, ModelError, OutputError, ParameterError
-from streampca.solvers import SOLVERS
+from streampca.solvers.registry import SOLVERS
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
 

@@ -190,8 +190,8 @@ def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(playe
     config = config_of("{kind: slurm}")
     before = dask.config.get(TTL, config=dask.config.merge(*dask.config.defaults))
     assert before != "60s"
-    without = dask.config.set({TTL: before})  # the cluster that the tests share may have set it
-    with without:
+    as_by_default = dask.config.set({TTL: before})  # the cluster that the tests share may have set it
+    with as_by_default:
         with cluster_of(config):
             assert dask.config.get(TTL) == "60s"
             assert dask.config.get("distributed.worker.memory.terminate") is False

@@ -17,7 +17,8 @@ from pages import MIB, audit, change, make_run, write_json
 
 from streampca.errors import DamagedChunkError, DataError, ModelError, OutputError
 from streampca.models.persistence.models import load_model
-from streampca.runs.report import projection, words, write_report
+from streampca.runs.report import projection, words
+from streampca.runs.report.page import write_report
 from streampca.runs.report.run_files import read_run
 
 NASTY = "<script>alert('x')</script>\x1b[31m\x00\u202e\ud800 \"&$x^2$ 漢字"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from pages import audit, change, make_run
 
-from streampca.runs.report import figures_of_intervals, words, write_report
+from streampca.runs.report import figures_of_intervals, words
 from streampca.runs.report.approximate import bounds_of
+from streampca.runs.report.page import write_report
 from streampca.runs.report.run_files import read_run
 
 

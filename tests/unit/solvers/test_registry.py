@@ -14,9 +14,9 @@ from streampca.errors import ModelError, NotAvailableError
 from streampca.models.persistence.state import write_state
 from streampca.parameters import Parameters
 from streampca.parameters.choices import Method, Solver
-from streampca.solvers import CONTINUABLE, SOLVERS
 from streampca.solvers.fit import fit, plan_fit
 from streampca.solvers.kernel import METHODS
+from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources import open_source
 
 
