@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from streampca.typing import Array, FloatArray
 
 
 @dataclass(frozen=True)
 class Block:
     """Consecutive rows of a source."""
 
-    values: NDArray[Any]
+    values: Array
     """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; must not be changed."""
     start: int = 0
     """Index of the first row within the source."""
 
-    weights: NDArray[np.float64] | None = None
+    weights: FloatArray | None = None
     """Weight of each row, not negative, shape ``(n_rows,)``; None = all 1."""
 
     def __len__(self) -> int:
@@ -37,7 +35,7 @@ class Block:
         return Block(self.values[positive], self.start, self.weights[positive])
 
 
-def as_block(rows: Block | NDArray[Any]) -> Block:
+def as_block(rows: Block | Array) -> Block:
     """Return `rows` as a block; an array becomes a block that starts at row 0."""
     return rows if isinstance(rows, Block) else Block(rows)
 
@@ -46,7 +44,7 @@ def as_block(rows: Block | NDArray[Any]) -> Block:
 class RowWeights:
     """Weights of consecutive rows of a source."""
 
-    values: NDArray[np.float64]
+    values: FloatArray
     """Not negative, shape ``(n_rows,)``."""
     start: int = 0
     """Index within the source of the first row."""

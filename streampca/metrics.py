@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 
 def _pair(left: ArrayLike, right: ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import (
     Centred,
-    FloatArray,
     centre,
     refuse_not_finite,
     step_between,
@@ -27,6 +24,7 @@ from streampca.linalg.tiles import spread
 from streampca.random import generator
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 _SLAB_ROWS = 256
 _BAND = 2048  # features of one centring task
@@ -54,7 +52,7 @@ class AdaptiveState:
 
     An estimate without proof where updates were solved by iteration (see `truncation`).
     """
-    pending: NDArray[Any]
+    pending: Array
     """Buffer for the rows of the current batch, ``(rows_per_update, n_features)``; empty before the first row."""
     pending_weights: FloatArray
     """Buffer for their weights, ``(rows_per_update,)``; empty where none are given."""
@@ -109,7 +107,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
     """Number of rows of a batch, which several blocks may fill."""
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    metric: NDArray[np.float64] | None = field(default=None, compare=False)
+    metric: FloatArray | None = field(default=None, compare=False)
     """Positive factor of each centred feature, ``(n_features,)``; states can merge only if they share it."""
     shrink: bool = False
     """Frequent Directions: subtract the first discarded squared singular value from all others."""
@@ -129,7 +127,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         basis, pending = np.zeros((min(self.rank, n_features), n_features)), np.empty((0, n_features))
         return AdaptiveState(0, 0.0, np.zeros(n_features), np.zeros(n_features), basis, 0.0, pending, np.empty(0), 0)
 
-    def update(self, state: AdaptiveState, block: Block | NDArray[Any]) -> AdaptiveState:
+    def update(self, state: AdaptiveState, block: Block | Array) -> AdaptiveState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added in its memory.
 
         A row of weight w counts as w rows (frequency weights): weights need not be integers.
@@ -159,7 +157,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
                 state = self._add_pending(state, state.pending)
         return state
 
-    def _with_buffer(self, state: AdaptiveState, dtype: np.dtype[Any]) -> AdaptiveState:
+    def _with_buffer(self, state: AdaptiveState, dtype: DType) -> AdaptiveState:
         """Return `state` with a buffer for rows of `dtype`; a float32 buffer is reused for half as many float64 rows."""
         pending, d = state.pending, len(state.origin)
         if len(pending) == 0:
@@ -181,7 +179,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         state = self._add_pending(state, state.pending)
         return replace(state, pending=np.empty((0, len(state.origin))))
 
-    def _add_pending(self, state: AdaptiveState, out: NDArray[Any]) -> AdaptiveState:
+    def _add_pending(self, state: AdaptiveState, out: Array) -> AdaptiveState:
         """Return `state`, in the memory of its basis, with the pending rows added to the basis; centred rows go to `out`."""
         n_rows = state.n_pending
         if n_rows == 0:
@@ -223,7 +221,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         return row if self.metric is None else row * self.metric
 
     def _centred(
-        self, rows: NDArray[Any], out: NDArray[Any], weights: FloatArray | None
+        self, rows: Array, out: Array, weights: FloatArray | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Write the centred rows in the metric, times the roots of their weights, to `out`.
 
@@ -357,7 +355,7 @@ def _eigenpairs(tall: FloatArray) -> tuple[FloatArray, FloatArray]:
     return sizes[:rank] ** 2, vectors
 
 
-def _copy_rows(rows: NDArray[Any], out: NDArray[Any], n_threads: int) -> float:
+def _copy_rows(rows: Array, out: Array, n_threads: int) -> float:
     """Copy `rows` to `out` and return the largest magnitude, or NaN if `rows` holds NaN; return 0 for integers."""
     slabs = [slice(start, start + _SLAB_ROWS) for start in range(0, len(rows), _SLAB_ROWS)]
     largest = np.zeros(len(slabs))
@@ -383,7 +381,7 @@ def _joined_weights(state: AdaptiveState, block: Block) -> FloatArray:
     return weights
 
 
-def _about_zero(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
+def _about_zero(rows: Array, out: Array) -> Centred:
     """Write `rows` to `out` unchanged and return their mean about the origin 0."""
     total, squares = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):

@@ -8,12 +8,11 @@ its table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
-
-from numpy.typing import NDArray
+from typing import Generic, Protocol, TypeVar
 
 from streampca.block import Block
 from streampca.errors import MergeError
+from streampca.typing import Array
 
 State = TypeVar("State")
 Result = TypeVar("Result", covariant=True)
@@ -38,7 +37,7 @@ class Accumulator(Protocol[State, Result]):
         """Return the state of no rows."""
         ...
 
-    def update(self, state: State, block: Block | NDArray[Any]) -> State:
+    def update(self, state: State, block: Block | Array) -> State:
         """Return `state` with the rows of `block` added; may reuse the memory of `state`, never that of `block`."""
         ...
 

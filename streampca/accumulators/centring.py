@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from streampca.errors import NotFiniteError
 from streampca.linalg.underflow import mark_underflow
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, BoolArray, DType, FloatArray
 
 _SLAB_BYTES = 1 << 20  # size of rows that fit in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
@@ -33,7 +32,7 @@ class Centred:
     """Sum of the squares of each centred column."""
 
     @property
-    def finite(self) -> NDArray[np.bool_]:
+    def finite(self) -> BoolArray:
         """Return for each column whether it is free of NaN, infinity and overflow, ``(n_features,)``."""
         return np.isfinite(self.offset) & np.isfinite(self.squares)
 
@@ -49,7 +48,7 @@ def step_between(
     return (other_origin - origin) + (other_offset - offset)
 
 
-def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+def work_dtype(dtype: DTypeLike) -> DType:
     """Return the floating type for products of values of `dtype`: it holds every value of up to 16 bits exactly.
 
     float32 for bool, 8-bit integers, float16 and float32; float64 for all others. Integers beyond 2**53 are rounded.
@@ -61,7 +60,7 @@ def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def sketch_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None = None) -> np.dtype[Any]:
+def sketch_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None = None) -> DType:
     """Return the floating type for products of rows of `dtype` with a test matrix.
 
     As `work_dtype`, but float64 up to 64 features, and where `factors` of the test matrix leave the range of float32.
@@ -74,7 +73,7 @@ def sketch_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None =
     return np.dtype(np.float64) if n_features <= _FEW_FEATURES else work_dtype(dtype)
 
 
-def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
+def centre(rows: Array, out: Array) -> Centred:
     """Write ``rows - c`` to `out` and return c, the mean that remains, and the sums of squares.
 
     The centre c is the mean of 128 rows sampled evenly from `rows`, so that one sweep suffices. The remaining mean is
@@ -113,7 +112,7 @@ def centre(rows: NDArray[Any], out: NDArray[Any]) -> Centred:
     return Centred(middle.astype(np.float64), offset, squares)
 
 
-def squares_of_columns(rows: NDArray[Any]) -> FloatArray:
+def squares_of_columns(rows: Array) -> FloatArray:
     """Return the sum of squares of each column: in the type of `rows` over groups of 16 rows, in float64 over the groups."""
     whole = len(rows) // _SQUARED_ROWS * _SQUARED_ROWS
     groups, last = rows[:whole].reshape(-1, _SQUARED_ROWS, rows.shape[1]), rows[whole:]
@@ -122,9 +121,7 @@ def squares_of_columns(rows: NDArray[Any]) -> FloatArray:
     return squares
 
 
-def weigh(
-    rows: NDArray[Any], weights: FloatArray, origin: FloatArray, *, move: bool = True
-) -> tuple[FloatArray, FloatArray]:
+def weigh(rows: Array, weights: FloatArray, origin: FloatArray, *, move: bool = True) -> tuple[FloatArray, FloatArray]:
     """Centre rows about their weighted mean and multiply them by the square roots of their weights, in place.
 
     An outlier of small weight moves the plain mean, but not the weighted mean, by any number of weighted standard
@@ -151,7 +148,7 @@ def weigh(
     return mean, mean - shift
 
 
-def refuse_overflow(finite: NDArray[np.bool_], start: int, n_rows: int) -> NoReturn:
+def refuse_overflow(finite: BoolArray, start: int, n_rows: int) -> NoReturn:
     """Raise `NotFiniteError` for the first column whose squares overflow float64."""
     raise NotFiniteError(
         f"column {int(np.flatnonzero(~finite)[0])} overflows float64 when squared (rows {start} to {start + n_rows - 1}): "
@@ -159,7 +156,7 @@ def refuse_overflow(finite: NDArray[np.bool_], start: int, n_rows: int) -> NoRet
     )
 
 
-def refuse_not_finite(rows: NDArray[Any], start: int, first_column: int = 0) -> None:
+def refuse_not_finite(rows: Array, start: int, first_column: int = 0) -> None:
     """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold NaN or infinity."""
     if rows.dtype.kind != "f":
         return

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
 from streampca.accumulators.centring import (
-    FloatArray,
     centre,
     refuse_not_finite,
     refuse_overflow,
@@ -25,13 +22,14 @@ from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 _PANEL_BYTES = 16 * 2**20
 _PANEL_ROWS = (1024, 8192)
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
-_MOST_ROUNDING = 4e-6  # largest relative error of a sum of squares; beyond it float32 products are repeated in float64
+_MOST_ROUNDING = 3e-6  # largest relative difference between a diagonal and sums of squares, which are right to 1e-6
 _SLAB_ROWS = 256  # rows that fit in the cache
 _WIDE_ROWS = 128  # rows that are converted to float64 at a time
 
@@ -97,7 +95,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         scatter = np.zeros(self.grid(n_features).size)
         return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), scatter)
 
-    def update(self, state: CovarianceState, block: Block | NDArray[Any]) -> CovarianceState:
+    def update(self, state: CovarianceState, block: Block | Array) -> CovarianceState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
 
         A row of weight w counts as w rows (frequency weights): weights need not be integers.
@@ -119,7 +117,7 @@ class Covariance(SequentialMerge[CovarianceState]):
             state = self._add_panel(state, panel, work_dtype(block.values.dtype))
         return state
 
-    def _add_panel(self, state: CovarianceState, panel: Block, dtype: np.dtype[Any]) -> CovarianceState:
+    def _add_panel(self, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
         n_rows = len(panel)
         if n_rows == 0:
             return state
@@ -169,7 +167,7 @@ class Covariance(SequentialMerge[CovarianceState]):
     def add_scatter(
         self,
         scatter: FloatArray,
-        rows: NDArray[Any],
+        rows: Array,
         step: FloatArray,
         weight: float,
         remainder: FloatArray,
@@ -179,7 +177,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         """Add rowsᵀ rows + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile.
 
         `squares` are the sums of squares of float32 columns. Where the diagonal of a product differs from them by more
-        than 4e-6, the products with these features are repeated in float64: in a column with one large value and many
+        than 3e-6, the products with these features are repeated in float64: in a column with one large value and many
         small ones, all small squares are rounded in the same direction, or lost, when they are added to the large one.
         """
         grid = self.grid(rows.shape[1])
@@ -188,17 +186,18 @@ class Covariance(SequentialMerge[CovarianceState]):
         lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
         @np.errstate(over="ignore", invalid="ignore")  # the caller checks that the scatter is finite
-        def multiply(pair: tuple[int, int]) -> NDArray[Any]:
+        def multiply(pair: tuple[int, int]) -> Array:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = borrow("product", (i.stop - i.start, j.stop - j.start), rows.dtype)
             return np.matmul(rows[:, i].T, rows[:, j], out=product)
 
         @np.errstate(over="ignore", invalid="ignore")
-        def add(pair: tuple[int, int], product: NDArray[Any] | None = None) -> None:
+        def add(pair: tuple[int, int], product: Array | None = None) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             tile = grid.tile(scatter, *pair)
             if lossy[pair[0]] or lossy[pair[1]]:
-                _add_widened(tile, rows[:, i], rows[:, j], left[i], right[:, j])
+                tile += np.matmul(left[i], right[:, j], out=borrow("product", tile.shape, np.dtype(np.float64)))
+                add_product_in_float64(tile, rows[:, i], rows[:, j])
                 return
             product = multiply(pair) if product is None else product
             # Strips of 128 rows fit in the cache during the three additions.
@@ -209,7 +208,7 @@ class Covariance(SequentialMerge[CovarianceState]):
 
         def add_checked(i: int) -> None:
             product, exact = multiply((i, i)), squares[grid.features(i)]  # type: ignore[index]
-            lossy[i] = bool((np.abs(product.diagonal() - exact) > _MOST_ROUNDING * exact).any())
+            lossy[i] = differs(product.diagonal(), exact)
             if (i, i) in grid.pairs:
                 add((i, i), product)
 
@@ -341,16 +340,20 @@ class Covariance(SequentialMerge[CovarianceState]):
         return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS)
 
 
-def _add_widened(tile: FloatArray, one: NDArray[Any], other: NDArray[Any], left: FloatArray, right: FloatArray) -> None:
-    """Add oneᵀ other + left right to `tile`, with float64 products of 128 rows at a time."""
+def differs(diagonal: Array, squares: FloatArray) -> bool:
+    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-6."""
+    return bool((np.abs(diagonal - squares) > _MOST_ROUNDING * squares).any())
+
+
+def add_product_in_float64(tile: FloatArray, one: Array, other: Array) -> None:
+    """Add oneᵀ other to `tile`, with float64 products of 128 rows at a time."""
     product = borrow("product", tile.shape, np.dtype(np.float64))
-    tile += np.matmul(left, right, out=product)
     for start in range(0, len(one), _WIDE_ROWS):
         slab = slice(start, start + _WIDE_ROWS)
         tile += np.matmul(one[slab].astype(np.float64).T, other[slab].astype(np.float64), out=product)
 
 
-def sums_of_squares(rows: NDArray[Any]) -> FloatArray:
+def sums_of_squares(rows: Array) -> FloatArray:
     """Return the sum of squares of each column."""
     total = np.zeros(rows.shape[1])
     for start in range(0, len(rows), _SLAB_ROWS):
@@ -358,7 +361,7 @@ def sums_of_squares(rows: NDArray[Any]) -> FloatArray:
     return total
 
 
-def panel_rows(n_features: int, dtype: np.dtype[Any]) -> int:
+def panel_rows(n_features: int, dtype: DType) -> int:
     """Return the number of rows of a panel.
 
     Few enough for float32 sums (1e-8 relative at 8,192), and enough that the product takes much longer than its addition
@@ -368,7 +371,7 @@ def panel_rows(n_features: int, dtype: np.dtype[Any]) -> int:
     return max(low, min(high, _PANEL_BYTES // max(1, n_features * dtype.itemsize)))
 
 
-def within_float32(squares: FloatArray, rows: NDArray[Any]) -> bool:
+def within_float32(squares: FloatArray, rows: Array) -> bool:
     """Return whether float32 represents products of the centred `rows` without loss of digits."""
     low, high = _SAFE_SQUARES
     if not (squares < high).all() or ((squares > 0) & (squares < low)).any():

@@ -16,9 +16,10 @@ import numpy as np
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.errors import NoSpaceError, OutputError, PlanError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
-from streampca.linalg.tiles import FloatArray, TileGrid
+from streampca.linalg.tiles import TileGrid
 from streampca.storage.files import is_disk_full
 from streampca.system.workspace import borrow, release
+from streampca.typing import FloatArray
 
 _AHEAD = 2  # results per thread that may be queued for addition
 _CONFIGURATION = [item.name for item in fields(Covariance)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, work_dtype
+from streampca.accumulators.centring import (
+    centre,
+    refuse_not_finite,
+    work_dtype,
+)
 from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
@@ -20,6 +23,7 @@ from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
 _PANEL_FEATURES = (256, 8192)
@@ -34,9 +38,9 @@ class GramState:
     """Number of samples; those of positive weight are the side of the matrix."""
     products: FloatArray
     """Sum over features of the outer products of their (shifted, weighted) values, flat tiles of ``(n, n)``."""
-    starts: NDArray[np.int64]
+    starts: IntArray
     """First feature of each accumulated run of features."""
-    lengths: NDArray[np.int64]
+    lengths: IntArray
     """Number of features of each run."""
     means: FloatArray
     """Mean of each feature in the order of the runs, ``(n_accumulated,)``."""
@@ -158,7 +162,7 @@ class Gram(SequentialMerge[GramState]):
         return TileGrid(self.side(n_samples), self.tile_size)
 
     @cached_property
-    def counted(self) -> NDArray[np.bool_] | None:
+    def counted(self) -> BoolArray | None:
         """Return for each sample whether its weight is positive, ``(n_samples,)``; None if all are."""
         return None if self.weights is None or self.weights.all() else self.weights > 0
 
@@ -185,7 +189,7 @@ class Gram(SequentialMerge[GramState]):
         none, empty = np.empty(0, dtype=np.int64), np.empty(0)
         return GramState(n_features, np.zeros(self.grid(n_features).size), none, none, empty, empty)
 
-    def update(self, state: GramState, block: Block | NDArray[Any]) -> GramState:
+    def update(self, state: GramState, block: Block | Array) -> GramState:
         """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place."""
         block = as_block(block)
         if len(block) == 0 or self.side(block.values.shape[1]) == 0:
@@ -206,9 +210,7 @@ class Gram(SequentialMerge[GramState]):
             variances=np.concatenate([state.variances, variances]),
         )
 
-    def _add_panel(
-        self, state: GramState, panel: Block, dtype: np.dtype[Any], means: FloatArray, variances: FloatArray
-    ) -> int:
+    def _add_panel(self, state: GramState, panel: Block, dtype: DType, means: FloatArray, variances: FloatArray) -> int:
         """Add features, write their means and variances, and return how many values are missing."""
         n_samples = panel.values.shape[1]
         values = self._of_counted(panel.values.T)
@@ -254,11 +256,11 @@ class Gram(SequentialMerge[GramState]):
         self._add_products(state.products, columns)
         return 0 if missing is None else int(missing.sum())
 
-    def _of_counted(self, samples: NDArray[Any]) -> NDArray[Any]:
+    def _of_counted(self, samples: Array) -> Array:
         """Return the samples of positive weight; a copy if there are samples of weight 0."""
         return samples if self.counted is None else samples[self.counted[: len(samples)]]
 
-    def centred(self, samples: NDArray[Any], means: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def centred(self, samples: Array, means: FloatArray, dtype: DType) -> Array:
         """Return the features of samples of positive weight, ``(n_samples, n_some_features)``, minus their rounded `means`.
 
         Missing values become the remaining mean, so that a mean far from zero costs them no digits; it cancels in products
@@ -293,7 +295,7 @@ class Gram(SequentialMerge[GramState]):
             factors = given if factors is None else factors * given
         return factors
 
-    def _missing(self, panel: Block, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    def _missing(self, panel: Block, values: Array) -> BoolArray | None:
         """Return the mask of missing `values` of `panel`, None for none; `NotFiniteError` for values that are not allowed."""
         if values.dtype.kind != "f":
             return None
@@ -307,7 +309,7 @@ class Gram(SequentialMerge[GramState]):
             refuse(feature[:, None], 0, panel.start + int(bad[0]))
         return missing if missing.any() else None
 
-    def _add_products(self, products: FloatArray, columns: NDArray[Any]) -> None:
+    def _add_products(self, products: FloatArray, columns: Array) -> None:
         grid = TileGrid(len(columns), self.tile_size)
 
         @np.errstate(over="ignore", invalid="ignore")  # `finalize` checks that the sums are finite
@@ -381,14 +383,14 @@ class Gram(SequentialMerge[GramState]):
         return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
 
 
-def _refuse_overflow(panel: Block, finite: NDArray[np.bool_]) -> NoReturn:
+def _refuse_overflow(panel: Block, finite: BoolArray) -> NoReturn:
     raise NotFiniteError(
         f"column {panel.start + int(np.flatnonzero(~finite)[0])} overflows float64 when squared: expected magnitudes below 1e150; "
         "rescale this feature first"
     )
 
 
-def panel_features(n_samples: int, dtype: np.dtype[Any]) -> int:
+def panel_features(n_samples: int, dtype: DType) -> int:
     """Return the number of features of a panel."""
     low, high = _PANEL_FEATURES
     return max(low, min(high, _PANEL_BYTES // max(1, n_samples * dtype.itemsize)))

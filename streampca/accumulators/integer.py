@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import FloatArray, centre
+from streampca.accumulators.centring import centre
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import ParameterError
@@ -18,6 +17,7 @@ from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, FloatArray
 
 _EXACT = 2.0**24  # sums of whole numbers are exact in float32 while no partial sum exceeds this
 _EXACT_ROWS = 256  # rows whose sums of squares, of at most 255² each, are always exact
@@ -76,7 +76,7 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
         """Return the state of no rows, the identity of `merge`."""
         return IntegerState(0, np.zeros(n_features), np.zeros(self.grid(n_features).size))
 
-    def update(self, state: IntegerState, block: Block | NDArray[Any]) -> IntegerState:
+    def update(self, state: IntegerState, block: Block | Array) -> IntegerState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
 
         Raises
@@ -95,7 +95,7 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
             state = self._add_panel(state, panel)
         return state
 
-    def _add_panel(self, state: IntegerState, panel: NDArray[Any]) -> IntegerState:
+    def _add_panel(self, state: IntegerState, panel: Array) -> IntegerState:
         n_rows = len(panel)
         rows = borrow("panel", panel.shape, np.float32)
         centred = centre(panel, rows)

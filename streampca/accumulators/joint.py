@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, as_block
+from streampca.typing import Array
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Joint:
         """Return the states of no rows."""
         return tuple(accumulator.init(n_features) for accumulator in self.parts)
 
-    def update(self, state: tuple[Any, ...], block: Block | NDArray[Any]) -> tuple[Any, ...]:
+    def update(self, state: tuple[Any, ...], block: Block | Array) -> tuple[Any, ...]:
         """Return every state with the rows of `block` added."""
         block = as_block(block)
         return tuple(accumulator.update(inner, block) for accumulator, inner in zip(self.parts, state, strict=True))

@@ -6,15 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import FloatArray, refuse_not_finite, step_between
+from streampca.accumulators.centring import (
+    refuse_not_finite,
+    step_between,
+)
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 _SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that fit in the cache between product and sum
 
@@ -22,7 +25,7 @@ _SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that fit in the cache b
 class PreparedKernel(Protocol):
     """A kernel prepared for one of its two sets of rows."""
 
-    def __call__(self, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def __call__(self, rows: Array, out: Array | None = None) -> Array:
         """Return the kernel values of `rows` with the rows for which the kernel was prepared."""
         ...
 
@@ -30,7 +33,7 @@ class PreparedKernel(Protocol):
 class KernelDiagonal(Protocol):
     """A kernel that can evaluate κ(x, x)."""
 
-    def diagonal(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def diagonal(self, rows: Array) -> Array:
         """Return κ(x, x) of every row, ``(n_rows,)``."""
         ...
 
@@ -82,15 +85,15 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
     """The kernel prepared for the landmarks."""
     kernel: KernelDiagonal
     """The kernel itself, for κ(x, x)."""
-    origin: NDArray[Any]
+    origin: Array
     """c, near the mean of k(x), in the type of kernel values, ``(m,)``; affects the bits of the result."""
-    matrix: NDArray[Any] | None = None
+    matrix: Array | None = None
     """A in that type, ``(m, r)``, or None for kernel values k(x) themselves."""
     n_threads: int = 1
     """Threads that share the tiles of one update; the bits do not depend on it."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """Return the type of kernel values: that of landmarks and rows."""
         return self.origin.dtype
 
@@ -108,7 +111,7 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         """Return the state of no rows."""
         return KernelFeaturesState(self.covariance.init(self.n_columns), 0.0)
 
-    def update(self, state: KernelFeaturesState, block: Block | NDArray[Any]) -> KernelFeaturesState:
+    def update(self, state: KernelFeaturesState, block: Block | Array) -> KernelFeaturesState:
         """Return `state` with the rows of `block`, ``(n_rows, n_features)``, added to it in place.
 
         Raises
@@ -165,7 +168,7 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         """Return the number that is subtracted from f(x) before summation, ``(r,)``."""
         return self.origin.astype(np.float64) if self.matrix is None else np.zeros(self.n_columns)
 
-    def _fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    def _fill(self, rows: Array, out: Array) -> None:
         """Write k(x) − c, or Aᵀ(k(x) − c), of a slab of rows to `out`."""
         values = out if self.matrix is None else borrow("kernel values", (len(rows), len(self.origin)), self.dtype)
         self.prepared(rows, out=values)
@@ -196,12 +199,12 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         return panel_bytes + self.n_threads * 8 * self.covariance.grid(self.n_columns).longest_side ** 2
 
 
-def feature_rows(n_columns: int, dtype: np.dtype[Any]) -> int:
+def feature_rows(n_columns: int, dtype: DType) -> int:
     """Return the number of rows of a panel of features: half that of a panel of data, because features need scratch memory."""
     return max(512, panel_rows(n_columns, dtype) // 2)
 
 
-def in_panel(block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
+def in_panel(block: Block, dtype: DType) -> Array:
     """Return the rows of `block` as a contiguous dense array of `dtype`.
 
     Raises
@@ -212,7 +215,7 @@ def in_panel(block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
     values: Any = block.values
     if hasattr(values, "toarray"):
         values = values.toarray()
-    rows: NDArray[Any] = np.ascontiguousarray(values, dtype=dtype)
+    rows: Array = np.ascontiguousarray(values, dtype=dtype)
     if not np.isfinite(rows).all():
         refuse_not_finite(rows, block.start)
     return rows

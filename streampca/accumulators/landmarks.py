@@ -18,9 +18,13 @@ from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError, ParameterError
 from streampca.kernels.base import Kernel, Prepared
-from streampca.kernels.rows import FloatArray, dense, panels
+from streampca.kernels.rows import (
+    dense,
+    panels,
+)
 from streampca.random import hashes
 from streampca.storage.state_file import storable
+from streampca.typing import Array, FloatArray, IntArray
 
 _PANEL_ROWS = 1 << 15
 _LARGEST_BELOW_1 = 1 - 2.0**-53
@@ -30,9 +34,9 @@ _LARGEST_BELOW_1 = 1 - 2.0**-53
 class Landmarks:
     """Rows that represent all rows of a source."""
 
-    index: NDArray[np.int64]
+    index: IntArray
     """Row indices within the source, ascending, shape ``(n_landmarks,)``."""
-    rows: NDArray[Any]
+    rows: Array
     """The rows, ``(n_landmarks, n_features)``."""
     weights: FloatArray
     """Sampling weight of each row, or the number of rows that it represents; ``(n_landmarks,)``."""
@@ -53,11 +57,11 @@ class LandmarksState:
     """Sum of their weights."""
     keys: FloatArray
     """Logarithm of the key of each row, shape ``(n_drawn,)``."""
-    index: NDArray[np.int64]
+    index: IntArray
     """Row indices within the source, ``(n_drawn,)``."""
     weights: FloatArray
     """Sampling weights of the rows, ``(n_drawn,)``."""
-    rows: NDArray[Any]
+    rows: Array
     """The rows, ``(n_drawn, n_features)``."""
 
     @property
@@ -91,7 +95,7 @@ class Draw(SequentialMerge[LandmarksState], ABC):
         index = np.empty(0, dtype=np.int64)
         return LandmarksState(0, 0.0, nothing, index, nothing.copy(), np.empty((0, n_features), dtype=self.dtype))
 
-    def update(self, state: LandmarksState, block: Block | NDArray[Any]) -> LandmarksState:
+    def update(self, state: LandmarksState, block: Block | Array) -> LandmarksState:
         """Return `state` with the rows of `block` added to the draw; the drawn rows are copied.
 
         Raises
@@ -151,7 +155,7 @@ class Draw(SequentialMerge[LandmarksState], ABC):
             local = np.flatnonzero((keys <= self._bound(state)) & (weights > 0))
             weights, keys = weights[local], keys[local]
 
-        def rows(chosen: NDArray[np.intp]) -> NDArray[Any]:
+        def rows(chosen: NDArray[np.intp]) -> Array:
             drawn = dense(block.values[local[chosen]])
             if drawn.dtype.kind == "f" and not np.isfinite(drawn).all():
                 require_finite_rows(block)
@@ -167,9 +171,9 @@ class Draw(SequentialMerge[LandmarksState], ABC):
         self,
         state: LandmarksState,
         keys: FloatArray,
-        index: NDArray[np.int64],
+        index: IntArray,
         weights: FloatArray,
-        rows: Callable[[NDArray[np.intp]], NDArray[Any]],
+        rows: Callable[[NDArray[np.intp]], Array],
     ) -> LandmarksState:
         """Return `state` with the smallest of its keys and the new `keys`; ``rows(chosen)`` returns the new rows to copy."""
         n_old = len(state.keys)
@@ -261,7 +265,7 @@ class ColumnNormLandmarks(Draw):
     """Number of rows to draw."""
     kernel: Kernel
     """The kernel κ."""
-    reservoir: NDArray[Any]
+    reservoir: Array
     """The rows x_j, drawn uniformly, ``(n_reservoir, n_features)``."""
     n_samples: int
     """Number n of rows of the source."""

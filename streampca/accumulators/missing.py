@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import Centred, FloatArray
+from streampca.accumulators.centring import (
+    Centred,
+    squares_of_columns,
+)
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError
@@ -17,11 +18,12 @@ from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid
 from streampca.linalg.underflow import mark_underflow
 from streampca.storage.state_file import storable
+from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 _SLAB_ROWS = 256
 
 
-def incomplete(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def incomplete(rows: Array) -> BoolArray:
     """Return for each row whether it holds NaN, ``(n_rows,)``."""
     result = np.zeros(len(rows), dtype=bool)
     if rows.dtype.kind == "f":
@@ -31,7 +33,7 @@ def incomplete(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return result
 
 
-def refuse_infinite(rows: NDArray[Any], start: int, first_column: int = 0) -> None:
+def refuse_infinite(rows: Array, start: int, first_column: int = 0) -> None:
     """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold infinity; NaN is allowed."""
     bad = np.isinf(rows)
     if bad.any():
@@ -42,9 +44,7 @@ def refuse_infinite(rows: NDArray[Any], start: int, first_column: int = 0) -> No
         )
 
 
-def centre_observed(
-    values: NDArray[Any], missing: NDArray[np.bool_], n_observed: NDArray[np.int64], out: NDArray[Any]
-) -> Centred:
+def centre_observed(values: Array, missing: BoolArray, n_observed: IntArray, out: Array) -> Centred:
     """Write the observed values minus their means (rounded to the type of `out`) to `out`, and 0 for missing values."""
     observed = n_observed > 0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -56,12 +56,12 @@ def centre_observed(
         middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=observed)).astype(out.dtype)
         np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
         out[missing] = 0
-        squares = np.einsum("ij,ij->j", out, out).astype(np.float64)
+        squares = squares_of_columns(out)
         mark_underflow(out, squares)
     return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
 
 
-def require_observed(observed: NDArray[np.bool_]) -> None:
+def require_observed(observed: BoolArray) -> None:
     """Raise `DataError` unless every feature is `observed` in some row."""
     never = np.flatnonzero(~observed)
     if len(never):
@@ -69,7 +69,7 @@ def require_observed(observed: NDArray[np.bool_]) -> None:
         raise DataError(f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out")
 
 
-def left_out(missing: str, block: Block, scores: NDArray[Any]) -> bool:
+def left_out(missing: str, block: Block, scores: Array) -> bool:
     """Return whether all `scores` that are not finite belong to rows with NaN that `missing` excludes.
 
     Raises `NotFiniteError` if NaN is allowed and the rows hold infinity.
@@ -132,7 +132,7 @@ class CompleteRows(SequentialMerge[CompleteRowsState]):
         """Return the state of no rows, the identity of `merge`."""
         return CompleteRowsState(0, self.covariance.init(n_features))
 
-    def update(self, state: CompleteRowsState, block: Block | NDArray[Any]) -> CompleteRowsState:
+    def update(self, state: CompleteRowsState, block: Block | Array) -> CompleteRowsState:
         """Return `state` with the rows of `block` without NaN added to it in place.
 
         Raises

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, refuse_overflow, step_between
+from streampca.accumulators.centring import (
+    centre,
+    refuse_not_finite,
+    refuse_overflow,
+    step_between,
+)
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, FloatArray
 
 
 @storable
@@ -52,7 +56,7 @@ class Moments(SequentialMerge[MomentsState]):
         """Return the state of no rows, the identity of `merge`."""
         return MomentsState(0, np.zeros(n_features), np.zeros(n_features), np.zeros(n_features))
 
-    def update(self, state: MomentsState, block: Block | NDArray[Any]) -> MomentsState:
+    def update(self, state: MomentsState, block: Block | Array) -> MomentsState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added.
 
         Raises

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
 from streampca.accumulators.centring import (
     Centred,
-    FloatArray,
     centre,
     refuse_not_finite,
     refuse_overflow,
@@ -20,6 +18,8 @@ from streampca.accumulators.centring import (
 )
 from streampca.accumulators.covariance import (
     Covariance,
+    add_product_in_float64,
+    differs,
     panel_rows,
     sums_of_squares,
     weights_within_float32,
@@ -33,8 +33,9 @@ from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
-TileSums = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+TileSums = tuple[Array, Array, Array, Array]
 
 
 @storable
@@ -117,7 +118,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             0, 0.0, 0, 0.0, origin, observed, total, np.zeros(size), np.zeros(size), np.zeros((n_features, n_features))
         )
 
-    def update(self, state: PairwiseState, block: Block | NDArray[Any]) -> PairwiseState:
+    def update(self, state: PairwiseState, block: Block | Array) -> PairwiseState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
 
         Raises
@@ -140,7 +141,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
                 state = add(state, Block(panel.values[chosen], panel.start, weights), dtype)
         return state
 
-    def _add_complete(self, state: PairwiseState, panel: Block, dtype: np.dtype[Any]) -> PairwiseState:
+    def _add_complete(self, state: PairwiseState, panel: Block, dtype: DType) -> PairwiseState:
         """Add rows without missing values."""
         n_rows, weights = len(panel), panel.weights
         if n_rows == 0:
@@ -168,7 +169,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             complete_sum=state.complete_sum + total * step,
         )
 
-    def _add_incomplete(self, state: PairwiseState, panel: Block, dtype: np.dtype[Any]) -> PairwiseState:
+    def _add_incomplete(self, state: PairwiseState, panel: Block, dtype: DType) -> PairwiseState:
         """Add rows that all have missing values."""
         # float64, because counts contain rounded square roots of weights.
         dtype = dtype if panel.weights is None else np.dtype(np.float64)
@@ -191,7 +192,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             mask *= roots
         origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, centred.origin + near)
         shift = np.where(n_observed > 0, (centred.origin - origin) + near, 0.0)
-        self._add_products(state, rows, mask, shift)
+        self._add_products(state, rows, mask, shift, None if dtype == np.float64 else centred.squares)
         return replace(
             state,
             n_samples=state.n_samples + n_rows,
@@ -208,14 +209,30 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             state = add(state, panel.part(start, start + middle), np.dtype(np.float64))
         return state
 
-    def _add_products(self, state: PairwiseState, rows: NDArray[Any], mask: NDArray[Any], shift: FloatArray) -> None:
-        """Add the products of `rows`, whose origin differs by `shift` from that of `state`, tile by tile."""
+    def _add_products(
+        self,
+        state: PairwiseState,
+        rows: Array,
+        mask: Array,
+        shift: FloatArray,
+        squares: FloatArray | None,
+    ) -> None:
+        """Add the products of `rows`, whose origin differs by `shift` from that of `state`, tile by tile.
+
+        `squares` are the sums of squares of float32 columns, with which products are checked as in `Covariance`.
+        """
         grid = self.grid(rows.shape[1])
+        lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
         def add(pair: tuple[int, int]) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             sides = (i.stop - i.start, j.stop - j.start)
             product = np.matmul(rows[:, i].T, rows[:, j], out=borrow("product", sides, rows.dtype))
+            if squares is not None and pair[0] == pair[1]:
+                lossy[pair[0]] = differs(product.diagonal(), squares[i])
+            if lossy[pair[0]] or lossy[pair[1]]:
+                product = np.zeros(sides)
+                add_product_in_float64(product, rows[:, i], rows[:, j])
             left = np.matmul(rows[:, i].T, mask[:, j], out=borrow("left", sides, rows.dtype))
             right = left.T
             if pair[0] != pair[1]:
@@ -223,7 +240,8 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             count = np.matmul(mask[:, i].T, mask[:, j], out=borrow("count", sides, rows.dtype))
             self._add_shifted(state, pair, (product, left, right, count), shift)
 
-        spread(add, grid.pairs, self.n_threads)
+        spread(add, [pair for pair in grid.pairs if pair[0] == pair[1]], self.n_threads)
+        spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
 
     def _add_shifted(
         self,
@@ -366,7 +384,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         return panel + self.n_threads * 8 * side * (4 * side + 8 * 128)
 
 
-def _is_accurate(centred: Centred, rows: NDArray[Any], panel: Block) -> bool:
+def _is_accurate(centred: Centred, rows: Array, panel: Block) -> bool:
     """Return whether products of the centred `rows` are accurate in their type; `NotFiniteError` if not in float64."""
     if rows.dtype == np.float64:
         if not centred.finite.all():

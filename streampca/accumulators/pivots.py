@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import NotFiniteError
 from streampca.kernels.base import Kernel
-from streampca.kernels.rows import FloatArray
 from streampca.system.workspace import borrow
+from streampca.typing import FloatArray, IntArray
 
 _FLOOR = 1e-12
 """Fraction of κ(x, x) below which a residual is rounding, so that x lies in the span of the pivots."""
@@ -17,7 +16,7 @@ _BLOCKS = 8, 128
 
 def random_pivots(
     kernel: Kernel, rows: FloatArray, weights: FloatArray, n_pivots: int, random: np.random.Generator
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Return the indices of at most `n_pivots` rows drawn by randomly pivoted Cholesky, ascending.
 
     Rows are drawn one by one in proportion to weight times residual, where the residual of a row is its κ(x, x) after

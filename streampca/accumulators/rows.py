@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
+from streampca.typing import Array, IntArray
 
 
 @storable
@@ -18,9 +17,9 @@ from streampca.storage.state_file import storable
 class RowsState:
     """The sampled rows among the accumulated rows."""
 
-    index: NDArray[np.int64]
+    index: IntArray
     """Row indices within the source, ascending, shape ``(n_sampled,)``."""
-    values: NDArray[Any]
+    values: Array
     """The rows, shape ``(n_sampled, n_features)``, in the data type of the source."""
 
     def complete(self) -> RowsState | None:
@@ -43,7 +42,7 @@ class RowSample:
     """Data type of the source."""
 
     @property
-    def chosen(self) -> NDArray[np.int64]:
+    def chosen(self) -> IntArray:
         """Return the indices of the sampled rows, ascending, shape ``(n_sampled,)``."""
         n_sampled = min(self.n_sampled, self.n_samples)
         return (np.arange(n_sampled, dtype=np.int64) * self.n_samples + self.n_samples // 2) // max(1, n_sampled)
@@ -52,7 +51,7 @@ class RowSample:
         """Return the state of no rows."""
         return RowsState(np.empty(0, dtype=np.int64), np.empty((0, n_features), dtype=self.dtype))
 
-    def update(self, state: RowsState, block: Block | NDArray[Any]) -> RowsState:
+    def update(self, state: RowsState, block: Block | Array) -> RowsState:
         """Return `state` with the sampled rows of `block` added."""
         block = as_block(block)
         chosen = self.chosen

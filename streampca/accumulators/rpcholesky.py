@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.landmarks import Landmarks, require_finite_rows
@@ -15,9 +14,10 @@ from streampca.accumulators.pivots import random_pivots
 from streampca.block import Block, as_block
 from streampca.errors import ParameterError
 from streampca.kernels.base import Kernel
-from streampca.kernels.rows import FloatArray, dense
+from streampca.kernels.rows import dense
 from streampca.random import generator
 from streampca.storage.state_file import storable
+from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 _GROUP = 4  # rows of a group per landmark; larger groups cost less time per row and more memory
 _MOST_LEVELS = 32
@@ -30,11 +30,11 @@ class RowGroup:
 
     number: int
     """Number of the group, whose first row is ``number * group_size``."""
-    seen: NDArray[np.bool_]
+    seen: BoolArray
     """Mask of the accumulated rows, shape ``(group_size,)``."""
     weights: FloatArray
     """Their weights, 0 for missing rows; ``(group_size,)``."""
-    rows: NDArray[Any]
+    rows: Array
     """The rows of positive weight, ``(group_size, n_features)``; undefined elsewhere."""
 
 
@@ -47,11 +47,11 @@ class Reduced:
     """Height of the node in the tree over the groups."""
     position: int
     """Position of the node in its level: its first group is ``position * 2**level``."""
-    index: NDArray[np.int64]
+    index: IntArray
     """Row indices of the points, ascending, ``(n_points,)``."""
     weights: FloatArray
     """Weight that each point represents, ``(n_points,)``."""
-    rows: NDArray[Any]
+    rows: Array
     """The points, ``(n_points, n_features)``."""
 
 
@@ -117,7 +117,7 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
         """Return the state of no rows."""
         return RPCholeskyState(0, (), (), n_features)
 
-    def update(self, state: RPCholeskyState, block: Block | NDArray[Any]) -> RPCholeskyState:
+    def update(self, state: RPCholeskyState, block: Block | Array) -> RPCholeskyState:
         """Return `state` with copies of the rows of `block` added.
 
         Raises

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray
 from streampca.linalg.tiles import spread
 from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray, DType, FloatArray
 
 _PANEL_BYTES = 64 * 2**20
 _PANEL_ROWS = (256, 8192)
@@ -24,13 +21,13 @@ SAFE_SQUARES = (1e-28, 1e37)
 """Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow."""
 
 
-def panel_rows(n_features: int, dtype: np.dtype[Any]) -> int:
+def panel_rows(n_features: int, dtype: DType) -> int:
     """Return the number of rows of a panel."""
     low, high = _PANEL_ROWS
     return max(low, min(high, _PANEL_BYTES // max(1, n_features * dtype.itemsize)))
 
 
-def sampled_origin(rows: NDArray[Any], dtype: np.dtype[Any]) -> FloatArray:
+def sampled_origin(rows: Array, dtype: DType) -> FloatArray:
     """Return a number near the mean of each feature, exact in `dtype`, from a sample of `rows`; NaN is ignored.
 
     The value itself where the sample is constant, so that a constant feature is shifted to exact zeros, and a whole
@@ -53,7 +50,7 @@ def sampled_origin(rows: NDArray[Any], dtype: np.dtype[Any]) -> FloatArray:
 
 
 def shifted(
-    values: NDArray[Any], origin: NDArray[Any], out: NDArray[Any], missing: NDArray[np.bool_] | None, moments: bool
+    values: Array, origin: Array, out: Array, missing: BoolArray | None, moments: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Write ``values - origin`` to `out`, 0 where `missing`; return the sums of columns and of their squares, or zeros."""
     n_rows, n_features = values.shape
@@ -72,7 +69,7 @@ def shifted(
     return sums, squares
 
 
-def weighted_moments(rows: NDArray[Any], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+def weighted_moments(rows: Array, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return Σ w x and Σ w x² of each column of shifted `rows`."""
     sums, squares = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     for start in range(0, len(rows), _SLAB_ROWS):
@@ -83,7 +80,7 @@ def weighted_moments(rows: NDArray[Any], weights: FloatArray) -> tuple[FloatArra
     return sums, squares
 
 
-def observed_weights(missing: NDArray[np.bool_], weights: FloatArray | None) -> FloatArray:
+def observed_weights(missing: BoolArray, weights: FloatArray | None) -> FloatArray:
     """Return for each column the total weight of the rows in which it is observed."""
     if weights is None:
         return np.asarray(len(missing) - missing.sum(axis=0), dtype=np.float64)
@@ -94,7 +91,7 @@ def observed_weights(missing: NDArray[np.bool_], weights: FloatArray | None) -> 
 
 
 def shifted_moments(
-    values: NDArray[Any], origin: NDArray[Any], weights: FloatArray | None, n_threads: int
+    values: Array, origin: Array, weights: FloatArray | None, n_threads: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return Σ w (x − origin) and Σ w (x − origin)² of each column, without a copy of all rows."""
     n_rows, n_features = values.shape
@@ -119,7 +116,7 @@ def shifted_moments(
     return sums, squares
 
 
-def column_sums(rows: NDArray[Any]) -> FloatArray:
+def column_sums(rows: Array) -> FloatArray:
     """Return the sums of columns, added in float64 over slabs of rows."""
     total = np.zeros(rows.shape[1])
     ones = np.ones(_SLAB_ROWS, dtype=rows.dtype)
@@ -130,7 +127,7 @@ def column_sums(rows: NDArray[Any]) -> FloatArray:
 
 
 def observed_moments(
-    columns: NDArray[Any], weights: FloatArray | None, missing: NDArray[np.bool_] | None
+    columns: Array, weights: FloatArray | None, missing: BoolArray | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return total weight, mean and weighted sum of squares of the observed values of each column; missing ones must be 0."""
     width = columns.shape[1]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 from scipy.sparse import csc_array, issparse
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import (
-    FloatArray,
     refuse_not_finite,
     refuse_overflow,
     work_dtype,
@@ -38,6 +35,7 @@ from streampca.errors import MergeError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored, underflows
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 _SLAB_FEATURES = 2048  # rows of the products that fit in the cache during an addition
 _BANDS, _BAND_ROWS = 4, 256  # number and least size of the bands of rows of a panel, for any number of threads
@@ -58,7 +56,7 @@ class Sketch(SequentialMerge[SketchState]):
     are divided by the observed fractions (Lounici 2014, eq. 1.4, applied to the sketch).
     """
 
-    test: NDArray[Any] = field(repr=False)
+    test: Array = field(repr=False)
     """Ω in the type of the products, float32 or float64; ``(n_features, n_columns)``."""
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
@@ -113,7 +111,7 @@ class Sketch(SequentialMerge[SketchState]):
         products = np.zeros((n_features, self.n_columns))
         return SketchState(self.key, 0, 0, 0.0, 0.0, origin, zeros, zeros.copy(), observed, 0, products)
 
-    def update(self, state: SketchState, block: Block | NDArray[Any]) -> SketchState:
+    def update(self, state: SketchState, block: Block | Array) -> SketchState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)`` and dense or csr, added to it in place.
 
         Raises
@@ -169,7 +167,7 @@ class Sketch(SequentialMerge[SketchState]):
             squares=state.squares + squares,
         )
 
-    def _add_panel(self, state: SketchState, panel: Block, dtype: np.dtype[Any]) -> SketchState:
+    def _add_panel(self, state: SketchState, panel: Block, dtype: DType) -> SketchState:
         values = panel.values
         if state.weight == 0 and self.origin is None:
             state = replace(state, origin=sampled_origin(values, dtype))
@@ -208,7 +206,7 @@ class Sketch(SequentialMerge[SketchState]):
             n_missing=state.n_missing + (0 if missing is None else int(missing.sum())),
         )
 
-    def _require_finite(self, squares: FloatArray, panel: Block, dtype: np.dtype[Any]) -> None:
+    def _require_finite(self, squares: FloatArray, panel: Block, dtype: DType) -> None:
         finite = np.isfinite(squares)
         if finite.all():
             return
@@ -220,7 +218,7 @@ class Sketch(SequentialMerge[SketchState]):
             refuse_overflow(finite, panel.start, len(panel))
 
     def _add_products(
-        self, products: FloatArray, rows: NDArray[Any], weights: FloatArray | None, origin: FloatArray | None = None
+        self, products: FloatArray, rows: Array, weights: FloatArray | None, origin: FloatArray | None = None
     ) -> None:
         """Add Σ w z (x − origin)ᵀ for z = (x − origin)ᵀΩ and the x of `rows`: bands of rows, then slabs of features."""
         n_rows, n_features = rows.shape

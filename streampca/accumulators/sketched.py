@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray
 from streampca.errors import DataError
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
+from streampca.typing import Array, FloatArray
 
 _SLAB_FEATURES = 4096
 
@@ -87,7 +86,7 @@ class Sketched:
         return float(self.diagonal.sum())
 
 
-def project(vectors: FloatArray, test: NDArray[Any]) -> FloatArray:
+def project(vectors: FloatArray, test: Array) -> FloatArray:
     """Return ``vectors @ test`` in float64, ``(n_vectors, n_columns)``, without a float64 copy of `test`."""
     total = np.zeros((len(vectors), test.shape[1]))
     for start in range(0, len(test), _SLAB_FEATURES):
@@ -117,7 +116,7 @@ class SketchResult:
 
     state: SketchState
     """Sums over all rows; not changed."""
-    test: NDArray[Any]
+    test: Array
     """Ω, ``(n_features, n_columns)``."""
     center: bool
     """Subtract the mean."""
@@ -210,7 +209,7 @@ class SketchResult:
         return products, variance, scatter
 
     def _add_means(
-        self, products: FloatArray, weight: float, mean: FloatArray, variance: FloatArray, test: NDArray[Any]
+        self, products: FloatArray, weight: float, mean: FloatArray, variance: FloatArray, test: Array
     ) -> None:
         """Add W m (mᵀΩ), the difference between products about zero and centred products.
 

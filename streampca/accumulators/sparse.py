@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
-from streampca.accumulators.centring import FloatArray, refuse_overflow, step_between, work_dtype
+from streampca.accumulators.centring import (
+    refuse_overflow,
+    step_between,
+    work_dtype,
+)
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow_of_stored
 from streampca.system.workspace import borrow
+from streampca.typing import Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class SparseCovariance(Covariance):
     dense_from: float = 0.05
     """Least fraction of stored values for which a block is multiplied as dense panels."""
 
-    def update(self, state: CovarianceState, block: Block | NDArray[Any]) -> CovarianceState:
+    def update(self, state: CovarianceState, block: Block | Array) -> CovarianceState:
         """Return `state` with the rows of `block`, a csr matrix or array without duplicates, added to it in place.
 
         Raises

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.linalg.tiles import spread
 from streampca.system.workspace import borrow
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, FloatArray
 
 _TILE = 512  # rows or features of one product in one thread
 _SMALL_TILE = 64
@@ -33,7 +30,7 @@ class Stack:
     """S, shape ``(l, n_features)``."""
     step: FloatArray
     """c, shape ``(n_features,)``."""
-    rows: NDArray[Any]
+    rows: Array
     """X, float32 or float64, shape ``(n, n_features)``."""
     roots: FloatArray
     """r, the square root of the weight of each row, shape ``(n,)``."""
@@ -47,12 +44,12 @@ class Stack:
         """Return p."""
         return len(self.basis) + 1 + len(self.rows)
 
-    def times(self, head: NDArray[Any]) -> FloatArray:
+    def times(self, head: Array) -> FloatArray:
         """Return M headᵀ, shape ``(p, h)``, for `head` of the type of X, shape ``(h, n_features)``."""
         n_basis = len(self.basis)
         product = np.empty((self.n_rows, len(head)))
 
-        def tile(item: tuple[NDArray[Any], slice, int]) -> None:
+        def tile(item: tuple[Array, slice, int]) -> None:
             source, rows, first = item
             _multiply(product[first + rows.start : first + rows.stop], source[rows], head)
 
@@ -104,7 +101,7 @@ class Stack:
         spread(tile, _pairs(tiles(d)), self.n_threads)
         return matrix
 
-    def project(self, left: FloatArray, out: NDArray[Any]) -> None:
+    def project(self, left: FloatArray, out: Array) -> None:
         """Write leftᵀ M to `out`, shape ``(k, n_features)``, for `left` of shape ``(p, k)``; `out` may be the basis.
 
         The basis is multiplied in the type of `out`, the rows in theirs.
@@ -128,7 +125,7 @@ class Stack:
 
         spread(band, tiles(d, _BAND), self.n_threads)
 
-    def signed_sums(self, signs: FloatArray, out: NDArray[Any]) -> None:
+    def signed_sums(self, signs: FloatArray, out: Array) -> None:
         """Write signed sums of runs of the rows X − r mᵀ to `out`, shape ``(n_sums, n_features)``; `signs` is ``(n,)``.
 
         Every row contributes to one sum, so that the sums contain directions of a few rows as well.
@@ -145,7 +142,7 @@ class Stack:
         spread(run, range(n_sums), self.n_threads)
 
 
-def of_images(images: NDArray[Any], n_threads: int) -> FloatArray:
+def of_images(images: Array, n_threads: int) -> FloatArray:
     """Return the Gram matrix of the rows of `images`, ``(q, q)``; only the lower triangle is written."""
     matrix = np.empty((len(images), len(images)))
 
@@ -156,7 +153,7 @@ def of_images(images: NDArray[Any], n_threads: int) -> FloatArray:
     return matrix
 
 
-def combine(left: FloatArray, images: NDArray[Any], out: FloatArray, n_threads: int) -> None:
+def combine(left: FloatArray, images: Array, out: FloatArray, n_threads: int) -> None:
     """Write leftᵀ images to `out`, shape ``(k, n_features)``, for `left` of shape ``(q, k)``."""
     short = np.ascontiguousarray(left.T, dtype=images.dtype)
 
@@ -185,7 +182,7 @@ def _pairs(slices: list[slice]) -> list[tuple[slice, slice]]:
     return [(slices[i], slices[j]) for i in range(len(slices)) for j in range(i + 1)]
 
 
-def _multiply(out: FloatArray, left: NDArray[Any], right: NDArray[Any]) -> None:
+def _multiply(out: FloatArray, left: Array, right: Array) -> None:
     """Write left rightᵀ to `out`, with products in the type of `right` and long sums in float64."""
     dtype, length = right.dtype, left.shape[1]
     product = borrow("adaptive product", out.shape, dtype)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import FloatArray, centre, refuse_not_finite, refuse_overflow, step_between
+from streampca.accumulators.centring import (
+    centre,
+    refuse_not_finite,
+    refuse_overflow,
+    step_between,
+)
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import DataError
@@ -17,6 +20,7 @@ from streampca.linalg.householder import annihilate
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
+from streampca.typing import Array, FloatArray
 
 
 @storable
@@ -107,7 +111,7 @@ class QRFactor(SequentialMerge[TriangleState]):
         factor = np.zeros((n_features, n_features), order="F")
         return TriangleState(0, 0.0, np.zeros(n_features), np.zeros(n_features), factor)
 
-    def update(self, state: TriangleState, block: Block | NDArray[Any]) -> TriangleState:
+    def update(self, state: TriangleState, block: Block | Array) -> TriangleState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
 
         A row of weight w counts as w rows (frequency weights): weights need not be integers.

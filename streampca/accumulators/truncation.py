@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.stacked import Stack, combine, of_images
 from streampca.errors import StreamPCAError
 from streampca.linalg.eigen import eigh_driver
 from streampca.system.workspace import borrow
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 _SMALL = 512  # largest side for which LAPACK computes all eigenpairs as fast as some of them
 _EIGEN_FLOPS = 4.0  # time of an eigenproblem of side s, in units of s**3 flops of a float64 product

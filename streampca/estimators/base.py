@@ -19,6 +19,7 @@ from streampca.execution.write import write_scores
 from streampca.planning.scores import plan_scores
 from streampca.sources import Source, open_source
 from streampca.storage.directories import AtomicDirectory, require_apart
+from streampca.typing import Array
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -43,7 +44,7 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         n_components_: int
         n_features_in_: int
         n_samples_seen_: int
-        feature_names_in_: NDArray[Any]
+        feature_names_in_: Array
 
     @property
     def error_(self) -> Mapping[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.sources import Source
+from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     pass
@@ -24,7 +24,7 @@ def _is_array_like(X: Any) -> bool:
     return not module.startswith(("zarr.", "dask.", "xarray.", "anndata."))
 
 
-def _map_rows(function: Callable[..., NDArray[Any]], lazy: Any, n_columns: int, dtype: np.dtype[Any]) -> Any:
+def _map_rows(function: Callable[..., Array], lazy: Any, n_columns: int, dtype: DType) -> Any:
     """Return the lazy array of `function` applied to every block of rows, `n_columns` wide."""
     meta = np.empty((0, 0), dtype=dtype)
     return lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)

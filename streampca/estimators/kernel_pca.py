@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ParameterError
@@ -31,11 +31,10 @@ from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import Source
+from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
-
-FloatArray = NDArray[np.float64]
 
 
 class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
@@ -157,8 +156,8 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         eigenvalues_: FloatArray
         eigenvectors_: FloatArray
         explained_variance_ratio_: FloatArray
-        landmarks_: NDArray[Any]
-        landmark_indices_: NDArray[np.int64] | None
+        landmarks_: Array
+        landmark_indices_: IntArray | None
         kernel_: Kernel
         method_: str
         sampling_: str

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import NotAvailableError
 from streampca.models.conditional import patterns_of, posterior
 from streampca.sources.sparse import is_sparse
+from streampca.typing import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
-
-FloatArray = NDArray[np.float64]
 
 
 class Likelihood:
@@ -75,7 +73,7 @@ class Likelihood:
             likelihood[holes] = self._of_observed(rows[holes], missing[holes])
         return likelihood
 
-    def _of_observed(self, rows: FloatArray, missing: NDArray[np.bool_]) -> FloatArray:
+    def _of_observed(self, rows: FloatArray, missing: BoolArray) -> FloatArray:
         """Return the log-likelihood of the observed values alone of `rows`, in which others are 0, ``(n_rows,)``."""
         noise, variance = self._floored()
         spread, found = np.maximum(variance - noise, 0.0), np.empty(len(rows))

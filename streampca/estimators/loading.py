@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.kernel_pca import KernelPCA
@@ -28,6 +27,7 @@ from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.kernel.plan import KernelPlan
 from streampca.solvers.registry import CONTINUABLE
 from streampca.storage.directories import RECORD, read_record
+from streampca.typing import Array
 
 
 def load(path: str | Path) -> PCA | KernelPCA:
@@ -137,7 +137,7 @@ def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) 
 
 
 def _set_parameters(
-    estimator: PCA | KernelPCA, record: FitRecord, arrays: Mapping[str, NDArray[Any] | None], path: Path
+    estimator: PCA | KernelPCA, record: FitRecord, arrays: Mapping[str, Array | None], path: Path
 ) -> None:
     """Give `estimator` the parameters of `record`, checked as those of a fit are."""
     known = set(estimator.get_params(deep=False))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ModelError
@@ -30,11 +30,10 @@ from streampca.planning.plan import Plan
 from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.sources import Source
+from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
-
-FloatArray = NDArray[np.float64]
 
 
 class PCA(Continuing, Likelihood, StreamEstimator):
@@ -197,7 +196,7 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         noise_variance_: float
         total_variance_: float
         numerical_rank_: int
-        constant_features_: NDArray[np.int64]
+        constant_features_: IntArray
         solver_: str
         plan_: Plan
         n_passes_: int

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ModelError, StreamPCAError
 from streampca.kernels import Kernel, kernel_from_dict
@@ -16,6 +15,7 @@ from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import FitRecord
 from streampca.models.persistence.groups import shortened
 from streampca.planning.plan import TYPES_OF_ENTRIES, Plan
+from streampca.typing import Array
 from streampca.version import __version__
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
@@ -37,13 +37,13 @@ def record_of(
     plan: Plan | None,
     n_passes: int | None,
     bytes_read: int | None,
-    eigenvectors: NDArray[Any] | None = None,
+    eigenvectors: Array | None = None,
 ) -> FitRecord:
     """Return the parameters of `estimator` and the figures of its fit as plain data.
 
     A parameter that no file can hold, such as the function `progress`, is left out and has its default after loading.
     """
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Array] = {}
     parameters = {}
     for name, value in estimator.get_params(deep=False).items():
         if name == "feature_weight" and value is not None:
@@ -74,7 +74,7 @@ def record_of_fitted(estimator: Any) -> FitRecord:
     )
 
 
-def parameters_from(record: FitRecord, arrays: Mapping[str, NDArray[Any] | None], known: set[str]) -> dict[str, Any]:
+def parameters_from(record: FitRecord, arrays: Mapping[str, Array | None], known: set[str]) -> dict[str, Any]:
     """Return constructor parameters as `record_of` wrote them; `arrays` of the model may be among them.
 
     Raises
@@ -130,7 +130,7 @@ def _plain(value: Any) -> Any:
     return _NO_DATA
 
 
-def _value(name: str, plain: Any, arrays: Mapping[str, NDArray[Any] | None]) -> Any:
+def _value(name: str, plain: Any, arrays: Mapping[str, Array | None]) -> Any:
     """Return the parameter that `_plain` has written."""
     if not isinstance(plain, dict):
         return plain
@@ -151,7 +151,7 @@ def _value(name: str, plain: Any, arrays: Mapping[str, NDArray[Any] | None]) -> 
     raise ModelError(f"parameter {name} is {shortened(repr(plain))}, which streampca {__version__} does not know")
 
 
-def _landmarks(sampling: Any) -> NDArray[Any]:
+def _landmarks(sampling: Any) -> Array:
     """Return landmarks, or their row numbers, in a type that models on disk have."""
     given = np.asarray(sampling)
     if given.dtype.kind in "iu":

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, work_dtype
+from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, panel_features
 from streampca.block import Block
 from streampca.execution.checkpoint.pass_record import PassRecord, next_pass
@@ -26,6 +25,7 @@ from streampca.storage.scratch import Scratch
 from streampca.storage.state_file import storable
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, release
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 _TILE = 4096
 """Features of a tile of random numbers."""
@@ -40,9 +40,9 @@ class ComponentsPart:
 
     start: int
     """Index of the first feature."""
-    values: NDArray[Any] | None
+    values: Array | None
     """Components, ``(k, n_features)``; None where they were written to the disk."""
-    samples: NDArray[Any]
+    samples: Array
     """Chosen samples, ``(n_chosen, n_features)``."""
     summary: Summary
     """Sums over the features."""
@@ -106,7 +106,7 @@ class ComponentsTask(Task):
     """Variance of each feature, ``(n_features,)``."""
     axes: FloatArray
     """Left singular vectors times roots of weights over singular values, for samples that count, ``(n_counted, rank)``."""
-    chosen: NDArray[np.int64]
+    chosen: IntArray
     """Samples that are copied out for a report."""
     k: int
     """Components."""
@@ -147,7 +147,7 @@ class ComponentsTask(Task):
                 state.values[:, first - state.start : first - state.start + slab.shape[1]] = slab
         return state
 
-    def work_dtype(self) -> np.dtype[Any]:
+    def work_dtype(self) -> DType:
         """Return the type of products: float64 where factors leave the range of float32."""
         dtype = work_dtype(self.source.dtype)
         factors = self.gram.factors_of(self.first, self.variances)
@@ -156,7 +156,7 @@ class ComponentsTask(Task):
         low, high = _SAFE_FACTORS
         return dtype if ((sizes == 0) | ((sizes > low) & (sizes < high))).all() else np.dtype(np.float64)
 
-    def _slab(self, values: NDArray[Any], start: int, axes: NDArray[Any], summary: Summary) -> FloatArray:
+    def _slab(self, values: Array, start: int, axes: Array, summary: Summary) -> FloatArray:
         """Return the components for the features from `start` on, scratch memory; adds to ``summary.left``."""
         rank, counted = axes.shape[1], self.gram.counted
         slab = borrow("slab", (self.k, values.shape[1]), np.float64)
@@ -204,7 +204,7 @@ class WideComponents:
 
     components: Components
     """Orthonormal rows with fixed signs."""
-    samples: NDArray[Any]
+    samples: Array
     """Chosen samples, ``(n_chosen, n_features)``."""
     count: ReadCount
     """What reading cost."""

@@ -9,9 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from streampca.accumulators.base import Accumulator
 from streampca.block import RowWeights
 from streampca.execution.checkpoint.ledger import note_stop
@@ -25,6 +22,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release
+from streampca.typing import FloatArray
 
 Merge = Callable[[Any, Any], Any]
 """Returns the first argument, the total so far, with the second, the state of the next leaves; may reuse its memory."""
@@ -42,7 +40,7 @@ def accumulate(
     *,
     client: Any = None,
     progress: ProgressCallback | None = None,
-    weights: NDArray[np.float64] | None = None,
+    weights: FloatArray | None = None,
     phase: str = "fit",
 ) -> tuple[Any, ReadCount]:
     """Read `source` once and return the state of all rows, and what reading cost.

@@ -9,14 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
-from numpy.typing import NDArray
-
 from streampca.block import Block
 from streampca.execution.distributed.retries import read_with_retries
 from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.system.workspace import borrow, release
+from streampca.typing import Array
 
 OnBlock = Callable[[Block, ReadCount], None]
 
@@ -118,7 +117,7 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
             yield Block(values, start), count
         return
 
-    def submit(i: int) -> Future[tuple[NDArray[Any], ReadCount]]:
+    def submit(i: int) -> Future[tuple[Array, ReadCount]]:
         start, stop = spans[i]
         if source.column_major:
             out = borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T

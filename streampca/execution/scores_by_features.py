@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import iadd
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import refuse_infinite
@@ -26,11 +25,10 @@ from streampca.planning.memory.scores import slab_width, values_per_sample
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class FeatureBandTask(Task):
     """What samples are projected with."""
     columns: int
     """Features of a block."""
-    dtype: np.dtype[Any]
+    dtype: DType
     """Data type of products and scores."""
 
     def for_leaf(self, leaf: Leaf) -> FeatureBandTask:
@@ -76,7 +74,7 @@ class FeatureBandTask(Task):
         stored = self.model.components
         return stored.slab(part.start, part.stop) if isinstance(stored, StoredComponents) else stored[:, part]
 
-    def _refuse(self, rows: NDArray[Any], first_column: int) -> None:
+    def _refuse(self, rows: Array, first_column: int) -> None:
         """Raise `NotFiniteError` for what has no meaning: infinity, and NaN unless the model says what it means."""
         refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
         refuse(rows, 0, first_column)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from streampca.accumulators.centring import refuse_not_finite
@@ -36,6 +35,7 @@ from streampca.storage.directories import require_space
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
+from streampca.typing import FloatArray
 
 _CHUNK_BYTES = 8 * 2**20
 _ANSWER_SECONDS = 10  # for workers to say whether they can write to the output
@@ -232,7 +232,7 @@ def _write_by_features(
     return count
 
 
-def write_known_scores(source: Source, model: PCAModel, scores: NDArray[np.float64], path: Path) -> None:
+def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path: Path) -> None:
     """Write the scores that a solver has found without another reading, ``(n_samples, k)``, as `write_scores` does."""
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
     array = _create(path, model, source, rows)

@@ -9,11 +9,18 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from streampca.errors import ParameterError
-from streampca.kernels.rows import FloatArray, as_table, dense, panel_rows, panels, value_dtype
+from streampca.kernels.rows import (
+    as_table,
+    dense,
+    panel_rows,
+    panels,
+    value_dtype,
+)
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 _CASTING_BYTES = 4 * 8192 * 8  # numpy's buffers of an operation on two types
 
@@ -83,7 +90,7 @@ class Kernel(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             return self.bound(table.shape[1])._prepare(landmarks, work)
 
-    def __call__(self, X: Any, Y: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def __call__(self, X: Any, Y: Any, out: Array | None = None) -> Array:
         """Return κ(x, y) for all rows of `X` and `Y`, shape ``(len(X), len(Y))``.
 
         Parameters
@@ -145,10 +152,10 @@ class Kernel(ABC):
     __rmul__ = __mul__
 
     @abstractmethod
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared: ...
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared: ...
 
     @abstractmethod
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray: ...
+    def _diagonal(self, rows: Array) -> FloatArray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +168,10 @@ class Prepared(ABC):
     """Number of columns of the result."""
     n_features: int
     """Length of a row."""
-    dtype: np.dtype[Any]
+    dtype: DType
     """Type of the values, float32 or float64."""
 
-    def __call__(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def __call__(self, rows: Any, out: Array | None = None) -> Array:
         """Return the kernel values of `rows` with every landmark, shape ``(n_rows, n_landmarks)``.
 
         The rows are processed in panels whose values fit in the cache. `out` has the type of the values. Overflow, NaN and
@@ -186,7 +193,7 @@ class Prepared(ABC):
         return out
 
     @abstractmethod
-    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
 
 
@@ -250,12 +257,12 @@ class Scaled(Kernel):
         """Return the kernel as plain data."""
         return {"name": self.name, "factor": self.factor, "kernel": self.kernel.to_dict()}
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         return PreparedSum(
             self, len(landmarks), landmarks.shape[1], dtype, (self.kernel._prepare(landmarks, dtype),), (self.factor,)
         )
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         return self.kernel._diagonal(rows) * self.factor
 
 
@@ -302,13 +309,13 @@ class Sum(Kernel):
         """Return the kernel as plain data."""
         return {"name": self.name, "terms": [term.to_dict() for term in self.terms]}
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         parts = [(term.kernel, term.factor) if isinstance(term, Scaled) else (term, 1.0) for term in self.terms]
         inner = tuple(kernel._prepare(landmarks, dtype) for kernel, _ in parts)
         n_landmarks, n_features = landmarks.shape
         return PreparedSum(self, n_landmarks, n_features, dtype, inner, tuple(factor for _, factor in parts))
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         total = np.zeros(len(rows))
         for term in self.terms:
             total += term._diagonal(rows)
@@ -324,7 +331,7 @@ class PreparedSum(Prepared):
     factors: tuple[float, ...]
     """Their factors."""
 
-    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the few `rows` of a panel to `out`; terms after the first use scratch memory."""
         for term, factor in zip(self.parts, self.factors, strict=True):
             first = term is self.parts[0]

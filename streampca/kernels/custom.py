@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
 from streampca.kernels.base import Kernel, Needs, Prepared
-from streampca.kernels.rows import FloatArray
+from streampca.typing import Array, DType, FloatArray
 
 _DIAGONAL_ROWS = 16
 
@@ -51,7 +50,7 @@ class Custom(Kernel):
             "expected one of the kernels of streampca.kernels"
         )
 
-    def values(self, rows: NDArray[Any], landmarks: NDArray[Any]) -> NDArray[Any]:
+    def values(self, rows: Array, landmarks: Array) -> Array:
         """Return the values of the function for two blocks; `ParameterError` if they are not a matrix of the right shape."""
         values = np.asarray(self.function(rows, landmarks, **dict(self.parameters)))
         shape = len(rows), len(landmarks)
@@ -63,10 +62,10 @@ class Custom(Kernel):
             )
         return values
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         return PreparedFunction(self, len(landmarks), landmarks.shape[1], dtype, landmarks.astype(dtype))
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         out = np.empty(len(rows))
         for start in range(0, len(rows), _DIAGONAL_ROWS):
             panel = rows[start : start + _DIAGONAL_ROWS]
@@ -78,10 +77,10 @@ class Custom(Kernel):
 class PreparedFunction(Prepared):
     """A user's kernel and the landmarks."""
 
-    landmarks: NDArray[Any]
+    landmarks: Array
     """Shape ``(n_landmarks, n_features)``, of `dtype`."""
 
-    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
         kernel: Any = self.kernel
         np.copyto(out, kernel.values(rows.astype(self.dtype), self.landmarks), casting="same_kind")

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.kernels.base import Kernel, Needs, Prepared, check_parameters, not_negative
-from streampca.kernels.rows import FloatArray
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,10 @@ class Laplacian(Kernel):
         """Return the cost of kernel values of rows of `n_features` features; an absolute difference counts as 20 flops."""
         return Needs(n_features, 1, 20.0 * n_features + 20)
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         return PreparedDistances(self, len(landmarks), landmarks.shape[1], dtype, landmarks)
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         return np.ones(len(rows))
 
 
@@ -52,7 +51,7 @@ class PreparedDistances(Prepared):
     landmarks: FloatArray
     """Shape ``(n_landmarks, n_features)``."""
 
-    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
         from scipy.spatial.distance import cdist
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.kernels.base import Kernel, Needs, Prepared, any_number, check_parameters, not_negative
-from streampca.kernels.rows import FloatArray, copied, squared_norms
+from streampca.kernels.rows import (
+    copied,
+    squared_norms,
+)
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 
 class ProductKernel(Kernel):
@@ -22,10 +25,10 @@ class ProductKernel(Kernel):
         return Needs(n_features, 0, 2.0 * n_features)
 
     @abstractmethod
-    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+    def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return the vectors a of the rows, ``(n_rows, n_columns)``; may be scratch memory."""
 
-    def finish(self, values: NDArray[Any]) -> None:
+    def finish(self, values: Array) -> None:
         """Apply f to the inner products, in place."""
 
 
@@ -33,14 +36,14 @@ class ProductKernel(Kernel):
 class PreparedProduct(Prepared):
     """A kernel of inner products, and the transposed landmarks."""
 
-    right: NDArray[Any]
+    right: Array
     """Vectors b of the landmarks in columns, shape ``(n_columns, n_landmarks)``; float64, or `dtype`."""
     origin: FloatArray | None = None
     """Vector that is subtracted from each row, ``(n_features,)``; None = 0."""
     scale: float = 1.0
     """Factor of each row after the subtraction."""
 
-    def fill(self, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
         kernel: Any = self.kernel
         left = kernel.rows(rows, self)
@@ -51,7 +54,7 @@ class PreparedProduct(Prepared):
             np.copyto(out, values, casting="same_kind")
 
 
-def of_products(kernel: Kernel, right: NDArray[Any], dtype: np.dtype[Any]) -> PreparedProduct:
+def of_products(kernel: Kernel, right: Array, dtype: DType) -> PreparedProduct:
     """Return `kernel` with `right`, ``(n_features, n_landmarks)``, rounded to `dtype`."""
     n_features, n_landmarks = right.shape
     return PreparedProduct(kernel, n_landmarks, n_features, dtype, np.ascontiguousarray(right, dtype=dtype))
@@ -63,29 +66,29 @@ class Linear(ProductKernel):
 
     name: ClassVar[str] = "linear"
 
-    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+    def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return the rows themselves."""
         return copied(rows, prepared.right.dtype)
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         return of_products(self, landmarks.T, dtype)
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         return squared_norms(rows)
 
 
 class GammaProduct(ProductKernel):
     """A kernel f(γ x · y + c) with the fields `gamma` and `coef0`."""
 
-    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+    def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return the rows themselves, because the landmarks include γ."""
         return copied(rows, prepared.right.dtype)
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         kernel: Any = self
         return of_products(self, landmarks.T * kernel.gamma, dtype)
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         kernel: Any = self
         values: FloatArray = squared_norms(rows) * kernel.gamma
         self.finish(values)
@@ -122,7 +125,7 @@ class Polynomial(GammaProduct):
         """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features, 1, 2.0 * n_features + 2 * max(1.0, self.degree).__ceil__().bit_length())
 
-    def finish(self, values: NDArray[Any]) -> None:
+    def finish(self, values: Array) -> None:
         """Add c and raise to the power p, by squaring from the highest bit of p on."""
         values += self.coef0
         if not isinstance(self.degree, int):
@@ -164,7 +167,7 @@ class Sigmoid(GammaProduct):
         """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features, 0, 2.0 * n_features + 20)
 
-    def finish(self, values: NDArray[Any]) -> None:
+    def finish(self, values: Array) -> None:
         """Add c and take the hyperbolic tangent."""
         values += self.coef0
         np.tanh(values, out=values)
@@ -181,19 +184,19 @@ class Cosine(ProductKernel):
         """Whether κ(x, x) is the same for every x: 1 but for x = 0."""
         return True
 
-    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+    def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return the rows divided by their norms."""
         out = borrow("kernel rows", rows.shape, prepared.right.dtype)
         return unit(rows, out)
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         return of_products(self, unit(landmarks, np.empty_like(landmarks)).T, dtype)
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         return (rows != 0).any(axis=1).astype(np.float64) if rows.shape[1] else np.zeros(len(rows))
 
 
-def unit(rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+def unit(rows: Array, out: Array) -> Array:
     """Write `rows` divided by their norms to `out`, and return it; rows of zeros stay as they are."""
     np.copyto(out, rows, casting="unsafe")
     with np.errstate(over="ignore", under="ignore"):

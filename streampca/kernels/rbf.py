@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, InitVar, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
 from streampca.kernels.base import Needs, Prepared, check_parameters, not_negative
 from streampca.kernels.products import PreparedProduct, ProductKernel
-from streampca.kernels.rows import FloatArray
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 _WIDE_SPREAD = 16.0
 
@@ -55,7 +54,7 @@ class RBF(ProductKernel):
         """Return the cost of kernel values of rows of `n_features` features."""
         return Needs(n_features + 2, 1, 2.0 * n_features + 20)
 
-    def rows(self, rows: NDArray[Any], prepared: PreparedProduct) -> NDArray[Any]:
+    def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return (a, ‖a‖², 1) of each row."""
         n_features, dtype = rows.shape[1], prepared.right.dtype
         out = borrow("kernel rows", (len(rows), n_features + 2), dtype)
@@ -68,12 +67,12 @@ class RBF(ProductKernel):
         out[:, n_features + 1] = 1
         return out
 
-    def finish(self, values: NDArray[Any]) -> None:
+    def finish(self, values: Array) -> None:
         """Apply the exponential, after clipping values that rounding made positive."""
         np.minimum(values, 0, out=values)
         np.exp(values, out=values)
 
-    def _prepare(self, landmarks: FloatArray, dtype: np.dtype[Any]) -> Prepared:
+    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         n_landmarks, n_features = landmarks.shape
         scale = (1.0 / max(1, n_features) if self.gamma is None else self.gamma) ** 0.5
         # The origin in the type of the values, so that it is the same number for landmarks and rows.
@@ -90,5 +89,5 @@ class RBF(ProductKernel):
         right[n_features + 1] = -squares
         return PreparedProduct(self, n_landmarks, n_features, dtype, right, origin, scale)
 
-    def _diagonal(self, rows: NDArray[Any]) -> FloatArray:
+    def _diagonal(self, rows: Array) -> FloatArray:
         return np.ones(len(rows))

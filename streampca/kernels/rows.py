@@ -6,20 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
 from streampca.system.workspace import borrow
-
-FloatArray = NDArray[np.float64]
-
+from streampca.typing import Array, DType, FloatArray
 
 _PANEL_BYTES = 1 << 20  # kernel values that fit in the cache between the product and the function
 _PANEL_ROWS = 64, 1024  # fewer rows make products slow, more rows do not fit in the cache
 
 
-def panel_rows(n_values: int, dtype: np.dtype[Any]) -> int:
+def panel_rows(n_values: int, dtype: DType) -> int:
     """Return the number of rows of a panel with `n_values` values of `dtype` per row."""
     low, high = _PANEL_ROWS
     return min(high, max(low, _PANEL_BYTES // max(1, n_values * dtype.itemsize)))
@@ -44,18 +42,18 @@ def as_table(X: Any) -> Any:
     return table
 
 
-def dense(rows: Any) -> NDArray[Any]:
+def dense(rows: Any) -> Array:
     """Return sparse `rows` as a dense array, and a dense array unchanged."""
     return rows if isinstance(rows, np.ndarray) else np.asarray(rows.toarray())
 
 
-def value_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+def value_dtype(*dtypes: DType) -> DType:
     """Return the type of kernel values of rows of `dtypes`: float32 if all are floats of at most 4 bytes, else float64."""
     narrow = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes)
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def copied(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def copied(rows: Array, dtype: DType) -> Array:
     """Return `rows` as a C-ordered array of `dtype`, in scratch memory if a copy is needed."""
     if rows.dtype == dtype and rows.flags.c_contiguous:
         return rows
@@ -64,7 +62,7 @@ def copied(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return out
 
 
-def squared_norms(rows: NDArray[Any]) -> FloatArray:
+def squared_norms(rows: Array) -> FloatArray:
     """Return ‖x‖² of a few `rows` in float64, shape ``(n_rows,)``, independent of the position of a row."""
     wide = copied(rows, np.dtype(np.float64))
     norms: FloatArray = np.einsum("ij,ij->i", wide, wide)

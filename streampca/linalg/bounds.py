@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, independent_columns
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 _COLUMNS = (2, 3, 5, 10, 15, 20, 40)
 _FACTORS = (21.6, 6.8, 3.4, 2.09, 1.76, 1.6, 1.37)  # U^(−1/4) for the 1 % quantile of U, from 1,000,000 draws

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.linalg import tall_skinny as tall
 from streampca.linalg.bounds import (
@@ -23,8 +22,7 @@ from streampca.linalg.bounds import (
 )
 from streampca.linalg.eigen import relative_precision
 from streampca.linalg.nystrom import LowRank, Precision
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 _SHARES = (0.9, 0.95, 0.99)
 _REPEATED_ROWS = 64 * 2.0**-24  # rounding of float32 sums of 256 equal terms: a quarter of a unit for each

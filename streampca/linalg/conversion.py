@@ -6,14 +6,11 @@ by one product with the data, divided by the singular values.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, FloatArray
 
 
 def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: ArrayLike) -> FloatArray:
@@ -58,9 +55,7 @@ def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_value
     return x @ v / roots
 
 
-def _checked(
-    X: ArrayLike, vectors: ArrayLike, values: ArrayLike, axis: int
-) -> tuple[NDArray[Any], FloatArray, FloatArray]:
+def _checked(X: ArrayLike, vectors: ArrayLike, values: ArrayLike, axis: int) -> tuple[Array, FloatArray, FloatArray]:
     x, v, s = (
         np.asarray(X, dtype=np.float64),
         np.asarray(vectors, dtype=np.float64),

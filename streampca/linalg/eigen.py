@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
 from streampca.linalg.selection import Count, Selection
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.linalg.tiles import TileGrid
 
-FloatArray = NDArray[np.float64]
 
 _SMALL = 512
 _DENSE_LIMIT = 1536  # largest side for which LAPACK takes less time than the pass over the data

@@ -8,12 +8,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import StreamPCAError
 from streampca.system.workspace import borrow
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 _N_ARGUMENTS = 12
 _ARRAYS = (4, 6, 8, 10)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import StreamPCAError
 from streampca.random import generator
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 _TOLERANCE = 1e-11  # residual of every wanted pair, relative to the first eigenvalue
 _MAX_PRODUCTS = 400

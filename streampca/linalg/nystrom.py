@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
+from streampca.typing import FloatArray
 
-FloatArray = NDArray[np.float64]
 Precision = Literal["float32", "float64"]
 
 DEPENDENT: dict[Precision, float] = {"float32": 1e-6, "float64": 1e-13}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
+from streampca.typing import FloatArray
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Count:
     n_components: int | None
     """Number of components."""
 
-    def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
+    def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
         """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
         if self.n_components is None or self.n_components > len(values):
             return None
@@ -36,7 +36,7 @@ class Share:
     share: float
     """Share of the total variance, in (0, 1)."""
 
-    def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
+    def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
         """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
         return smallest_count(values, total, self.share, rounding)
 
@@ -52,7 +52,7 @@ class Threshold:
         if not _is_number(self.eps) or not 0 < self.eps <= 1:
             raise ParameterError(f"Threshold(eps={self.eps!r}): expected a number in (0, 1], for example 1e-3")
 
-    def select(self, values: NDArray[np.float64], total: float, rounding: float = 0.0) -> int | None:
+    def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
         """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
         slack = min(rounding, self.eps / 2)  # a threshold below the rounding remains a threshold
         below = np.flatnonzero(values < (self.eps - slack) * values[0])
@@ -62,7 +62,7 @@ class Threshold:
 Selection = Count | Share | Threshold
 
 
-def smallest_count(values: NDArray[np.float64], total: float, share: float, rounding: float = 0.0) -> int | None:
+def smallest_count(values: FloatArray, total: float, share: float, rounding: float = 0.0) -> int | None:
     """Return the smallest number of leading `values` whose sum reaches ``share * total``, None if their total does not.
 
     Sums within ``rounding * total`` of it count, where `rounding` is at least that of the sum itself.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import NotFiniteError, StreamPCAError
 from streampca.linalg.tiles import spread
 from streampca.system.workspace import borrow
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, FloatArray
 
 _SLAB_ROWS = 2048
 _SLABS_PER_THREAD = 4  # products in memory before they are added; does not affect the bits
@@ -229,5 +226,5 @@ def lower_inverse(factor: FloatArray) -> FloatArray:
     return inverse
 
 
-def _float64(block: NDArray[Any]) -> FloatArray:
+def _float64(block: Array) -> FloatArray:
     return block.astype(np.float64, copy=False)

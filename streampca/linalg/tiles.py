@@ -14,9 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 
 @lru_cache(maxsize=4)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
 from streampca.errors import DataError
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, FloatArray, IntArray
 
 _LEAST_SQUARES = 1e-305
 """Sums of squares below this have lost digits to underflow."""
@@ -20,7 +16,7 @@ _SLAB_ROWS = 256
 _EPS = float(np.finfo(np.float64).eps)
 
 
-def mark_underflow(rows: NDArray[Any], squares: FloatArray) -> None:
+def mark_underflow(rows: Array, squares: FloatArray) -> None:
     """Mark the columns that vary although their squares underflow float64, in place.
 
     Otherwise they would count as constant. The first value becomes 1e-157, which is negligible compared with any value
@@ -50,17 +46,17 @@ def mark_underflow_of_stored(columns: csc_array) -> None:
             stored[int(np.abs(stored).argmax())] = _TRACE
 
 
-def underflows(rows: NDArray[Any], origin: FloatArray, squares: FloatArray) -> bool:
+def underflows(rows: Array, origin: FloatArray, squares: FloatArray) -> bool:
     """Return whether squares of a varying column of ``rows - origin`` underflow; False for float32 rows."""
     return rows.dtype == np.float64 and len(_tiny(squares)) + len(_vanished(rows, origin, squares)) > 0
 
 
-def _tiny(squares: FloatArray) -> NDArray[np.int64]:
+def _tiny(squares: FloatArray) -> IntArray:
     """Return the columns with positive sums of squares that may underflow when divided by a number of rows."""
     return np.flatnonzero((squares > 0) & (squares < _TRACE**2))
 
 
-def _vanished(rows: NDArray[Any], origin: FloatArray | float, squares: FloatArray) -> NDArray[np.int64]:
+def _vanished(rows: Array, origin: FloatArray | float, squares: FloatArray) -> IntArray:
     """Return the columns whose squares are 0 although not all of their values are `origin`."""
     columns = np.flatnonzero(squares == 0)
     varies, centre = np.zeros(len(columns), dtype=bool), np.broadcast_to(origin, squares.shape)[columns]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
@@ -16,12 +15,12 @@ from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.random import generator
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.accumulators import Sketched, SketchState
     from streampca.parameters import Parameters
 
-FloatArray = NDArray[np.float64]
 
 _NEARLY = 1e-4  # each projection leaves so much of what it takes out, and every block is projected at least twice
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.models.conditional import add_lost, fill_in_from, n_packed
 from streampca.models.scoring import ScoringModel
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents
+from streampca.typing import Array, DType, FloatArray
 
-FloatArray = NDArray[np.float64]
 
-
-def transform(model: ScoringModel, stored: StoredComponents, rows: Any, out: NDArray[Any]) -> NDArray[Any]:
+def transform(model: ScoringModel, stored: StoredComponents, rows: Any, out: Array) -> Array:
     """Write the scores of `rows`, dense or sparse, ``(n_rows, n_features)``, to `out`, ``(n_rows, k)``, and return it.
 
     As `PCAModel.transform`, with sums over slabs in float64. Every call reads all components once.
@@ -36,7 +34,7 @@ def transform(model: ScoringModel, stored: StoredComponents, rows: Any, out: NDA
 
 
 def add_scores(
-    model: ScoringModel, features: slice, slab: FloatArray, rows: Any, dtype: np.dtype[Any], scores: FloatArray
+    model: ScoringModel, features: slice, slab: FloatArray, rows: Any, dtype: DType, scores: FloatArray
 ) -> None:
     """Add the contribution of some features to `scores`, ``(n_rows, k)``, without whitening and conditional means.
 
@@ -76,7 +74,7 @@ def add_scores(
         scores[panel] += centred @ axes
 
 
-def inverse_transform(model: ScoringModel, stored: StoredComponents, scores: NDArray[Any]) -> NDArray[Any]:
+def inverse_transform(model: ScoringModel, stored: StoredComponents, scores: Array) -> Array:
     """Return the rows, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``, in their data type."""
     dtype = scores.dtype
     rows = np.empty((len(scores), stored.shape[1]), dtype=dtype)

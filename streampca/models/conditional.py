@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.models.scoring import ScoringModel
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import BoolArray, FloatArray, IntArray
 
 _BATCH_VALUES = 2**16
 """Entries of the k × k matrices that are solved at once."""
@@ -56,7 +55,7 @@ def fill_in(model: ScoringModel, rows: NDArray[np.floating], scores: NDArray[np.
     _apply(model, scores, groups, products, whitened=model.whiten)
 
 
-def patterns_of(missing: NDArray[np.bool_]) -> list[tuple[int, NDArray[np.int64]]]:
+def patterns_of(missing: BoolArray) -> list[tuple[int, IntArray]]:
     """Return for each pattern of holes the first row that has it and all rows that have it; `missing` is ``(n_rows, d)``."""
     packed = np.ascontiguousarray(np.packbits(missing, axis=1))
     keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
@@ -85,7 +84,7 @@ def n_packed(n_components: int) -> int:
     return n_components * (n_components + 1) // 2
 
 
-def add_lost(missing: NDArray[np.bool_], slab: FloatArray, lost: FloatArray) -> None:
+def add_lost(missing: BoolArray, slab: FloatArray, lost: FloatArray) -> None:
     """Add to `lost`, ``(n_rows, k (k + 1) / 2)``, the products of the components of missing features.
 
     Parameters
@@ -148,7 +147,7 @@ def posterior(
 def _apply(
     model: ScoringModel,
     scores: NDArray[np.floating],
-    groups: list[tuple[int, NDArray[np.int64]]],
+    groups: list[tuple[int, IntArray]],
     products: Callable[[int], FloatArray],
     *,
     whitened: bool,
@@ -169,7 +168,7 @@ def _apply(
             scores[rows] = made * ahead
 
 
-def _unpacked(numbers: FloatArray, upper: tuple[NDArray[np.int64], NDArray[np.int64]]) -> FloatArray:
+def _unpacked(numbers: FloatArray, upper: tuple[IntArray, IntArray]) -> FloatArray:
     k = int(upper[0][-1]) + 1
     matrix = np.zeros((k, k))
     matrix[upper] = numbers

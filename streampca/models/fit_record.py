@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.models.persistence.groups import StoredGroup
+from streampca.typing import Array
 
 ARRAYS = {
     "feature_name_bytes": "u",
@@ -35,7 +35,7 @@ class FitRecord:
     """Decoded bytes of these readings."""
     written_by: str = ""
     """Version of streampca that wrote it."""
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
     """``plan_edges``, ``sampling`` and ``eigenvectors``, if the fit has them; see `ARRAYS`."""
 
     def to_attributes(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def record_from(group: StoredGroup) -> FitRecord | None:
     return FitRecord(**written, arrays=arrays)
 
 
-def arrays_of_names(names: list[str] | None) -> dict[str, NDArray[Any]]:
+def arrays_of_names(names: list[str] | None) -> dict[str, Array]:
     """Return names of features as two arrays: their concatenated UTF-8 bytes, and the end of each name in them."""
     if names is None:
         return {}

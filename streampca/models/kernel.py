@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
 from streampca.linalg.selection import smallest_count
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
 
-FloatArray = NDArray[np.float64]
 
 _PANEL_BYTES = 16 * 2**20
 _PANEL_ROWS = (64, 8192)
@@ -39,7 +38,7 @@ class KernelModel:
 
     kernel: Kernel
     """The kernel, with every parameter settled."""
-    landmarks: NDArray[Any]
+    landmarks: Array
     """The rows that new rows are compared with, in the type of the products, ``(m, n_features)``."""
     coefficients: FloatArray
     """B, which turns centred kernel values into scores, ``(m, k)``."""
@@ -55,7 +54,7 @@ class KernelModel:
     """``"exact"``, ``"nystrom"``, ``"nystrom_extension"`` or ``"empirical_map"``."""
     center: bool
     """Whether the kernel matrix was centred."""
-    landmark_indices: NDArray[np.int64] | None = None
+    landmark_indices: IntArray | None = None
     """Row numbers of the landmarks within the training rows, ``(m,)``; None where landmarks were given as rows."""
     preimage: PreimageMap | None = None
     """What `inverse_transform` needs; None where it was not asked for."""
@@ -118,15 +117,15 @@ class KernelModel:
         """Return the share of the trace along each component, ``(k,)``."""
         return self.eigenvalues / self.total if self.total > 0 else np.zeros_like(self.eigenvalues)
 
-    def score_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def score_dtype(self, dtype: DType) -> DType:
         """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
         return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
-    def kernel_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def kernel_dtype(self, dtype: DType) -> DType:
         """Return the type of kernel values for rows of `dtype`: float32 where both landmarks and rows are no wider."""
         return np.promote_types(self.landmarks.dtype, work_dtype(dtype))
 
-    def transform(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def transform(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 m (d + k) flops and m kernel values a row.
 
         `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean kernel values are
@@ -148,7 +147,7 @@ class KernelModel:
             np.subtract(values @ coefficients, remainder, out=out[start : start + step], casting="same_kind")
         return out
 
-    def inverse_transform(self, scores: NDArray[Any]) -> NDArray[Any]:
+    def inverse_transform(self, scores: Array) -> Array:
         """Return rows in the original space, ``(n_rows, n_features)``, for `scores`, ``(n_rows, k)``: κ(scores, ·) times the dual.
 
         Raises
@@ -193,13 +192,13 @@ class KernelModel:
         return smallest_count(self.eigenvalues, self.total, share)
 
 
-def panel_rows(n_landmarks: int, dtype: np.dtype[Any]) -> int:
+def panel_rows(n_landmarks: int, dtype: DType) -> int:
     """Return how many rows are compared with `n_landmarks` rows at once: 16 MiB of kernel values, 64 to 8,192 rows."""
     low, high = _PANEL_ROWS
     return max(low, min(high, _PANEL_BYTES // max(1, n_landmarks * dtype.itemsize)))
 
 
-def preimage_of(kernel: Kernel, landmarks: NDArray[Any], scores: FloatArray, alpha: float) -> PreimageMap:
+def preimage_of(kernel: Kernel, landmarks: Array, scores: FloatArray, alpha: float) -> PreimageMap:
     """Return the kernel ridge regression of `landmarks` on their `scores`, in m³/3 flops.
 
     The dual coefficients solve (κ(scores, scores) + α 1) A = landmarks, as scikit-learn defines the pre-image of kernel

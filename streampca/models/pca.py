@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.gram import GramOperator
 from streampca.accumulators.sketched import Sketched
@@ -16,8 +15,7 @@ from streampca.linalg.selection import smallest_count
 from streampca.models import by_slabs, conditional
 from streampca.models.stored_components import Components, StoredComponents
 from streampca.parameters import Parameters
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 _SLAB_BYTES = 8 * 2**20
 _SAFE_FACTORS = (1e-30, 1e30)
@@ -48,7 +46,7 @@ class PCAModel:
     """Whether scores are divided by the standard deviation of their component."""
     numerical_rank: int
     """Number of eigenvalues above the rounding of the accumulation."""
-    constant_features: NDArray[np.int64]
+    constant_features: IntArray
     """Features that never vary; with scaling their weight is 0."""
     certificate: dict[str, Any] = field(default_factory=dict)
     """Error bounds of the result, as numbers and text."""
@@ -160,7 +158,7 @@ class PCAModel:
         deviation[self.numerical_rank :] = np.inf
         return deviation
 
-    def score_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def score_dtype(self, dtype: DType) -> DType:
         """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
         return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
@@ -174,7 +172,7 @@ class PCAModel:
         """Return the values that replace NaN before rows are projected, None if NaN is an error or drops the row."""
         return self.mean if self.conditional else self.fill
 
-    def product_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def product_dtype(self, dtype: DType) -> DType:
         """Return the data type in which scores of `dtype` are computed: float64 where factors leave the range of float32."""
         factors = [np.sqrt(self.explained_variance[:1])]
         factors += [] if self.weights is None else [self.weights]
@@ -183,7 +181,7 @@ class PCAModel:
         safe = all(((factor == 0) | ((factor > low) & (factor < high))).all() for factor in factors)
         return dtype if safe else np.dtype(np.float64)
 
-    def transform(self, rows: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def transform(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 d k flops a row.
 
         `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean is subtracted before the product, never after, so a far mean costs no digits; only from the scores of
@@ -223,7 +221,7 @@ class PCAModel:
                 out[panel] = scores
         return out
 
-    def inverse_transform(self, scores: NDArray[Any]) -> NDArray[Any]:
+    def inverse_transform(self, scores: Array) -> Array:
         """Return the rows in the original space, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``."""
         given = self.score_dtype(scores.dtype)
         dtype = self.product_dtype(given)
@@ -232,7 +230,7 @@ class PCAModel:
             scores = scores * np.sqrt(self.explained_variance).astype(dtype)
         if isinstance(self.components, StoredComponents):
             return by_slabs.inverse_transform(self, self.components, scores).astype(given, copy=False)
-        rows: NDArray[Any] = scores @ self.components.astype(dtype)
+        rows: Array = scores @ self.components.astype(dtype)
         if self.scale is not None:
             rows *= self.scale.astype(dtype)
         if self.feature_weight is not None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import DType, FloatArray
 
 
 class ScoringModel(Protocol):
@@ -77,6 +74,6 @@ class ScoringModel(Protocol):
         """Values that replace NaN before products are formed, ``(n_features,)``; None where NaN is an error."""
         ...
 
-    def product_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def product_dtype(self, dtype: DType) -> DType:
         """Return the type in which rows of type `dtype` are multiplied."""
         ...

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import MissingChunkError, ModelError, NoSpaceError, ParameterError
 from streampca.storage.files import is_disk_full
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     import zarr
 
-FloatArray = NDArray[np.float64]
 
 SLAB_BYTES = 8 * 2**20
 """Size of a slab: all components for a run of features, as float64."""

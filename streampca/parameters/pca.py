@@ -19,11 +19,9 @@ from streampca.parameters.common import (
 )
 from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
 from streampca.parameters.statement import Parameter
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from streampca.linalg.selection import Selection
     from streampca.sources.base import Source
 
@@ -134,9 +132,9 @@ class Parameters:
     """As `PCA`."""
     missing_scores: str = "conditional"
     """As `PCA`."""
-    sample_weight: NDArray[np.float64] | None = None
+    sample_weight: FloatArray | None = None
     """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
-    feature_weight: NDArray[np.float64] | None = None
+    feature_weight: FloatArray | None = None
     """Weight of each feature, ``(n_features,)``."""
     forgetting: float = 1.0
     """As `PCA`."""

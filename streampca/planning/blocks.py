@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
 
 from streampca.sources.base import Source
+from streampca.typing import DType
 
 BLOCK_BYTES = 32 * 2**20 - 2**16
 """Preferred size of a block: the C library returns memory of 32 MiB and more to the system after every use."""
 _BLOCK_ROWS = 2**18
 
 
-def block_rows_to_try(source: Source, dtype: np.dtype[Any], block_bytes: int = BLOCK_BYTES) -> list[int]:
+def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYTES) -> list[int]:
     """Return rows per block, best first: whole chunks of about `block_bytes`, fewer chunks, then fractions of a chunk."""
     n, d = source.shape
     band = min(source.chunk_rows, n)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.block import Block
 from streampca.linalg.eigen import uses_krylov
@@ -20,6 +19,7 @@ from streampca.random import generator
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
+from streampca.typing import Array
 
 _READ_SECONDS, _FOLD_SECONDS = 0.2, 0.25  # what the probe spends on each, unless one block takes longer
 _MOST_BLOCKS = 4  # blocks that one thread of the probe reads
@@ -226,7 +226,7 @@ def _probe_reading(
         # Filled beforehand, because a leaf reads into memory that is in use already.
         buffers = [np.zeros((plan.rows_per_block, width), dtype=source.dtype) for _ in range(leaves)]
 
-    def read(span: tuple[int, int], buffer: NDArray[Any] | None) -> tuple[Block, int]:
+    def read(span: tuple[int, int], buffer: Array | None) -> tuple[Block, int]:
         start, stop = span
         values, count = source.read(start, stop, None if buffer is None else buffer[: stop - start])
         return Block(values, start), count.bytes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from streampca.accumulators import (
     CompleteRows,
@@ -18,6 +18,7 @@ from streampca.accumulators import (
 from streampca.errors import ParameterError
 from streampca.parameters import Parameters
 from streampca.sources.base import Source
+from streampca.typing import FloatArray
 
 Kind = Covariance | SparseCovariance | CompleteRows | PairwiseCovariance | ExactIntegerCovariance
 
@@ -74,7 +75,7 @@ def require_rows(source: Source, parameters: Parameters) -> None:
                 raise ParameterError(f"forgetting={parameters.forgetting!r} does not go together with {what}")
 
 
-def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> NDArray[np.float64] | None:
+def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> FloatArray | None:
     """Return the checked weights that the parameter `name` stands for, or None.
 
     Raises

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.planning.leaves import Leaf, leaves_per_branch, states_at_once
 from streampca.random import generator
+from streampca.typing import IntArray
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,6 @@ class WorkShape:
 
 
 @lru_cache(maxsize=4)
-def _block_order(seed: int, n_blocks: int) -> NDArray[np.int64]:
+def _block_order(seed: int, n_blocks: int) -> IntArray:
     """Return the shuffled order in which blocks are read."""
     return np.asarray(generator(seed, "order of blocks").permutation(n_blocks))

@@ -8,7 +8,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import has_fit_parameter
 
 from streampca.errors import ConfigError, NotAvailableError
@@ -24,6 +23,7 @@ from streampca.runs.config.values import ThresholdValue, plain_options
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources import Source, open_source
 from streampca.sources.vector import read_vector
+from streampca.typing import Array
 
 ESTIMATORS: dict[str, type[PCA] | type[KernelPCA]] = {"pca": PCA, "kernel_pca": KernelPCA}
 """Estimators by the value of ``model.kind``."""
@@ -93,7 +93,7 @@ def _term_of(term: KernelConfig, model: KernelPCAConfig) -> Kernel:
     return kernel if term.weight == 1.0 else kernel * term.weight
 
 
-def _weights_of(config: RunConfig, name: str) -> NDArray[Any] | None:
+def _weights_of(config: RunConfig, name: str) -> Array | None:
     """Read the weights that `config` names under preprocess, None where there are none."""
     written, source = getattr(config.preprocess, name), config.source
     if written is None:

@@ -7,14 +7,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.block import Block, as_block
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, BoolArray, FloatArray
 
 _PANEL_BYTES = 8 * 2**20
 
@@ -61,7 +59,7 @@ class Measured:
             0, 0.0, np.zeros(n_features), np.zeros(n_features), np.zeros((k, k)), 0.0, 0.0, np.zeros(k)
         )
 
-    def update(self, state: MeasuredState, block: Block | NDArray[Any]) -> MeasuredState:
+    def update(self, state: MeasuredState, block: Block | Array) -> MeasuredState:
         """Return `state` with the rows of `block` added.
 
         Raises
@@ -78,11 +76,11 @@ class Measured:
             state = self.absorb(state, self._measured(panel, stored_panel))
         return state
 
-    def _measured(self, block: Block, stored: NDArray[Any] | None) -> MeasuredState:
+    def _measured(self, block: Block, stored: Array | None) -> MeasuredState:
         """Return the state of a panel of rows."""
         weights = np.ones(len(block)) if block.weights is None else block.weights
         centred = np.subtract(block.values, self.model.mean, dtype=np.float64)
-        finite = np.isfinite(centred).all(axis=1)
+        finite = np.asarray(np.isfinite(centred).all(axis=1))
         bad = np.flatnonzero(~finite & (weights > 0))
         if self.model.missing == "error" and len(bad):
             refuse_not_finite(block.values[bad[0] : bad[0] + 1], block.start + int(bad[0]))
@@ -104,7 +102,7 @@ class Measured:
             score_errors=self._errors(scores, stored, finite),
         )
 
-    def _errors(self, scores: FloatArray, stored: NDArray[Any] | None, finite: NDArray[np.bool_]) -> FloatArray:
+    def _errors(self, scores: FloatArray, stored: Array | None, finite: BoolArray) -> FloatArray:
         """Return the largest differences per component; rows that were left out must be stored as NaN."""
         if stored is None:
             return np.zeros(scores.shape[1])
@@ -169,7 +167,7 @@ class KernelMeasured:
         k = self.model.n_components
         return KernelMeasuredState(0, np.zeros(k), 0.0, np.zeros(k), 0)
 
-    def update(self, state: KernelMeasuredState, block: Block | NDArray[Any]) -> KernelMeasuredState:
+    def update(self, state: KernelMeasuredState, block: Block | Array) -> KernelMeasuredState:
         """Return `state` with the rows of `block` added; raise `NotFiniteError` if they hold NaN or infinity."""
         block = as_block(block)
         refuse_not_finite(block.values, block.start)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.adaptive import IncrementalSVD, rescaled
-from streampca.accumulators.centring import FloatArray, sketch_dtype
+from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.rows import RowSample
 from streampca.accumulators.shifting import SAFE_SQUARES
@@ -34,6 +33,7 @@ from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, m
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
+from streampca.typing import Array, FloatArray
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -247,7 +247,7 @@ class Reader:
         scaled = weighted(sketch.finalize(_with_moments(state, first)), factors)
         return scaled.test, scaled.products, count
 
-    def _sketch(self, test: NDArray[Any], origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
+    def _sketch(self, test: Array, origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
         wanted = self.parameters
         return Sketch(
             test,

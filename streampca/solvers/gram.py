@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, work_dtype
+from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, GramOperator
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
@@ -36,6 +35,7 @@ from streampca.sources.base import Source
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
+from streampca.typing import FloatArray, IntArray
 
 _SMALL_STATE_BYTES = 32 * 2**20
 
@@ -273,7 +273,7 @@ def _components_task(
     gram: Gram,
     reduced: GramOperator,
     spectrum: Spectrum,
-    chosen: NDArray[np.int64],
+    chosen: IntArray,
     parameters: Parameters,
     plan: Plan,
 ) -> ComponentsTask:

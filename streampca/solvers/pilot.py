@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from streampca.accumulators.centring import FloatArray, refuse_not_finite, work_dtype
+from streampca.accumulators.centring import (
+    refuse_not_finite,
+    work_dtype,
+)
 from streampca.accumulators.missing import refuse_infinite
 from streampca.accumulators.shifting import sampled_origin
 from streampca.accumulators.sparse import refuse_stored
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
+from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 _LEAST_ROWS = 500
 _MOST_SHARE = 0.1  # of the source that the pilot may decode unless its size is given
@@ -62,7 +65,7 @@ def plan_pilot(source: Source, wanted: int | str, n_columns: int, room: int) -> 
     return Pilot(rows, bands, bands * min(n, source.chunk_rows) * source.row_bytes)
 
 
-def rows_of(pilot: Pilot, source: Source, seed: int) -> NDArray[np.int64]:
+def rows_of(pilot: Pilot, source: Source, seed: int) -> IntArray:
     """Return the row numbers, ascending: one at random in each of equal stretches, of the source or of its bands."""
     n = source.shape[0]
     draw = generator(seed, "pilot")
@@ -79,7 +82,7 @@ def rows_of(pilot: Pilot, source: Source, seed: int) -> NDArray[np.int64]:
     return np.concatenate(chosen)
 
 
-def _one_in_each(length: int, n_chosen: int, draw: np.random.Generator) -> NDArray[np.int64]:
+def _one_in_each(length: int, n_chosen: int, draw: np.random.Generator) -> IntArray:
     edges = np.arange(n_chosen + 1, dtype=np.int64) * length // max(1, n_chosen)
     return np.asarray(draw.integers(edges[:-1], edges[1:]), dtype=np.int64)
 
@@ -90,7 +93,7 @@ def read_pilot(
     seed: int,
     missing: str = "error",
     on_rows: Callable[[int, int], None] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[Any], ReadCount]:
+) -> tuple[IntArray, Array, ReadCount]:
     """Return row numbers, the rows in the type of products, ``(n_rows, n_features)``, and what reading them cost.
 
     NaN is let through where `missing` gives it a meaning. `on_rows` is told of rows and bytes as they are read.
@@ -126,7 +129,7 @@ def read_pilot(
 
 
 def observed_origin(
-    source: Source, origin: FloatArray, seen: NDArray[np.bool_], weights: FloatArray | None
+    source: Source, origin: FloatArray, seen: BoolArray, weights: FloatArray | None
 ) -> tuple[FloatArray, ReadCount]:
     """Return `origin` with a number near the mean of every feature that is not among those `seen`, and what reading cost.
 
@@ -150,7 +153,7 @@ def observed_origin(
     return origin, count
 
 
-def _runs(chosen: NDArray[np.int64], source: Source) -> list[NDArray[np.int64]]:
+def _runs(chosen: IntArray, source: Source) -> list[IntArray]:
     """Return the row numbers in groups that are read together: those of one band of chunks, or each alone."""
     if source.reads_of(0, 1) == source.row_bytes:
         return [chosen[i : i + 1] for i in range(len(chosen))]

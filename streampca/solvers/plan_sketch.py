@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from streampca.accumulators.centring import sketch_dtype
 from streampca.errors import NotAvailableError, ParameterError
@@ -22,6 +19,7 @@ from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape
 from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
+from streampca.typing import DType
 
 HELD_OUT = 20  # Gaussian columns that only the certificate uses
 _SPARE_COLUMNS = 10  # beyond the components, below which an answer is not worth having
@@ -235,7 +233,7 @@ class _Planner:
         )
 
 
-def _block_rows(source: Source, dtype: np.dtype[Any], solver: str) -> list[int]:
+def _block_rows(source: Source, dtype: DType, solver: str) -> list[int]:
     """Return rows per block, best first; enough rows that adding products of features x columns costs little."""
     n, d = source.shape
     size = min(_MOST_BLOCK_BYTES, max(BLOCK_BYTES, _ROWS_PER_BLOCK * d * dtype.itemsize))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.execution.write import write_known_scores
@@ -20,6 +19,7 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.solvers.certificate_warnings import approximation_warnings
 from streampca.sources.base import ReadCount, Source
+from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -106,7 +106,7 @@ class Fit(FitResult):
     """The accumulated state, to be merged and continued; None where the solver keeps none."""
     accumulator: Any = None
     """The accumulator of `state`; None where the solver keeps none."""
-    scores: NDArray[np.float64] | None = None
+    scores: FloatArray | None = None
     """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
 
     def warnings(self) -> list[str]:
@@ -146,7 +146,7 @@ class Fit(FitResult):
         )
 
 
-def is_exact(dtype: np.dtype[Any], parameters: Parameters, accumulator: Any) -> bool:
+def is_exact(dtype: DType, parameters: Parameters, accumulator: Any) -> bool:
     """Tell whether the rows are small integers, of whose products nothing is rounded."""
     unweighted = parameters.sample_weight is None and parameters.forgetting == 1 and isinstance(accumulator, Covariance)
     return unweighted and ExactIntegerCovariance.takes(dtype)

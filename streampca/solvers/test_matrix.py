@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.accumulators.centring import FloatArray, sketch_dtype
+from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.ledger import once
 from streampca.execution.progress import Meter, ProgressCallback
@@ -23,6 +21,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.storage.state_file import storable
 from streampca.system.workspace import release
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
+from streampca.typing import Array, FloatArray
 
 _FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
 _NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
@@ -39,7 +38,7 @@ class Start:
     """What rows are shifted by, ``(n_features,)``; None = each leaf finds a number of its own."""
     factors: FloatArray
     """What the pilot expects features to be multiplied by, ``(n_features,)``."""
-    test: NDArray[Any]
+    test: Array
     """Test matrix for the rows as they are, in the type of products, ``(n_features, columns)``."""
     count: ReadCount
     """What reading the pilot cost."""
@@ -128,7 +127,7 @@ def _grouping(source: Source, size: int) -> Grouping:
 
 
 def _prepare(
-    rows: NDArray[Any],
+    rows: Array,
     middle: FloatArray,
     weights: FloatArray,
     parameters: Parameters,
@@ -169,7 +168,7 @@ def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:
     return bool((np.abs(mean[varying]) <= _NEAR * np.sqrt(variance[varying])).all() and not mean[~varying].any())
 
 
-def _directions(rows: NDArray[Any], n_wanted: int, n_threads: int) -> FloatArray:
+def _directions(rows: Array, n_wanted: int, n_threads: int) -> FloatArray:
     """Return the leading right singular vectors of `rows`, ``(n_features, n_wanted or fewer)``, by the products of rows.
 
     To a few digits, which is all that a start needs; they are made orthonormal afterwards.

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from streampca.errors import DataError
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.storage.regular_files import open_regular, require_regular
+from streampca.typing import Array
 
 
 class ArraySource(Source):
@@ -21,7 +21,7 @@ class ArraySource(Source):
 
     buffered = False
 
-    def __init__(self, array: NDArray[Any], description: str = "array"):
+    def __init__(self, array: Array, description: str = "array"):
         require_table(array.shape, array.dtype, description)
         self.array, self.description = array, description
         self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
@@ -39,7 +39,7 @@ class ArraySource(Source):
         """Return a source whose rows are the features of this one."""
         return ArraySource(self.array.T, self.description)
 
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return a view of the rows."""
         values = self.array[start:stop]
         return values, ReadCount(0, values.nbytes, values.nbytes)
@@ -108,7 +108,7 @@ class MappedSource(Source):
         turned.watch = self.watch
         return turned
 
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return a copy of the rows, in `out` if given."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from streampca.errors import DataError, NotAvailableError
 from streampca.sources.versions import InputVersion, InputWatch
 from streampca.storage.state_file import storable
+from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -43,7 +41,7 @@ class Source(ABC):
 
     shape: tuple[int, int]
     """(n_samples, n_features)."""
-    dtype: np.dtype[Any]
+    dtype: DType
     """Data type of the rows."""
     description: str
     """Path or kind, for messages."""
@@ -76,7 +74,7 @@ class Source(ABC):
         """Return a hash that identifies the data without reading it."""
 
     @abstractmethod
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Read rows `start` to `stop`, shape ``(stop - start, n_features)``; return them and their `ReadCount`.
 
         `out`, of that shape and the source's dtype, may be filled and returned; a source may also return a view. Raises
@@ -174,13 +172,13 @@ class _Sliced:
     def __init__(self, source: Source):
         self.source, self.shape, self.dtype, self.ndim = source, source.shape, source.dtype, 2
 
-    def __getitem__(self, key: tuple[slice, slice]) -> NDArray[Any]:
+    def __getitem__(self, key: tuple[slice, slice]) -> Array:
         start, stop, _ = key[0].indices(self.shape[0])
         values, _ = self.source.read(start, stop)
         return values[:, key[1]]
 
 
-def require_table(shape: tuple[int, ...], dtype: np.dtype[Any], description: str) -> None:
+def require_table(shape: tuple[int, ...], dtype: DType, description: str) -> None:
     """Raise `DataError` unless `shape` and `dtype` are those of a table of real numbers."""
     if dtype.kind == "c":
         raise DataError(f"Complex data not supported: {description} has dtype {dtype}; expected real numbers")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from streampca.errors import DataError, NoSpaceError, OutputError
 from streampca.storage.files import is_disk_full
 from streampca.storage.regular_files import read_regular
+from streampca.typing import Array, DType
 
 BUILTIN_NAMES: tuple[str, ...] = ("photo-patches", "digits", "iris", "breast-cancer", "wine", "diabetes")
 """Every name that `materialise` knows."""
@@ -45,7 +46,7 @@ class _Content:
 
     shape: tuple[int, int]
     """Number of samples and of features."""
-    dtype: np.dtype[Any]
+    dtype: DType
     """Data type of the store."""
     chunk_rows: int
     """Rows of one chunk; a chunk holds whole rows."""
@@ -53,7 +54,7 @@ class _Content:
     """Attributes of the array, without the record."""
     dimension_names: tuple[str, str]
     """Names of the two axes."""
-    rows: Callable[[int, int], NDArray[Any]]
+    rows: Callable[[int, int], Array]
     """From (start, stop) to these rows, shape ``(stop - start, n_features)``."""
 
 
@@ -213,7 +214,7 @@ def _photo_patches() -> _Content:
     counts = [view.shape[0] * view.shape[1] for view in windows]
     first = np.concatenate([[0], np.cumsum(counts)]).tolist()
 
-    def rows(start: int, stop: int) -> NDArray[Any]:
+    def rows(start: int, stop: int) -> Array:
         block = np.empty((stop - start, _SIDE * _SIDE * _CHANNELS), dtype=np.uint8)
         for view, offset, count in zip(windows, first, counts, strict=False):
             low, high = max(start, offset), min(stop, offset + count)

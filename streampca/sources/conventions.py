@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import PackedDataError
+from streampca.typing import DType
 
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0}
 """Values of attributes that do not change the meaning of stored values."""
@@ -33,7 +34,7 @@ _ENDINGS = ("_bnds", "_bounds", "_mask")
 _MOST_SHOWN = 60
 
 
-def packing_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], zarr_fill_value: Any = None) -> dict[str, Any]:
+def packing_of(attributes: Mapping[str, Any], dtype: DType, zarr_fill_value: Any = None) -> dict[str, Any]:
     """Return the attributes that declare stored values as packed.
 
     Parameters

@@ -8,12 +8,12 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.dask_graph import BlockGraph, GraphCost
 from streampca.sources.sparse import is_sparse, joined
+from streampca.typing import Array
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -139,7 +139,7 @@ class DaskSource(Source):
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         return int(np.searchsorted(self.edges, start, "right")) - 1, int(np.searchsorted(self.edges, stop, "left"))
 
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Compute the blocks that hold the rows, in this thread, and return the rows."""
         first, last = self._span(start, stop)
         if self.sparse:
@@ -159,9 +159,9 @@ class DaskSource(Source):
             del values
         return out, count
 
-    def _computed(self, index: int) -> tuple[NDArray[Any], ReadCount]:
+    def _computed(self, index: int) -> tuple[Array, ReadCount]:
         """Return one block of rows, which this thread may have cached from the previous read."""
-        cached: tuple[str, int, NDArray[Any]] | None = getattr(_last, "block", None)
+        cached: tuple[str, int, Array] | None = getattr(_last, "block", None)
         if cached is not None and cached[:2] == (self.name, index):
             del _last.block
             return cached[2], ReadCount()

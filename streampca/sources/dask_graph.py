@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from streampca.typing import IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -28,7 +29,7 @@ _MOVING = ("getitem", "concatenate", "transpose", "reshape", "rechunk", "broadca
 class GraphCost:
     """Tasks and memory for computing the blocks of rows of an array one after the other."""
 
-    reads: NDArray[np.int64]
+    reads: IntArray
     """Source tasks that each block of rows needs, ``(n_blocks,)``."""
     n_sources: int
     """Source tasks in all, each counted once."""
@@ -102,7 +103,7 @@ class BlockGraph:
         sizes = BlockSizes(self.tasks, max(band_bytes, default=0))
         return GraphCost(reads, n_sources, round(_ALLOCATOR * self._peak(bands, band_bytes, reads, sizes)))
 
-    def _peak(self, bands: list[list[Key]], band_bytes: list[int], reads: NDArray[np.int64], sizes: BlockSizes) -> int:
+    def _peak(self, bands: list[list[Key]], band_bytes: list[int], reads: IntArray, sizes: BlockSizes) -> int:
         """Return the peak memory in bytes over the blocks that need or hold most, and over others as time allows."""
         last = len(bands) - 1
         chosen = [int(np.argmax(reads)), int(np.argmax(band_bytes)), 0, last // 2, last] if bands else []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.redaction import redacted
@@ -16,6 +15,7 @@ from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
 from streampca.sources.options import ReadOptions
 from streampca.sources.sparse import SparseSource, is_sparse
+from streampca.typing import Array
 
 
 def open_source(
@@ -126,7 +126,7 @@ def _open_memory_map(data: np.memmap[Any, Any], options: ReadOptions) -> Source:
     return MappedSource(data.T if options.transposed else data, "memory map")
 
 
-def _open_array(data: NDArray[Any], options: ReadOptions) -> Source:
+def _open_array(data: Array, options: ReadOptions) -> Source:
     return ArraySource(data.T if options.transposed else data)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
 from streampca.sources.base import ReadCount, Source, require_table
+from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
 
@@ -94,7 +94,7 @@ class SparseFeatures(Source):
         """Return the memory in bytes of the matrix by columns, and of a slice of it."""
         return 2 * self.source.row_bytes * self.source.shape[0]
 
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the features, dense, in `out` if given."""
         with self._lock:
             if self._columns is None:

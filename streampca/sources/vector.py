@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.storage.regular_files import require_regular
+from streampca.typing import Array, DType
 
 _MAX_BYTES = 2**34
 
@@ -23,7 +23,7 @@ def read_vector(
     array: str | None,
     storage_options: dict[str, Any] | None = None,
     follow_symlinks: bool = False,
-) -> NDArray[Any]:
+) -> Array:
     """Read the one-dimensional array at the path or of the array name `name`.
 
     Parameters
@@ -52,7 +52,7 @@ def read_vector(
     return values
 
 
-def _from_file(key: str, name: str) -> NDArray[Any]:
+def _from_file(key: str, name: str) -> Array:
     file = Path(name).expanduser()
     try:
         require_regular(file)
@@ -66,7 +66,7 @@ def _from_file(key: str, name: str) -> NDArray[Any]:
 
 def _from_group(
     key: str, name: str, path: str, array: str | None, storage_options: dict[str, Any] | None, follow_symlinks: bool
-) -> NDArray[Any]:
+) -> Array:
     import zarr
     from zarr.storage import LocalStore
 
@@ -102,7 +102,7 @@ def _from_group(
         raise DataError(f"{key}: array {name} of {path} cannot be decoded: a chunk is damaged or cut short") from error
 
 
-def _require_vector(key: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _require_vector(key: str, name: str, shape: tuple[int, ...], dtype: DType) -> None:
     if len(shape) != 1 or dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > _MAX_BYTES:
         raise DataError(
             f"{key}: {name} has shape {shape} and dtype {dtype}: expected one dimension of real numbers, of at most "

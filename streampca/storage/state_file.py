@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DataError
 from streampca.storage.files import write_atomically
 from streampca.storage.regular_files import open_regular
+from streampca.typing import Array
 
 _T = TypeVar("_T")
 
@@ -47,7 +47,7 @@ def write_state_file(path: Path, state: Any) -> tuple[int, str]:
     NotRecordableError
         If it holds anything but registered states, arrays of numbers, numbers, texts and tuples of these.
     """
-    arrays: list[NDArray[Any]] = []
+    arrays: list[Array] = []
     tree = _tree_of(state, arrays)
     header = {"tree": tree, "arrays": [_described(array) for array in arrays]}
     return write_atomically(path, _pieces(json.dumps(header).encode(), arrays))
@@ -55,7 +55,7 @@ def write_state_file(path: Path, state: Any) -> tuple[int, str]:
 
 def state_bytes(state: Any) -> int:
     """Return the size in bytes of the arrays of `state`; raise `NotRecordableError` as `write_state_file` would."""
-    arrays: list[NDArray[Any]] = []
+    arrays: list[Array] = []
     _tree_of(state, arrays)
     return sum(array.nbytes for array in arrays)
 
@@ -83,7 +83,7 @@ def read_state_file(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as a state: {error}") from error
 
 
-def _tree_of(value: Any, arrays: list[NDArray[Any]]) -> Any:
+def _tree_of(value: Any, arrays: list[Array]) -> Any:
     """Return JSON data for `value`, its arrays by their positions in `arrays`, to which they are added."""
     if value is None or isinstance(value, bool | int | str) or type(value) is float:
         return {"value": value}
@@ -100,7 +100,7 @@ def _tree_of(value: Any, arrays: list[NDArray[Any]]) -> Any:
     raise NotRecordableError(f"{type(value).__name__} is not kept in checkpoints")
 
 
-def _value_of(tree: Any, arrays: list[NDArray[Any]]) -> Any:
+def _value_of(tree: Any, arrays: list[Array]) -> Any:
     if "value" in tree:
         return tree["value"]
     if "scalar" in tree:
@@ -113,7 +113,7 @@ def _value_of(tree: Any, arrays: list[NDArray[Any]]) -> Any:
     return _CLASSES[tree["state"]](**values)
 
 
-def _described(array: NDArray[Any]) -> dict[str, Any]:
+def _described(array: Array) -> dict[str, Any]:
     """Return shape, type and order; the order in memory enters the bits of later products."""
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     return {"shape": list(array.shape), "dtype": array.dtype.str, "order": "F" if fortran else "C"}
@@ -128,7 +128,7 @@ def _length(entry: dict[str, Any]) -> int:
     return n_items
 
 
-def _pieces(header: bytes, arrays: list[NDArray[Any]]) -> Iterator[bytes | memoryview]:
+def _pieces(header: bytes, arrays: list[Array]) -> Iterator[bytes | memoryview]:
     yield _MAGIC + len(header).to_bytes(8, "little") + header
     yield bytes(-(len(_MAGIC) + 8 + len(header)) % _ALIGN)
     for array in arrays:
@@ -136,7 +136,7 @@ def _pieces(header: bytes, arrays: list[NDArray[Any]]) -> Iterator[bytes | memor
         yield bytes(-array.nbytes % _ALIGN)
 
 
-def _bytes_of(array: NDArray[Any]) -> Iterator[memoryview]:
+def _bytes_of(array: Array) -> Iterator[memoryview]:
     """Yield the bytes of `array` without a copy of the whole."""
     if not array.size:
         return
@@ -160,11 +160,11 @@ def _read_header(file: Any, path: Path) -> Any:
     return header
 
 
-def _read_array(file: Any, entry: dict[str, Any], path: Path) -> NDArray[Any]:
+def _read_array(file: Any, entry: dict[str, Any], path: Path) -> Array:
     dtype = np.dtype(entry["dtype"])
     if dtype.kind not in "biuf":
         raise DataError(f"{path} declares an array of {dtype}")
-    array: NDArray[Any] = np.empty(tuple(entry["shape"]), dtype=dtype, order=entry["order"])
+    array: Array = np.empty(tuple(entry["shape"]), dtype=dtype, order=entry["order"])
     if array.size:
         flat = (array.T if entry["order"] == "F" else array).reshape(-1).view(np.uint8).data
         while len(flat):

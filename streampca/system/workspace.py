@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from streampca.typing import Array
+
 _local = threading.local()
 
 
-def borrow(purpose: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+def borrow(purpose: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an uninitialised C-ordered array that this thread reuses for `purpose`.
 
     Its content lasts until the thread borrows for the same purpose again. Large arrays that are allocated anew for

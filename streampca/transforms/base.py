@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.errors import ParameterError
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 _SPARSE_SLAB_FEATURES = 8192
 _SPARSE_PANEL_ROWS = 256
@@ -45,7 +44,7 @@ class Transform(Protocol):
         """Return the rows of Ω of features `start` to `stop`, shape ``(stop - start, size)``."""
         ...
 
-    def transform(self, block: Any) -> NDArray[Any]:
+    def transform(self, block: Any) -> Array:
         """Return block @ Ω, shape ``(n_rows, size)``, for dense or sparse rows."""
         ...
 
@@ -93,7 +92,7 @@ def bounds(n_features: int, start: int, stop: int | None) -> tuple[int, int]:
     return start, end
 
 
-def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def work_dtype(dtype: DType) -> DType:
     """Return the type of the product with rows of `dtype`: float32 for floats of at most 4 bytes, else float64."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
@@ -117,7 +116,7 @@ def as_table(block: Any, n_features: int) -> Any:
 
 def multiply(
     block: Any, n_features: int, size: int, slab_of: Callable[[int, int], Any], slab: int, panel: int
-) -> NDArray[Any]:
+) -> Array:
     """Return block @ Ω for an Ω that `slab_of(start, stop)` generates in slabs of features.
 
     Parameters
@@ -149,13 +148,13 @@ def multiply(
     return out
 
 
-def multiply_sparse(transform: SparseTransform, block: Any) -> NDArray[Any]:
+def multiply_sparse(transform: SparseTransform, block: Any) -> Array:
     """Return block @ Ω by slabs of Ω in compressed row form."""
     shape = transform.n_features, transform.size
     return multiply(block, *shape, transform.sparse, _SPARSE_SLAB_FEATURES, _SPARSE_PANEL_ROWS)
 
 
-def compressed(columns: NDArray[np.int64], values: FloatArray, size: int) -> csr_array:
+def compressed(columns: IntArray, values: FloatArray, size: int) -> csr_array:
     """Return the matrix with `values` in `columns`, both ``(n_rows, n_entries)`` with ascending columns in each row."""
     n_rows, n_entries = columns.shape
     index = np.int32 if max(size, columns.size) < 2**31 else np.int64
@@ -163,7 +162,7 @@ def compressed(columns: NDArray[np.int64], values: FloatArray, size: int) -> csr
     return csr_array((values.ravel(), columns.ravel().astype(index), indptr), shape=(n_rows, size))
 
 
-def buckets(bits: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+def buckets(bits: NDArray[np.uint64], count: int) -> IntArray:
     """Return a number below `count` for each of `bits`, from their upper halves; uniform to count / 2³²."""
     return (((bits >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
 

@@ -14,7 +14,6 @@ from scipy.sparse import csr_array
 from streampca.errors import ParameterError
 from streampca.random import hashes
 from streampca.transforms.base import (
-    FloatArray,
     bounds,
     buckets,
     check_fields,
@@ -22,6 +21,7 @@ from streampca.transforms.base import (
     key_of,
     multiply_sparse,
 )
+from streampca.typing import Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class CountSketch:
         """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
-    def transform(self, block: Any) -> NDArray[Any]:
+    def transform(self, block: Any) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters

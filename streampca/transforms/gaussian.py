@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.random import generator
-from streampca.transforms.base import FloatArray, bounds, check_fields, key_of, multiply
+from streampca.transforms.base import (
+    bounds,
+    check_fields,
+    key_of,
+    multiply,
+)
+from streampca.typing import Array, FloatArray
 
 # Features per random generator; a change would change Ω.
 _RUN_FEATURES = 64
@@ -71,7 +76,7 @@ class GaussianProjection:
             run_rows *= scale
         return rows
 
-    def transform(self, block: Any) -> NDArray[Any]:
+    def transform(self, block: Any) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters

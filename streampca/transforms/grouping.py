@@ -8,12 +8,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
 from streampca.transforms.base import (
-    FloatArray,
     as_table,
     bounds,
     check_fields,
@@ -23,8 +21,7 @@ from streampca.transforms.base import (
     whole,
     work_dtype,
 )
-
-IntArray = NDArray[np.int64]
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 _PANEL_BYTES = 8 * 2**20
 
@@ -123,7 +120,7 @@ class Grouping:
         """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
-    def transform(self, block: Any) -> NDArray[Any]:
+    def transform(self, block: Any) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters
@@ -146,7 +143,7 @@ class Grouping:
         out *= self._scales.astype(out.dtype)
         return out
 
-    def _sums(self, rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _sums(self, rows: Array, dtype: DType) -> Array:
         if self.picture is None:
             return np.add.reduceat(rows, self._edges, axis=1, dtype=dtype)
         height, width, _ = self.picture

@@ -23,7 +23,7 @@ LAYERS = (
     "storage",
     "system metrics formatting",
     "block random errors",
-    "redaction version",
+    "redaction typing version",
 )
 """From the top to the bottom; packages of one line do not import each other."""
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import random
 import time
-from typing import Any
-
-from numpy.typing import NDArray
 
 from streampca.errors import DataError, StreamPCAError
 from streampca.sources.base import ReadCount, Source
+from streampca.typing import Array
 
 ATTEMPTS = 4
 """Number of attempts at a leaf, or at reading a block."""
@@ -50,9 +48,7 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, OSError) and not isinstance(error, StreamPCAError) and error.errno not in _PERMANENT
 
 
-def read_with_retries(
-    source: Source, start: int, stop: int, out: NDArray[Any] | None = None
-) -> tuple[NDArray[Any], ReadCount]:
+def read_with_retries(source: Source, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
     """Return what ``source.read`` returns, retried after transient errors of the system.
 
     Raises

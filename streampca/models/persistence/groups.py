@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
@@ -26,6 +25,7 @@ from streampca.formatting import as_text, one_line
 from streampca.sources.zarr.metadata import read_document, require_document, require_readable
 from streampca.sources.zarr.strictness import StrictStore, read_whole
 from streampca.system.process import available_bytes
+from streampca.typing import Array
 
 SEAL = "seal"
 """Attribute that holds the SHA-256 of all others."""
@@ -128,13 +128,13 @@ class StoredGroup:
         assert isinstance(array, zarr.Array)  # noqa: S101 for the type checker: required above
         return array
 
-    def array(self, name: str, kinds: str | None = None) -> NDArray[Any]:
+    def array(self, name: str, kinds: str | None = None) -> Array:
         """Return the values of the array `name`; `ModelError` if they are not those that were saved."""
         values = self.values(self.zarr_array(name, kinds))
         self.require_digest(name, digest(values))
         return values
 
-    def values(self, array: zarr.Array[Any]) -> NDArray[Any]:
+    def values(self, array: zarr.Array[Any]) -> Array:
         """Return the values of one of the arrays, without a check of their digest; `ModelError` if chunks are damaged."""
         label = self._label(array.basename)
         try:
@@ -144,7 +144,7 @@ class StoredGroup:
         except Exception as error:  # codecs have no class of errors in common
             raise ModelError(f"{label} cannot be read: {one_line(error)}") from error
 
-    def array_like(self, name: str, expected: NDArray[Any]) -> NDArray[Any]:
+    def array_like(self, name: str, expected: Array) -> Array:
         """Return the finite values of the array `name` with shape, data type and memory order of `expected`."""
         stored = self._group[name]
         if not isinstance(stored, zarr.Array) or stored.shape != expected.shape or stored.dtype != expected.dtype:
@@ -195,7 +195,7 @@ def read_group(path: Path, form: GroupFormat, build: Callable[[StoredGroup], T])
 def write_group(
     group: zarr.Group,
     form: GroupFormat,
-    arrays: Mapping[str, NDArray[Any] | None],
+    arrays: Mapping[str, Array | None],
     attributes: Mapping[str, Any],
     digests: Mapping[str, str] | None = None,
 ) -> None:
@@ -231,7 +231,7 @@ def create_array(group: zarr.Group, name: str, like: Any, chunks: tuple[int, ...
     )
 
 
-def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
+def write_array(group: zarr.Group, name: str, values: Array) -> None:
     """Write `values` to a new array in `group`, in chunks of up to 8 MiB."""
     rows = 1
     if values.size:
@@ -241,7 +241,7 @@ def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
         array[start : start + rows] = values[start : start + rows]
 
 
-def digest(values: NDArray[Any]) -> str:
+def digest(values: Array) -> str:
     """Return the SHA-256 of the values in C order."""
     return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from streampca.errors import ModelError, ParameterError
 from streampca.kernels import kernel_from_dict
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
@@ -15,6 +13,7 @@ from streampca.models.kernel import KernelModel, PreimageMap
 from streampca.models.persistence.groups import GroupFormat, StoredGroup
 from streampca.models.persistence.pca import FORMAT, VERSIONS
 from streampca.models.validity import require_valid_kernel
+from streampca.typing import Array
 
 _REQUIRED = ("landmarks", "coefficients", "centre", "eigenvalues")
 _PREIMAGE = ("way_back_scores", "way_back_dual")
@@ -40,7 +39,7 @@ FORM = GroupFormat(
 )
 
 
-def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, NDArray[Any] | None], dict[str, Any], dict[str, str]]:
+def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, Array | None], dict[str, Any], dict[str, str]]:
     """Return the arrays and attributes of `model`, and no digests.
 
     Raises
@@ -53,7 +52,7 @@ def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, NDArray[Any] | 
     except ParameterError as error:
         raise ModelError(str(error)) from error
     require_valid_kernel(model, path)
-    arrays: dict[str, NDArray[Any] | None] = {name: getattr(model, name) for name in (*_REQUIRED, "landmark_indices")}
+    arrays: dict[str, Array | None] = {name: getattr(model, name) for name in (*_REQUIRED, "landmark_indices")}
     if model.preimage is not None:
         arrays |= dict(zip(_PREIMAGE, (model.preimage.scores, model.preimage.dual), strict=True))
     return arrays, {name: getattr(model, name) for name in FORM.attributes} | {"kernel": kernel}, {}

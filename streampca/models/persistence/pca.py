@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
@@ -16,6 +15,7 @@ from streampca.models.persistence.groups import GroupFormat, StoredGroup, create
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
 from streampca.system.process import available_bytes
+from streampca.typing import Array
 
 FORMAT = "streampca-model"
 VERSIONS = (1, 2)
@@ -60,7 +60,7 @@ FORM = GroupFormat(
 
 def fields_of(
     model: PCAModel, group: zarr.Group, path: Path
-) -> tuple[dict[str, NDArray[Any] | None], dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Array | None], dict[str, Any], dict[str, str]]:
     """Write the components to `group`; return the other arrays, the attributes, and the digest of the components.
 
     Raises

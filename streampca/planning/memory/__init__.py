@@ -6,9 +6,6 @@ of one solver each. ``docs/memory.md`` explains the symbols and gives the peak o
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import psutil
 
 from streampca.errors import ParameterError
@@ -17,6 +14,7 @@ from streampca.linalg.lanczos import basis_size
 from streampca.planning.budget import MemoryNeed, Phase, Resources
 from streampca.sources.base import Source
 from streampca.system.process import MEBIBYTE, available_bytes
+from streampca.typing import DType
 
 ALLOWANCE_BYTES = 24 * MEBIBYTE
 """Interpreter, thread stacks and the allocator, beside the arrays that a plan counts."""
@@ -80,7 +78,7 @@ def model_need(d: int, k: int, *phases: Phase) -> MemoryNeed:
     return MemoryNeed("model", 8 * (3 * k * d + 4 * d), phases)
 
 
-def score_itemsize(dtype: np.dtype[Any]) -> int:
+def score_itemsize(dtype: DType) -> int:
     """Return e, the bytes of a score: 4 for float16 and float32 rows, else 8 (`PCAModel.score_dtype`)."""
     return 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
 

@@ -11,7 +11,8 @@ import numpy as np
 from streampca.runs.report import figures_of_intervals, words
 from streampca.runs.report.parts import Accuracy, Chart, Facts, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
-from streampca.runs.report.run_files import FloatArray, RunFiles
+from streampca.runs.report.run_files import RunFiles
+from streampca.typing import FloatArray
 
 _ROWS = 20
 _SHARES = (("90", "0.9"), ("95", "0.95"), ("99", "0.99"))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.runs.report.figures import ACCENT, GRID, INK, MUTED, SECOND, component_axis, decades, dots, inline, plain
-from streampca.runs.report.run_files import FloatArray
 from streampca.runs.report.words import power_of_ten
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.runs.report.run_files import FloatArray
 from streampca.runs.report.words import whole
+from streampca.typing import FloatArray
 
 MAX_SIDE = 96
 """Pictures with more pixels along a side are thinned to this many."""

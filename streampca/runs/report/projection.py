@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.runs.report.run_files import VALUES_OF_SAMPLES, FloatArray, RunFiles, StoredRows, blocks
+from streampca.runs.report.run_files import (
+    VALUES_OF_SAMPLES,
+    RunFiles,
+    StoredRows,
+    blocks,
+)
+from streampca.typing import FloatArray, IntArray
 
 RECONSTRUCTION_BYTES = 8 << 20
 """Rows and their reconstructions together take about this much memory at most."""
@@ -24,7 +30,7 @@ class Scores:
     """Scores on `axes` as the model gives them, shape ``(n_samples, n_axes)``."""
     left: FloatArray
     """Squared length of what the first two axes leave of each sample, shape ``(n_samples,)``."""
-    position: NDArray[np.int64]
+    position: IntArray
     """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
 
 
@@ -52,9 +58,7 @@ def score(run: RunFiles, samples: StoredRows) -> Scores:
     return Scores(axes, values, left, chosen)
 
 
-def gather(
-    samples: StoredRows, positions: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.generic]]]:
+def gather(samples: StoredRows, positions: IntArray) -> Iterator[tuple[IntArray, NDArray[np.generic]]]:
     """Yield the rows at ascending `positions` in pieces, each piece read once and only where it holds one of them."""
     m, d = samples.shape[0], samples.shape[1]
     if len(positions) == m:
@@ -74,7 +78,7 @@ def n_reconstructed(n_features: int, wanted: int) -> int:
     return max(1, min(wanted, RECONSTRUCTION_BYTES // (2 * 8 * n_features)))
 
 
-def easy_to_hard(scores: Scores, wanted: int) -> NDArray[np.int64]:
+def easy_to_hard(scores: Scores, wanted: int) -> IntArray:
     """Return the numbers of `wanted` samples, from one that two axes nearly rebuild to one that they hardly do."""
     order = np.argsort(scores.left, kind="stable")
     shares = np.linspace(0.5, 0.985, wanted) if wanted > 1 else np.array([0.5])

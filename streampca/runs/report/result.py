@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from streampca.runs.report import figures, pictures, projection, words
 from streampca.runs.report.parts import Bar, Bars, Chart, Components, Picture, Reconstruction, Tile
-from streampca.runs.report.run_files import FloatArray, RunFiles, blocks
+from streampca.runs.report.run_files import (
+    RunFiles,
+    blocks,
+)
+from streampca.typing import Array, FloatArray, IntArray
 
 MAX_PICTURES = 32
 """So many components are drawn at most."""
@@ -222,9 +226,7 @@ def _loadings(run: RunFiles, spectrum: ReportedSpectrum, most: int = 12) -> tupl
     return tuple(result)
 
 
-def loadings(
-    run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: NDArray[np.int64], values: NDArray[Any]
-) -> Bars:
+def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: IntArray, values: Array) -> Bars:
     """Return the largest loadings of a component, from 0: those of the features `chosen`, largest first."""
     names = field(run.manifest, "source", "feature_names")
     names = names if isinstance(names, list) and len(names) == run.n_features else None
@@ -243,7 +245,7 @@ def loadings(
     return Bars(f"Component {component + 1} · {spectrum.share(component)}", bars, caption)
 
 
-def largest(row: NDArray[Any], most: int, piece: int = 1 << 16) -> NDArray[np.int64]:
+def largest(row: Array, most: int, piece: int = 1 << 16) -> IntArray:
     """Return the places of the `most` largest moduli in `row`, largest first, with scratch for `piece` entries only."""
     found = np.empty(0, dtype=np.int64)
     for start in range(0, len(row), piece):
@@ -360,7 +362,7 @@ def _profiles(
     original: FloatArray,
     lines: Sequence[FloatArray],
     counts: Sequence[int],
-    shown: NDArray[np.int64],
+    shown: IntArray,
     names: Sequence[str],
 ) -> tuple[Chart, ...]:
     few = max(0, len(counts) // 2 - 1) if len(counts) > 2 else 0

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DamagedChunkError, DataError, ModelError
 from streampca.runs.report.words import clean, whole
 from streampca.storage.regular_files import read_regular
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import Array, FloatArray, IntArray
 
 BLOCK_BYTES = 2 << 20
 """Rows are taken in pieces of about this many bytes as float64."""
@@ -32,7 +30,7 @@ class StoredRows(Protocol):
         """Return ``(n_rows, n_features)``."""
         ...
 
-    def __getitem__(self, rows: slice | tuple[slice, slice]) -> NDArray[Any]:
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> Array:
         """Return some rows, or some of their columns."""
         ...
 
@@ -51,7 +49,7 @@ class StoredArray:
         """Return the shape."""
         return tuple(self.array.shape)
 
-    def __getitem__(self, rows: slice | tuple[slice, slice]) -> NDArray[Any]:
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> Array:
         """Return some rows, or some of their columns; DamagedChunkError when they cannot be decoded."""
         try:
             return np.asarray(self.array[rows])
@@ -79,7 +77,7 @@ class RunFiles:
     """What each centred feature was divided by, 0 where its weight is 0, shape ``(n_features,)``; or None."""
     samples: StoredRows | None
     """Rows of the source, evenly spread, shape ``(n_samples, n_features)``, on disk; None where they are missing."""
-    sample_index: NDArray[np.int64] | None
+    sample_index: IntArray | None
     """Row number of each sample within the source, shape ``(n_samples,)``."""
     centred: bool = True
     """Whether the mean is subtracted."""
@@ -98,7 +96,7 @@ class RunFiles:
         """Number of features."""
         return int(self.components.shape[1])
 
-    def standardised(self, rows: NDArray[Any]) -> FloatArray:
+    def standardised(self, rows: Array) -> FloatArray:
         """Return `rows` as the model sees them: centred, scaled; 0 for a missing value or a constant feature."""
         deviations: FloatArray = np.array(rows, dtype=np.float64)
         deviations -= self.mean
@@ -179,7 +177,7 @@ def _model(path: Path) -> dict[str, Any]:
     }
 
 
-def read_samples(path: Path) -> tuple[StoredRows | None, NDArray[np.int64] | None]:
+def read_samples(path: Path) -> tuple[StoredRows | None, IntArray | None]:
     """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
     found, _ = _open_group(path, ("rows", "index"))
     rows, index = found.get("rows"), found.get("index")
@@ -188,7 +186,7 @@ def read_samples(path: Path) -> tuple[StoredRows | None, NDArray[np.int64] | Non
     return rows, index[:].astype(np.int64) if index is not None and index.shape == rows.shape[:1] else None
 
 
-def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, Array]]:
     """Yield the rows before `stop` in pieces of about `BLOCK_BYTES`, each with the number of its first row."""
     n, d = rows.shape[0], rows.shape[1]
     n = n if stop is None else min(n, stop)

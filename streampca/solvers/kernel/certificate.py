@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.landmarks import LandmarksState
 from streampca.solvers.kernel.landmarks import chances
 from streampca.solvers.kernel.rounding import Computed, Rounding, rounding_of
 from streampca.solvers.kernel.solving import share_of, shares
+from streampca.typing import Array
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def certificate_of(
     kernel: Kernel,
-    points: NDArray[Any],
+    points: Array,
     whitening: Whitening,
     held: list[LandmarksState],
     found: Computed,
@@ -87,7 +87,7 @@ def _shares(rounding: Rounding, total: float, most: float) -> dict[str, Any]:
 
 
 def _estimate(
-    kernel: Kernel, points: NDArray[Any], whitening: Whitening, held: LandmarksState, n: int, residual: float
+    kernel: Kernel, points: Array, whitening: Whitening, held: LandmarksState, n: int, residual: float
 ) -> float:
     """Return an estimate of ‖E‖₂ from above by the residual kernel matrix E_hh of h drawn rows.
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotFiniteError
@@ -27,11 +26,11 @@ from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
+from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
 
-FloatArray = NDArray[np.float64]
 
 _ROUNDING = 1e-6
 """Share of the first eigenvalue of K below which the root of one of K² is rounding."""
@@ -43,7 +42,7 @@ def plan(source: Source, parameters: KernelParameters, resources: Resources) -> 
     return pairs_plan(source, parameters, resources, solver="empirical_map", columns=columns)
 
 
-def times_kernel(kernel: Kernel, rows: NDArray[Any], vectors: FloatArray, n_threads: int) -> FloatArray:
+def times_kernel(kernel: Kernel, rows: Array, vectors: FloatArray, n_threads: int) -> FloatArray:
     """Return the kernel matrix of `rows` times `vectors`, ``(n, q)``: n² kernel values, a block of them at a time.
 
     Raises
@@ -107,7 +106,7 @@ def _eigenpairs(
 def _model(
     source: Source,
     parameters: KernelParameters,
-    rows: NDArray[Any],
+    rows: Array,
     means: FloatArray,
     found: tuple[FloatArray, FloatArray, float],
     error: float | None,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import PlanError
@@ -25,8 +24,7 @@ from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_roun
 from streampca.solvers.kernel.solving import ROUNDING, intervals, inverse_roots, share_of, shares, signs_of
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
-
-FloatArray = NDArray[np.float64]
+from streampca.typing import DType, FloatArray
 
 _TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 _SETTLE = {"float32": 1e-5, "float64": 1e-9}
@@ -46,7 +44,7 @@ def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[fl
     ]
 
 
-def _require_memory(plan: KernelPlan, dtype: np.dtype[Any]) -> None:
+def _require_memory(plan: KernelPlan, dtype: DType) -> None:
     """Raise `PlanError` if the plan is for a kernel matrix in float32, float64 is needed and its size does not fit."""
     more = dtype.itemsize * plan.n_samples**2 - plan.budget.bytes_for("kernel matrix")
     if plan.projected_bytes + more > plan.allowed_bytes:

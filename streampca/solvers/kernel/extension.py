@@ -23,6 +23,7 @@ from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import DType
 
 
 def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
@@ -33,9 +34,7 @@ def plan(source: Source, parameters: KernelParameters, resources: Resources) -> 
     )
 
 
-def _model(
-    source: Source, parameters: KernelParameters, landmarks: ChosenLandmarks, work: np.dtype[Any]
-) -> KernelModel:
+def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandmarks, work: DType) -> KernelModel:
     """Return the model of the eigenpairs of W^½ K_c W^½, where landmark i stands for Wᵢ rows and K_c is centred with these weights.
 
     λ̂ = λ and u(x) = λ⁻¹ k_c(x)ᵀ W^½ v. With W = n/m for uniform landmarks these are λ̂ = (n/m) λ_m and

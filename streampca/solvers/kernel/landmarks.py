@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.kernel_features import in_panel
 from streampca.accumulators.landmarks import (
@@ -24,6 +23,7 @@ from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.solvers.kernel.plan import HELD_OUT
 from streampca.sources.base import ReadCount, Source
+from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.solvers.kernel.parameters import KernelParameters
@@ -37,11 +37,11 @@ _RESERVOIR, _ALL_UP_TO = 200, 4096
 class ChosenLandmarks:
     """The rows that stand for all rows."""
 
-    rows: NDArray[Any]
+    rows: Array
     """The rows, ``(m, n_features)``."""
-    index: NDArray[np.int64] | None
+    index: IntArray | None
     """Their row numbers, ``(m,)``; None where they were given as rows."""
-    multiplicity: NDArray[np.float64]
+    multiplicity: FloatArray
     """How many rows each stands for, ``(m,)``: itself, and its share of the rows that were not drawn; they sum to n."""
     sampling: str
     """How they were chosen."""
@@ -132,7 +132,7 @@ def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[Unifor
 
 
 def _drawing(
-    sampling: str, source: Source, parameters: KernelParameters, reservoir: NDArray[Any] | None = None
+    sampling: str, source: Source, parameters: KernelParameters, reservoir: Array | None = None
 ) -> Draw | RPCholeskyLandmarks:
     """Return the accumulator that draws the landmarks; without a reservoir one that takes as much memory."""
     n, d = source.shape
@@ -152,7 +152,7 @@ def _reservoir(n: int) -> int:
     return n if n <= _ALL_UP_TO else _RESERVOIR
 
 
-def chances(state: LandmarksState) -> NDArray[np.float64]:
+def chances(state: LandmarksState) -> FloatArray:
     """Return the chance of each drawn row of being drawn, given the largest of the kept keys, ``(n_kept,)``.
 
     The draw keeps the smallest keys, which are exponential with the weight of the row for their rate; given the largest
@@ -161,7 +161,7 @@ def chances(state: LandmarksState) -> NDArray[np.float64]:
     return np.asarray(-np.expm1(-np.exp(np.log(state.weights) + state.keys.max())))
 
 
-def _multiplicity(sampling: str, state: Any, m: int, wanted: int, n: int) -> NDArray[np.float64]:
+def _multiplicity(sampling: str, state: Any, m: int, wanted: int, n: int) -> FloatArray:
     """Return how many rows each landmark stands for, ``(m,)``: itself, and its share of the n − m rows that were not drawn.
 
     The inverse chances 1/π (Horvitz & Thompson 1952) sum to n on average only. Normalised (Hájek 1971) they sum to n, and
@@ -171,14 +171,14 @@ def _multiplicity(sampling: str, state: Any, m: int, wanted: int, n: int) -> NDA
     """
     if sampling not in ("diagonal", "column_norm"):
         return np.full(m, n / m)
-    others: NDArray[np.float64] = 1.0 / chances(state)[np.argsort(state.index)] - 1.0
+    others: FloatArray = 1.0 / chances(state)[np.argsort(state.index)] - 1.0
     if m < wanted or not others.any():
         return np.ones(m)
-    stands: NDArray[np.float64] = 1.0 + others * ((n - m) / others.sum())
+    stands: FloatArray = 1.0 + others * ((n - m) / others.sum())
     return stands
 
 
-def _require_given(source: Source, given: NDArray[Any]) -> None:
+def _require_given(source: Source, given: Array) -> None:
     n, d = source.shape
     if given.ndim == 1 and int(given.max()) >= n:
         raise ParameterError(f"sampling names row {int(given.max())}: expected rows below {n}")
@@ -186,7 +186,7 @@ def _require_given(source: Source, given: NDArray[Any]) -> None:
         raise ParameterError(f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have")
 
 
-def _given(source: Source, given: NDArray[Any], sampling: str) -> tuple[ChosenLandmarks, ReadCount]:
+def _given(source: Source, given: Array, sampling: str) -> tuple[ChosenLandmarks, ReadCount]:
     """Return landmarks that were named; of the source, only the chunks that hold them are read."""
     m, n = len(given), source.shape[0]
     if given.ndim == 2:

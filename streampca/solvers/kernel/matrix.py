@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.kernel_features import in_panel
@@ -16,18 +15,17 @@ from streampca.linalg.tiles import spread
 from streampca.solvers.kernel.plan import PAIR_SIDE
 from streampca.sources.base import ReadCount, Source
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class KernelMatrix:
     """A symmetric matrix K, or HKH with H = 1 − 11ᵀ/n where it is centred; ``(n, n)``, float32 or float64."""
 
-    values: NDArray[Any]
+    values: Array
     """K, ``(n, n)``."""
     means: FloatArray
     """Mean of each row of K, ``(n,)``."""
@@ -80,9 +78,7 @@ class KernelMatrix:
         return matrix
 
 
-def kernel_matrix(
-    kernel: Kernel, rows: NDArray[Any], dtype: np.dtype[Any], *, center: bool, n_threads: int
-) -> KernelMatrix:
+def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_threads: int) -> KernelMatrix:
     """Return the kernel matrix of `rows`, ``(n, n_features)``, in `dtype`: half of n² kernel values, on all threads.
 
     Raises
@@ -117,7 +113,7 @@ def kernel_matrix(
     return KernelMatrix(values, means, center, n_threads)
 
 
-def read_all(source: Source, rows_per_block: int) -> tuple[NDArray[Any], ReadCount]:
+def read_all(source: Source, rows_per_block: int) -> tuple[Array, ReadCount]:
     """Return all rows in the type of products, ``(n_samples, n_features)``, and what reading them cost.
 
     Raises

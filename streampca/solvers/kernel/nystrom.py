@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
@@ -31,11 +30,11 @@ from streampca.solvers.kernel.whitening import CUTOFF, Whitening
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
+from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
 
-FloatArray = NDArray[np.float64]
 
 _LATE_FROM = {"float32": 1e-6, "float64": 0.0}
 """Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
@@ -52,7 +51,7 @@ def plan(source: Source, parameters: KernelParameters, resources: Resources) -> 
     )
 
 
-def features_of(kernel: Kernel, points: NDArray[Any], whitening: Whitening, n_threads: int) -> KernelFeatures:
+def features_of(kernel: Kernel, points: Array, whitening: Whitening, n_threads: int) -> KernelFeatures:
     """Return what the rows are folded into: kernel values, or features where rounding would be magnified at the end."""
     work = points.dtype
     wide = points.astype(np.float64)
@@ -61,7 +60,7 @@ def features_of(kernel: Kernel, points: NDArray[Any], whitening: Whitening, n_th
     return KernelFeatures(kernel.prepare(points, work), kernel, origin, matrix, n_threads)
 
 
-def features_late(whitening: Whitening, work: np.dtype[Any]) -> bool:
+def features_late(whitening: Whitening, work: DType) -> bool:
     """Tell whether kernel values are accumulated as they are, and multiplied by A at the end."""
     return whitening.condition >= _LATE_FROM[work.name]
 
@@ -78,7 +77,7 @@ def solve_features(
     source: Source,
     parameters: KernelParameters,
     landmarks: ChosenLandmarks,
-    points: NDArray[Any],
+    points: Array,
     whitening: Whitening,
     sums: KernelSums,
     held: list[LandmarksState],

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import ParameterError
 from streampca.linalg.selection import Count, Selection, as_selection
+from streampca.typing import Array
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -32,7 +32,7 @@ class KernelParameters:
     """Landmarks that are drawn."""
     sampling: str = "auto"
     """One of `SAMPLINGS`, where landmarks are not given."""
-    given: NDArray[Any] | None = None
+    given: Array | None = None
     """Row indices ``(m,)`` or landmarks ``(m, n_features)`` in place of a drawing."""
     sketch: str = "gaussian"
     """The transform of the empirical kernel map: ``"auto"``, ``"gaussian"``, ``"count_sketch"``, ``"sparse_sign"`` or ``"grouping"``."""
@@ -89,7 +89,7 @@ class KernelParameters:
         return min(limit, selection.n_components or limit) if isinstance(selection, Count) else None
 
 
-def given_landmarks(sampling: Any) -> NDArray[Any]:
+def given_landmarks(sampling: Any) -> Array:
     """Return row indices, ``(m,)``, or landmarks, ``(m, n_features)``; raise `ParameterError` if it is neither."""
     given = np.asarray(sampling)
     indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0

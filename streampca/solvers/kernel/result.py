@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from streampca.models.kernel import KernelModel
 from streampca.solvers.kernel.plan import KernelPlan
 from streampca.solvers.result import FitResult
+from streampca.typing import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,7 @@ class KernelFit(FitResult):
     """The model."""
     plan: KernelPlan
     """The plan that was carried out."""
-    eigenvectors: NDArray[np.float64] | None = None
+    eigenvectors: FloatArray | None = None
     """Eigenvectors of the kernel matrix of all rows where the method has them in memory, ``(n_samples, k)``."""
 
     def warnings(self) -> list[str]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.accumulators.kernel_features import feature_rows
 from streampca.errors import DataError, NotFiniteError
+from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
     from streampca.solvers.kernel.whitening import Whitening
 
-FloatArray = NDArray[np.float64]
 
 SAMPLE = 256
 """Rows on which rounding of kernel values is measured."""
@@ -61,7 +60,7 @@ class Computed:
     """Whether kernel values were accumulated and multiplied by A at the end; if not, every panel of rows was."""
 
 
-def value_rounding(kernel: Kernel, points: NDArray[Any]) -> float:
+def value_rounding(kernel: Kernel, points: Array) -> float:
     """Return ρ, the largest error of kernel values in the type of `points` relative to √(κ(x, x) κ(z, z)).
 
     Measured on at most 256 of the landmarks `points`, ``(m, n_features)``, with all of them: against float64, and in
@@ -81,13 +80,13 @@ def value_rounding(kernel: Kernel, points: NDArray[Any]) -> float:
     return max(_VALUE_ROUNDINGS * float(np.finfo(points.dtype).eps), worst) if np.isfinite(worst) else math.inf
 
 
-def _ratio(gaps: NDArray[Any], scale: FloatArray) -> float:
+def _ratio(gaps: Array, scale: FloatArray) -> float:
     """Return the largest of `gaps` / `scale` where `scale` is positive."""
     shares = np.divide(gaps, scale, out=np.zeros(gaps.shape), where=scale > 0)
     return float(shares.max(initial=0.0))
 
 
-def suitable_dtype(kernel: Kernel, rows: NDArray[Any], dtype: np.dtype[Any], *, center: bool) -> np.dtype[Any]:
+def suitable_dtype(kernel: Kernel, rows: Array, dtype: DType, *, center: bool) -> DType:
     """Return `dtype`, or float64 where float32 would take more than a thousandth of what kernel values vary by.
 
     That is so where rows are far from zero beside their spread (kernels that are not radial), where a kernel is nearly
@@ -127,9 +126,7 @@ def _vanished(kernel: Kernel, rows: FloatArray) -> bool:
     return bool(kernel(scaled, scaled).any())
 
 
-def rounding_of(
-    kernel: Kernel, points: NDArray[Any], whitening: Whitening, found: Computed, precision: float
-) -> Rounding:
+def rounding_of(kernel: Kernel, points: Array, whitening: Whitening, found: Computed, precision: float) -> Rounding:
     """Return intervals for the eigenvalues of K̂, from the coefficients b = A q of each component.
 
     With u the unit of rounding of the type of `points`, s(z) = √κ(z, z), σ(z)² = Σ (κ(x, z) − c(z))² for the origin c, and norms over

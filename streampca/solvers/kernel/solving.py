@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from streampca.typing import FloatArray
 
 ROUNDING = {"float32": 2e-7, "float64": 1e-12}
 """Share of the first eigenvalue below which one is rounding, as scikit-learn has it."""

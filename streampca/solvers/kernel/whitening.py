@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cholesky
 from scipy.linalg.blas import dtrmm
 from scipy.linalg.lapack import dtrtri
 
 from streampca.errors import DataError
+from streampca.typing import Array, BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
 
-FloatArray = NDArray[np.float64]
 
 _POWER_STEPS = 20
 _WELL_CONDITIONED = 1e-5
@@ -45,9 +44,7 @@ class Whitening:
     """Whether κ̂ stays below κ, because K_mm has no negative eigenvalues."""
 
     @classmethod
-    def of(
-        cls, kernel: Kernel, landmarks: NDArray[Any], cutoff: float, *, center: bool, late_from: float = 0.0
-    ) -> Whitening:
+    def of(cls, kernel: Kernel, landmarks: Array, cutoff: float, *, center: bool, late_from: float = 0.0) -> Whitening:
         """Return A = D^(−1/2) U w^(−1/2) for D^(−1/2) K_mm D^(−1/2) = U diag(w) Uᵀ, D the diagonal of K_mm, as far as w > `cutoff` · w₁.
 
         Landmarks brought to the same length span the same space, and rounding that is relative to the length of each is
@@ -147,7 +144,7 @@ def _condition(unit: FloatArray, inverse: FloatArray) -> float:
     return bottom / top
 
 
-def _harmless(values: FloatArray, vectors: FloatArray, dropped: NDArray[np.bool_]) -> bool:
+def _harmless(values: FloatArray, vectors: FloatArray, dropped: BoolArray) -> bool:
     """Tell whether the error of the approximation stays as it is, within a hundredth, without the `dropped` directions.
 
     What they add to it is Σ wⱼ/m on the average of the landmarks. What there is anyway is told by the landmarks as well: the

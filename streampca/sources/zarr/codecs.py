@@ -24,6 +24,7 @@ from zarr.storage import StorePath
 from streampca.errors import MissingInnerChunkError
 from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored
 from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer
+from streampca.typing import Array
 
 _MAX_MEMBERS = 1024
 """Largest number of concatenated streams in one chunk; each costs a copy of the remaining bytes."""
@@ -46,7 +47,7 @@ _ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
 }
 
 
-def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: NDArray[Any]) -> None:
+def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: Array) -> None:
     """Decode `stored` with `codec` of numcodecs into `chunk`; `ValueError` if the result has another size."""
     declared, is_exact = _declared_size(codec.codec_id, stored)
     if declared is not None and is_exact and declared != chunk.nbytes:

@@ -25,6 +25,7 @@ from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.regular_files import open_regular
 from streampca.storage.zarr_interface import has_regular_chunks
 from streampca.system.workspace import borrow
+from streampca.typing import Array, DType
 
 _MAX_BUFFERS = 1024  # of one system call
 
@@ -41,7 +42,7 @@ class _Chain:
     """Decompressor of numcodecs, or None for stored values."""
     crc32c: bool
     """Whether four bytes of CRC-32C follow the compressed bytes."""
-    dtype: np.dtype[Any]
+    dtype: DType
     """Data type of the stored values, with its byte order."""
     name: str
     """For messages."""
@@ -107,7 +108,7 @@ class DirectReader:
         in_place = whole_rows and self.array.shape[0] % self.array.chunks[0] == 0
         return stored + (0 if in_place else self.chunk_bytes)
 
-    def read(self, start: int, stop: int, out: NDArray[Any]) -> ReadCount:
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`.
 
         Raises
@@ -132,7 +133,7 @@ class DirectReader:
                 count += self._read_chunk((i, j), target[tuple(inside)], tuple(within))
         return count
 
-    def _read_chunk(self, coordinates: tuple[int, int], target: NDArray[Any], within: tuple[slice, ...]) -> ReadCount:
+    def _read_chunk(self, coordinates: tuple[int, int], target: Array, within: tuple[slice, ...]) -> ReadCount:
         """Decode one chunk and copy the slice `within` of it to `target`."""
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
@@ -165,7 +166,7 @@ class DirectReader:
         ]
         return ReadCount(1, inside[0] * inside[1] * self.chain.dtype.itemsize, stored_bytes)
 
-    def _scatter(self, file: int, stored_bytes: int, target: NDArray[Any], within: tuple[slice, ...], key: str) -> None:
+    def _scatter(self, file: int, stored_bytes: int, target: Array, within: tuple[slice, ...], key: str) -> None:
         """Read the slice `within` of a chunk without compression into the rows of `target`."""
         if stored_bytes != self.chunk_bytes:
             raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
@@ -183,7 +184,7 @@ class DirectReader:
                 raise self._damaged(key, "the file was cut short while it was read")
             offset += row_bytes * len(some)
 
-    def _decode(self, file: Any, stored_bytes: int, chunk: NDArray[Any], key: str) -> None:
+    def _decode(self, file: Any, stored_bytes: int, chunk: Array, key: str) -> None:
         limit = most_stored(chunk.nbytes)
         if self.chain.plain:
             if stored_bytes != self.chunk_bytes or _fill(file, memoryview(chunk.data).cast("B")) != chunk.nbytes:

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import xxhash
 import zarr
-from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, StorePath
 
@@ -46,6 +45,7 @@ from streampca.sources.zarr.metadata import (
 )
 from streampca.sources.zarr.strictness import StrictStore
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
+from streampca.typing import Array
 
 _REMOTE_READINGS = 3
 _MOST_NAMED = 5
@@ -267,7 +267,7 @@ class ZarrSource(Source):
             else 4 * max(n_rows * self.row_bytes, self.chunk_bytes)
         )
 
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows, read by `DirectReader` where the store allows it, else through zarr."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
@@ -27,6 +26,7 @@ from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
 from streampca.storage.regular_files import NotRegularFileError, require_regular
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
+from streampca.typing import Array
 
 _HELD_SHARDS = 2
 
@@ -164,7 +164,7 @@ def strict_group(group: zarr.Group) -> zarr.Group:
     return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(retrying(group.store)), group.path)))
 
 
-def read_whole(array: zarr.Array[Any]) -> NDArray[Any]:
+def read_whole(array: zarr.Array[Any]) -> Array:
     """Read a whole array strictly (see `strict`); its size was checked before.
 
     The chunks of a local store are checked first: zarr makes a task for each declared chunk before it reports a missing one.

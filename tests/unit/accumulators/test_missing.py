@@ -189,3 +189,21 @@ def test_a_far_mean_that_is_filled_in_costs_the_gram_solver_no_digits(weighted: 
     weights = np.random.default_rng(1).uniform(0, 2, 60) if weighted else None
     one, other = (PCA(3, solver=s, missing="mean").fit(rows, sample_weight=weights) for s in ("gram", "covariance"))
     np.testing.assert_allclose(one.components_, other.components_, atol=1e-12)
+
+
+@pytest.mark.parametrize("small", [2.5e-4, 8.7e-4])
+@pytest.mark.parametrize("tile_size", [2, 1024])
+def test_one_large_value_among_many_small_ones_costs_no_digits_beside_missing_values(
+    small: float, tile_size: int
+) -> None:
+    """The small squares are rounded alike when they are added to the large one in float32: by 1e-5 of it in all."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((1000, 20)).astype(np.float32)
+    rows[:, 1] = np.where(np.arange(1000) % 2, small, -small)
+    rows[np.arange(1000), rng.integers(0, 20, 1000)] = NAN
+    rows[5, 1] = 1.0
+    covariance = PairwiseCovariance(tile_size=tile_size, impute=True)
+    result = covariance.finalize(covariance.update(covariance.init(20), rows))
+    wide = rows.astype(np.float64)
+    deviations = np.nan_to_num(wide - np.nanmean(wide, axis=0))
+    np.testing.assert_allclose(result.variance, (deviations**2).sum(axis=0) / 999, rtol=4e-6)
