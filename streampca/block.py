@@ -22,7 +22,7 @@ class Block:
     def __len__(self) -> int:
         return int(self.values.shape[0])
 
-    def part(self, start: int, stop: int) -> Block:
+    def slice(self, start: int, stop: int) -> Block:
         """Return rows `start` to `stop` of the block, relative to its first row."""
         weights = None if self.weights is None else self.weights[start:stop]
         return Block(self.values[start:stop], self.start + start, weights)
@@ -49,7 +49,7 @@ class RowWeights:
     start: int = 0
     """Index within the source of the first row."""
 
-    def part(self, start: int, stop: int) -> RowWeights:
+    def slice(self, start: int, stop: int) -> RowWeights:
         """Return a copy of the weights of rows `start` to `stop` of the source."""
         return RowWeights(self.values[start - self.start : stop - self.start].copy(), start)
 

@@ -142,7 +142,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         while start < len(block):
             state = self._with_buffer(state, dtype)
             first = state.n_pending
-            chunk = block.part(start, start + len(state.pending) - first)
+            chunk = block.slice(start, start + len(state.pending) - first)
             rows = state.pending[first : first + len(chunk)]
             largest = _copy_rows(chunk.values, rows, self.n_threads)
             if not np.isfinite(largest):

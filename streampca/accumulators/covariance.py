@@ -109,7 +109,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         n_panels = -(-len(block) // panel_rows(block.values.shape[1], work_dtype(block.values.dtype)))
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            panel = block.part(start, stop)
+            panel = block.slice(start, stop)
             if self.forgetting != 1:
                 state, panel = self._faded(state, len(panel)), replace(panel, weights=self._fading(len(panel)))
             else:
@@ -161,7 +161,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
         middle = (len(panel) + 1) // 2
         for start in range(0, len(panel), middle):
-            state = self._add_panel(state, panel.part(start, start + middle), np.dtype(np.float64))
+            state = self._add_panel(state, panel.slice(start, start + middle), np.dtype(np.float64))
         return state
 
     def add_scatter(

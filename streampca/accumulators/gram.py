@@ -199,7 +199,7 @@ class Gram(SequentialMerge[GramState]):
         n_panels, n_missing = -(-len(block) // panel_features(block.values.shape[1], dtype)), 0
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            panel = block.part(start, stop)
+            panel = block.slice(start, stop)
             n_missing += self._add_panel(state, panel, dtype, means[start:stop], variances[start:stop])
         return replace(
             state,
@@ -227,7 +227,7 @@ class Gram(SequentialMerge[GramState]):
         if dtype == np.float32 and not accurate:
             middle, n_missing = (len(panel) + 1) // 2, 0
             for start in range(0, len(panel), middle):
-                features, half = slice(start, start + middle), panel.part(start, start + middle)
+                features, half = slice(start, start + middle), panel.slice(start, start + middle)
                 n_missing += self._add_panel(state, half, np.dtype(np.float64), means[features], variances[features])
             return n_missing
         total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares

@@ -122,7 +122,7 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         block = as_block(block)
         n_panels = -(-len(block) // feature_rows(self.n_columns, self.dtype))
         for i in range(n_panels):
-            panel = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
+            panel = block.slice(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
             if len(panel):
                 state = self._add_panel(state, panel)
         return state
@@ -136,7 +136,7 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, n_rows, step):
                 out = rows[start : start + step]
-                slab = in_panel(panel.part(start, start + step), self.dtype)
+                slab = in_panel(panel.slice(start, start + step), self.dtype)
                 self._fill(slab, out)
                 mean += ones[: len(out)] @ out
                 trace += float(self.kernel.diagonal(slab).sum())

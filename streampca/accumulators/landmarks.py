@@ -105,7 +105,7 @@ class Draw(SequentialMerge[LandmarksState], ABC):
         """
         block = as_block(block)
         for start in range(0, len(block), _PANEL_ROWS):
-            state = self._draw(state, block.part(start, min(start + _PANEL_ROWS, len(block))))
+            state = self._draw(state, block.slice(start, min(start + _PANEL_ROWS, len(block))))
         return state
 
     def absorb(self, state: LandmarksState, other: LandmarksState) -> LandmarksState:

@@ -144,7 +144,7 @@ class CompleteRows(SequentialMerge[CompleteRowsState]):
         inner, rows, n_left_out = self._inner, state.rows, state.n_left_out
         # A slab at a time, to limit the memory of the copies.
         for start in range(0, len(block), _COPIED_ROWS):
-            slab = block.part(start, start + _COPIED_ROWS).counted()
+            slab = block.slice(start, start + _COPIED_ROWS).counted()
             holes = incomplete(slab.values)
             if holes.any():
                 refuse_infinite(slab.values, slab.start)

@@ -130,7 +130,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         dtype = work_dtype(block.values.dtype)
         n_panels = -(-len(block) // panel_rows(block.values.shape[1], dtype))
         for i in range(n_panels):
-            panel = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
+            panel = block.slice(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
             holes = incomplete(panel.values)
             if not holes.any():
                 state = self._add_complete(state, panel, dtype)
@@ -206,7 +206,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
         middle = (len(panel) + 1) // 2
         for start in range(0, len(panel), middle):
-            state = add(state, panel.part(start, start + middle), np.dtype(np.float64))
+            state = add(state, panel.slice(start, start + middle), np.dtype(np.float64))
         return state
 
     def _add_products(

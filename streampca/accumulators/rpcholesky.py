@@ -135,7 +135,7 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
             stop = min(len(block), start + size - first)
             if not _contains(points, number):
                 group = groups.pop(number, None) or self._empty(number, state.n_features)
-                n_samples += self._fill(group, first, block.part(start, stop))
+                n_samples += self._fill(group, first, block.slice(start, stop))
                 self._add_group(groups, points, group)
             start = stop
         return replace(state, n_samples=n_samples, **_in_order(groups, points))

@@ -127,7 +127,7 @@ class Sketch(SequentialMerge[SketchState]):
         step = DIRECT_ROWS if direct else panel_rows(block.values.shape[1], dtype)
         n_panels = -(-len(block) // step)
         for i in range(n_panels):
-            panel = block.part(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
+            panel = block.slice(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
             if self.missing == "drop_rows":
                 holes = incomplete(panel.values)
                 if holes.any():
@@ -185,7 +185,7 @@ class Sketch(SequentialMerge[SketchState]):
         if not in_range:
             middle = max(1, (len(panel) + 1) // 2)  # in two halves, to limit the scratch memory
             for start in range(0, len(panel), middle):
-                state = self._add_panel(state, panel.part(start, start + middle), np.dtype(np.float64))
+                state = self._add_panel(state, panel.slice(start, start + middle), np.dtype(np.float64))
             return state
         if weights is not None:
             total, squared = float(weights.sum()), float(weights @ weights)

@@ -125,7 +125,7 @@ class QRFactor(SequentialMerge[TriangleState]):
         n_panels = -(-len(block) // panel_rows(block.values.shape[1], np.dtype(np.float64)))
         for i in range(n_panels):
             start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            state = self._add_panel(state, block.part(start, stop).counted())
+            state = self._add_panel(state, block.slice(start, stop).counted())
         return state
 
     def _add_panel(self, state: TriangleState, panel: Block) -> TriangleState:

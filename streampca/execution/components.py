@@ -123,7 +123,7 @@ class ComponentsTask(Task):
         """Return the task with no more than the features of `leaf` need."""
         start, stop = leaf.edges[0], leaf.edges[-1]
         part = slice(start - self.first, stop - self.first)
-        source = self.source.part(start, stop)
+        source = self.source.slice(start, stop)
         return replace(self, source=source, means=self.means[part], variances=self.variances[part], first=start)
 
     def init(self, leaf: Leaf) -> ComponentsPart:

@@ -39,8 +39,8 @@ class FoldTask(Task):
     def for_leaf(self, leaf: Leaf) -> FoldTask:
         """Return the task with only the rows and sample weights of `leaf`."""
         start, stop = leaf.edges[0], leaf.edges[-1]
-        weights = None if self.weights is None else self.weights.part(start, stop)
-        return replace(self, source=self.source.part(start, stop), weights=weights, record=None)
+        weights = None if self.weights is None else self.weights.slice(start, stop)
+        return replace(self, source=self.source.slice(start, stop), weights=weights, record=None)
 
     def init(self, leaf: Leaf) -> Any:
         """Return the state of no rows."""

@@ -48,7 +48,7 @@ class FeatureBandTask(Task):
 
     def for_leaf(self, leaf: Leaf) -> FeatureBandTask:
         """Return the task with no more of the source than `leaf` needs."""
-        return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
+        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
 
     def init(self, leaf: Leaf) -> FloatArray:
         """Return zeros: scores of all samples, and what missing values take from them."""

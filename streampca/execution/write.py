@@ -57,7 +57,7 @@ class ScoreTask(Task):
 
     def for_leaf(self, leaf: Leaf) -> ScoreTask:
         """Return the task with no more of the source than `leaf` needs."""
-        return replace(self, source=self.source.part(leaf.edges[0], leaf.edges[-1]))
+        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
 
     def init(self, leaf: Leaf) -> zarr.Array[Any]:
         """Open the array of scores."""

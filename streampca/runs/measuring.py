@@ -71,7 +71,7 @@ class Measured:
         stored = None if self.scores is None else np.asarray(self.scores[block.start : block.start + len(block)])
         step = panel_rows(block.values.shape[1])
         for start in range(0, len(block), step):
-            panel = block.part(start, start + step)
+            panel = block.slice(start, start + step)
             stored_panel = None if stored is None else stored[start : start + step]
             state = self.absorb(state, self._measured(panel, stored_panel))
         return state

@@ -134,7 +134,7 @@ class Source(ABC):
         """Return the keys of the stored chunks that hold rows `start` to `stop`, for messages; none where there are no chunks."""
         return []
 
-    def part(self, start: int, stop: int) -> Source:
+    def slice(self, start: int, stop: int) -> Source:
         """Return a source for a worker that can read rows `start` to `stop`, but not necessarily others."""
         return self
 

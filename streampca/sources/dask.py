@@ -126,14 +126,14 @@ class DaskSource(Source):
             raise NotAvailableError(f"a part of {self.description} cannot be read by features")
         return DaskSource(self.array.T, self.max_reads)
 
-    def part(self, start: int, stop: int) -> DaskSource:
+    def slice(self, start: int, stop: int) -> DaskSource:
         """Return a source for a worker with only the tasks of rows `start` to `stop`."""
         if self._graph is None:
             return self
         first, last = self._span(start, stop)
         subset = copy.copy(self)
         subset.array, subset._keys = None, {index: self._keys[index] for index in range(first, last)}
-        subset._graph = self._graph.part(key for band in subset._keys.values() for key in band)
+        subset._graph = BlockGraph(self._graph.needed(key for band in subset._keys.values() for key in band))
         return subset
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:

@@ -72,10 +72,6 @@ class BlockGraph:
                 waiting.extend(self.tasks[key].dependencies)
         return found
 
-    def part(self, keys: Iterable[Key]) -> BlockGraph:
-        """Return the graph of `keys` alone, to be sent to a worker."""
-        return BlockGraph(self.needed(keys))
-
     def compute(self, keys: list[Key]) -> list[Any]:
         """Compute the values of `keys` in the order of `steps`; values that are not needed any more are freed at once."""
         values: dict[Key, Any] = {}

@@ -135,7 +135,7 @@ def test_landmarks_do_not_depend_on_blocks_order_or_threads(dtype: str) -> None:
             expected = drawn(accumulator, whole)
             for n_cuts in (3, 60):
                 cuts = [0, *np.sort(random.integers(0, len(rows), n_cuts)), len(rows)]
-                blocks = [whole.part(*pair) for pair in pairwise(cuts)]
+                blocks = [whole.slice(*pair) for pair in pairwise(cuts)]
                 random.shuffle(blocks)  # type: ignore[arg-type]
                 leaves = [blocks[i::4] for i in range(4)]
                 with ThreadPoolExecutor(4) as pool:

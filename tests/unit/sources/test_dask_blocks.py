@@ -114,6 +114,6 @@ def test_blocks_of_a_part_are_those_of_the_whole() -> None:
 
     _, x = stored(6)
     source = open_source(x + 1)
-    part = pickle.loads(pickle.dumps(source.part(30, 70)))
+    part = pickle.loads(pickle.dumps(source.slice(30, 70)))
     np.testing.assert_array_equal(part.read(30, 70)[0], source.read(30, 70)[0])
     assert len(part._graph.tasks) < len(source._graph.tasks)  # type: ignore[attr-defined]
