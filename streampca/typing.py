@@ -14,3 +14,5 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 DType = np.dtype[Any]
 """A type of numbers."""
+Json = dict[str, Any]
+"""Plain data by name, as JSON has it: descriptions of sources, certificates, summaries, attributes of stored groups."""

@@ -31,7 +31,7 @@ from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import Source
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.typing import Array, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
@@ -115,7 +115,7 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         gamma: float | None = None,
         degree: float = 3,
         coef0: float = 1,
-        kernel_params: dict[str, Any] | None = None,
+        kernel_params: Json | None = None,
         method: Method = "auto",
         n_landmarks: int = 1000,
         sampling: Sampling | ArrayLike = "auto",

@@ -27,7 +27,7 @@ from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.kernel.plan import KernelPlan
 from streampca.solvers.registry import CONTINUABLE
 from streampca.storage.directories import RECORD, read_record
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 
 def load(path: str | Path) -> PCA | KernelPCA:
@@ -82,7 +82,7 @@ def model_place(path: str | Path) -> Path:
 
 def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | None, path: Path) -> PCA:
     """Return the estimator of a model; without `record`, of what the model and its state know."""
-    known: dict[str, Any] = {
+    known: Json = {
         "n_components": len(model.components),
         "center": model.center,
         "scale": model.scale is not None,
@@ -112,7 +112,7 @@ def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | No
 
 def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) -> KernelPCA:
     """Return the estimator of a kernel model; without `record`, of what the model knows."""
-    known: dict[str, Any] = {
+    known: Json = {
         "n_components": model.n_components,
         "kernel": model.kernel,
         "method": model.method,

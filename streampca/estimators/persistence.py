@@ -15,7 +15,7 @@ from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import FitRecord
 from streampca.models.persistence.groups import shortened
 from streampca.planning.plan import TYPES_OF_ENTRIES, Plan
-from streampca.typing import Array
+from streampca.typing import Array, Json
 from streampca.version import __version__
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
@@ -74,7 +74,7 @@ def record_of_fitted(estimator: Any) -> FitRecord:
     )
 
 
-def parameters_from(record: FitRecord, arrays: Mapping[str, Array | None], known: set[str]) -> dict[str, Any]:
+def parameters_from(record: FitRecord, arrays: Mapping[str, Array | None], known: set[str]) -> Json:
     """Return constructor parameters as `record_of` wrote them; `arrays` of the model may be among them.
 
     Raises

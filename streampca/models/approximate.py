@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.random import generator
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import Sketched, SketchState
@@ -89,7 +89,7 @@ class Answer:
         return tolerance is None or self.certified.largest_relative_width <= tolerance
 
     def model(
-        self, moments: Sketched, state: SketchState, parameters: Parameters, source: dict[str, Any], n_passes: int
+        self, moments: Sketched, state: SketchState, parameters: Parameters, source: Json, n_passes: int
     ) -> PCAModel:
         """Return the model of these components; `source` describes the origin of the rows."""
         certificate, k = self.certified.to_dict(n_passes), self.n_components
@@ -116,7 +116,7 @@ class Answer:
         model = replace(model, certificate=certificate)
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
 
-    def _add_null_directions(self, certificate: dict[str, Any], n_more: int) -> None:
+    def _add_null_directions(self, certificate: Json, n_more: int) -> None:
         """Add to the certificate `n_more` directions without an estimated variance.
 
         Their eigenvalues are at least 0 and at most the next one of Ĉ plus ‖C − Ĉ‖ (Weyl's inequality).

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streampca.models.persistence.groups import StoredGroup
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 ARRAYS = {
     "feature_name_bytes": "u",
@@ -25,9 +25,9 @@ _NAMES = ("feature_name_bytes", "feature_name_ends")
 class FitRecord:
     """Parameters, plan and reads of a fit, as plain data."""
 
-    parameters: dict[str, Any]
+    parameters: Json
     """Constructor parameters by name; one that is an array is ``{"array": name}``."""
-    plan: dict[str, Any] | None = None
+    plan: Json | None = None
     """The plan as `Plan.to_dict` gives it, without its edges; None where nothing was read by a fit."""
     n_passes: int | None = None
     """Readings of the source by the fit."""
@@ -38,7 +38,7 @@ class FitRecord:
     arrays: dict[str, Array] = field(default_factory=dict)
     """``plan_edges``, ``sampling`` and ``eigenvectors``, if the fit has them; see `ARRAYS`."""
 
-    def to_attributes(self) -> dict[str, Any]:
+    def to_attributes(self) -> Json:
         """Return the fields that are stored as attributes of the model's group."""
         names = ("parameters", "plan", "n_passes", "bytes_read", "written_by")
         return {name: getattr(self, name) for name in names}
@@ -73,7 +73,7 @@ def arrays_of_names(names: list[str] | None) -> dict[str, Array]:
     return dict(zip(_NAMES, (np.frombuffer(b"".join(encoded), dtype=np.uint8), ends), strict=True))
 
 
-def source_of(group: StoredGroup, n_features: int) -> dict[str, Any]:
+def source_of(group: StoredGroup, n_features: int) -> Json:
     """Return the description of the source in a stored model, with the names of its features.
 
     Raises
@@ -81,7 +81,7 @@ def source_of(group: StoredGroup, n_features: int) -> dict[str, Any]:
     ModelError
         If the names are not `n_features` strings.
     """
-    source: dict[str, Any] = group.attributes["source"]
+    source: Json = group.attributes["source"]
     message = f"its feature names are not {n_features:,} texts"
     stored = source.get("feature_names")  # of models of version 1
     is_list = isinstance(stored, list) and len(stored) == n_features and all(isinstance(name, str) for name in stored)
@@ -102,7 +102,7 @@ def source_of(group: StoredGroup, n_features: int) -> dict[str, Any]:
     return source | {"feature_names": names}
 
 
-def without_names(source: dict[str, Any]) -> tuple[dict[str, Any], list[str] | None]:
+def without_names(source: Json) -> tuple[Json, list[str] | None]:
     """Return the description of a source without the names of its features, and these names."""
     names = source.get("feature_names")
     return {key: value for key, value in source.items() if key != "feature_names"}, names or None

@@ -12,7 +12,7 @@ from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
 from streampca.linalg.selection import smallest_count
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray, IntArray
+from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -60,9 +60,9 @@ class KernelModel:
     """What `inverse_transform` needs; None where it was not asked for."""
     sampling: str = "given"
     """How the landmarks were chosen."""
-    certificate: dict[str, Any] = field(default_factory=dict)
+    certificate: Json = field(default_factory=dict)
     """Error bounds of the result, as numbers and text."""
-    source: dict[str, Any] = field(default_factory=dict)
+    source: Json = field(default_factory=dict)
     """Where the data came from."""
 
     missing: ClassVar[str] = "error"
@@ -168,7 +168,7 @@ class KernelModel:
             out[start : start + step] = prepared(panel) @ self.preimage.dual
         return out
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return the result as plain data."""
         return {
             "n_components": self.n_components,

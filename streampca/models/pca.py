@@ -15,7 +15,7 @@ from streampca.linalg.selection import smallest_count
 from streampca.models import by_slabs, conditional
 from streampca.models.stored_components import Components, StoredComponents
 from streampca.parameters import Parameters
-from streampca.typing import Array, DType, FloatArray, IntArray
+from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
 _SLAB_BYTES = 8 * 2**20
 _SAFE_FACTORS = (1e-30, 1e30)
@@ -48,9 +48,9 @@ class PCAModel:
     """Number of eigenvalues above the rounding of the accumulation."""
     constant_features: IntArray
     """Features that never vary; with scaling their weight is 0."""
-    certificate: dict[str, Any] = field(default_factory=dict)
+    certificate: Json = field(default_factory=dict)
     """Error bounds of the result, as numbers and text."""
-    source: dict[str, Any] = field(default_factory=dict)
+    source: Json = field(default_factory=dict)
     """Where the data came from."""
     sample_weight: float | None = None
     """Sum of the weights of the rows; None where none were given, so that it is `n_samples`."""
@@ -71,7 +71,7 @@ class PCAModel:
         parameters: Parameters,
         *,
         precision: float,
-        source: dict[str, Any],
+        source: Json,
         sample_weight: float | None,
     ) -> PCAModel:
         """Return the model of the eigenpairs of an accumulated matrix, whose eigenvalues have the relative `precision`."""
@@ -239,7 +239,7 @@ class PCAModel:
         rows += self.mean.astype(dtype)
         return rows.astype(given, copy=False)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return the result as plain data."""
         return {
             "n_components": len(self.components),
@@ -280,7 +280,7 @@ class PCAModel:
         return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted
 
 
-def exact_certificate(spectrum: Spectrum, precision: float) -> dict[str, Any]:
+def exact_certificate(spectrum: Spectrum, precision: float) -> Json:
     """Return the certificate of an exact solver whose eigenvalues have the relative `precision`."""
     vectors = spectrum.vectors
     orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())

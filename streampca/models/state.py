@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from streampca.typing import Json
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -42,7 +44,7 @@ class FittedState:
     """Parameters of the fit."""
     work_dtype: str
     """Data type of the products."""
-    source: dict[str, Any]
+    source: Json
     """Description of the source of the first rows."""
     error_growth: float = 1.0
     """Factor by which removed rows have increased the relative rounding of the state."""

@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from streampca.typing import Json
 
 
 class Domain(Protocol):
@@ -31,7 +34,7 @@ class Domain(Protocol):
         """Return `value` as a plain Python object; raise `ValueError` if it is outside the domain."""
         ...
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the JSON Schema of the values in a configuration file."""
         ...
 
@@ -64,7 +67,7 @@ class Choice:
             raise ValueError
         return str(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return an enumeration."""
         return {"type": "string", "enum": list(self.names)}
 
@@ -86,7 +89,7 @@ class Flag:
             raise ValueError
         return bool(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the type."""
         return {"type": "boolean"}
 
@@ -130,9 +133,9 @@ class Whole:
             raise ValueError
         return number
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the type with its bound."""
-        whole: dict[str, Any] = {"type": "integer"} | ({} if self.least is None else {"minimum": self.least})
+        whole: Json = {"type": "integer"} | ({} if self.least is None else {"minimum": self.least})
         return {"anyOf": [{"const": "auto"}, whole]} if self.auto else whole
 
 
@@ -183,12 +186,10 @@ class Number:
             raise ValueError
         return number
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the type with its bounds."""
         bounds = {"exclusiveMinimum": self.above, "minimum": self.least, "maximum": self.most}
-        number: dict[str, Any] = {"type": "number"} | {
-            name: bound for name, bound in bounds.items() if bound is not None
-        }
+        number: Json = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
         return {"anyOf": [number, {"type": "null"}]} if self.optional else number
 
 
@@ -207,7 +208,7 @@ class Special:
         """Return `value` as it is."""
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema that accepts everything."""
         return {}
 

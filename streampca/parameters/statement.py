@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streampca.errors import ParameterError
 from streampca.parameters.domains import Domain
+
+if TYPE_CHECKING:
+    from streampca.typing import Json
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Parameter:
         return f"{self.key}.{self.name}" if self.key in ("model", "preprocess") else self.key
 
 
-def checked(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
+def checked(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Json:
     """Return `values`, by the names of `parameters`, as plain objects under their names among the parameters of a fit.
 
     Raises

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
@@ -12,6 +11,7 @@ from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
+from streampca.typing import Json
 
 _MOST_PROBED = 2**28  # decoded bytes of a block that a probe reads
 
@@ -59,7 +59,7 @@ def with_alternatives(
     return replace(plan, alternatives=others, notes=notes, reason=f"{plan.reason}; {why}")
 
 
-def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> dict[str, Any]:
+def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> Json:
     try:
         other = plan_by(solver, source, parameters, resources)
     except StreamPCAError as error:

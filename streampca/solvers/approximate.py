@@ -33,7 +33,7 @@ from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, m
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, Json
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -368,6 +368,6 @@ class ApproximateSolver(PCASolver):
             **self.state_of(rows, plan),
         )
 
-    def state_of(self, rows: Accumulated, plan: Plan) -> dict[str, Any]:
+    def state_of(self, rows: Accumulated, plan: Plan) -> Json:
         """Return `state` and `accumulator` of the fit, where it can be continued."""
         return {}

@@ -14,6 +14,7 @@ from streampca.planning.plan import Plan, Resources
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import Json
 
 AnyParameters = TypeVar("AnyParameters")
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
@@ -108,7 +109,7 @@ class ContinuableSolver(PCASolver):
         accumulator: Any,
         parameters: Parameters,
         work: str,
-        source: dict[str, Any],
+        source: Json,
         n_left_out: int = 0,
     ) -> PCAModel:
         """Return the model of a state of products in the type `work`; `source` describes where its rows came from."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from streampca.typing import Json
+
 WIDE = 0.1
 """Relative width of an interval from which an eigenvalue is said to be known badly."""
 _MOST_SPANS = 8
 
 
-def approximation_warnings(certificate: dict[str, Any], solver: str, sizes: dict[str, Any]) -> list[str]:
+def approximation_warnings(certificate: Json, solver: str, sizes: Json) -> list[str]:
     """Return what a user should know of an approximate answer; nothing for an exact one.
 
     Parameters
@@ -50,7 +52,7 @@ def approximation_warnings(certificate: dict[str, Any], solver: str, sizes: dict
     return warnings + _unresolved(certificate)
 
 
-def _narrower(certificate: dict[str, Any], solver: str, sizes: dict[str, Any]) -> str:
+def _narrower(certificate: Json, solver: str, sizes: Json) -> str:
     """Return what would narrow the intervals, in words."""
     if certificate["eigen_solver"] == "conversion":
         return "that is what recovery: conversion gives; use recovery: nystrom"
@@ -59,7 +61,7 @@ def _narrower(certificate: dict[str, Any], solver: str, sizes: dict[str, Any]) -
     return f"{again}, take a larger sketch_size (it was {sizes['columns']}){other}"
 
 
-def _unresolved(certificate: dict[str, Any]) -> list[str]:
+def _unresolved(certificate: Json) -> list[str]:
     clusters = certificate["unresolved_clusters"]
     if not clusters or certificate["eigen_solver"] == "conversion":
         return []

@@ -26,6 +26,7 @@ from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
+from streampca.typing import Json
 
 _ON_DISK_FROM = 2048  # features; below, the matrix takes 32 MiB at most and is not what takes the room
 
@@ -121,7 +122,7 @@ class CovarianceSolver(ContinuableSolver):
         accumulator: Any,
         parameters: Parameters,
         work: str,
-        source: dict[str, Any],
+        source: Json,
         n_left_out: int = 0,
     ) -> PCAModel:
         """Return the model of a covariance matrix."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from streampca.linalg.selection import as_selection
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
+from streampca.typing import Json
 
 
 def solve_model(
@@ -21,7 +21,7 @@ def solve_model(
     accumulator: Covariance | PairwiseCovariance,
     parameters: Parameters,
     work: str,
-    source: dict[str, Any],
+    source: Json,
     n_left_out: int = 0,
 ) -> PCAModel:
     """Return the model of an accumulated state; `source` says where its rows came from, which left `n_left_out` of them out."""

@@ -29,6 +29,7 @@ from streampca.planning.shape import WorkShape
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
+from streampca.typing import Json
 
 
 def accumulator_of(parameters: Parameters) -> QRFactor:
@@ -76,7 +77,7 @@ def solve_model(
     triangle: QRFactor,
     parameters: Parameters,
     work: str,
-    source: dict[str, Any],
+    source: Json,
 ) -> PCAModel:
     """Return the model of an accumulated state; `source` says where its rows came from."""
     factored = triangle.finalize(state)
@@ -185,7 +186,7 @@ class QRSolver(ContinuableSolver):
         accumulator: QRFactor,
         parameters: Parameters,
         work: str,
-        source: dict[str, Any],
+        source: Json,
         n_left_out: int = 0,
     ) -> PCAModel:
         """Return the model of a triangular factor."""

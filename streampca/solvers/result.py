@@ -19,7 +19,7 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.solvers.certificate_warnings import approximation_warnings
 from streampca.sources.base import ReadCount, Source
-from streampca.typing import DType, FloatArray
+from streampca.typing import DType, FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -66,7 +66,7 @@ class FitResult(ABC):
         """Return how many passes over the whole source the fit took."""
         return self.plan.passes if self.n_passes is None else self.n_passes
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return the result as the manifest of a run records it; all of it follows from the model."""
         return self.model.summary()
 

@@ -23,6 +23,7 @@ from streampca.solvers.result import Accumulated
 from streampca.solvers.test_matrix import Start, start
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import Json
 
 
 class SketchSolver(ApproximateSolver, ContinuableSolver):
@@ -76,7 +77,7 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         accumulator: Sketch,
         parameters: Parameters,
         work: str,
-        source: dict[str, Any],
+        source: Json,
         n_left_out: int = 0,
     ) -> PCAModel:
         """Return the model of a sketch."""
@@ -93,6 +94,6 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         answer = answer_of(known, chain, evidence, parameters, work, threads)
         return answer.model(known, state, parameters, source, 1)
 
-    def state_of(self, rows: Accumulated, plan: Plan) -> dict[str, Any]:
+    def state_of(self, rows: Accumulated, plan: Plan) -> Json:
         """Return `state` and `accumulator` of the fit, where it can be continued."""
         return {} if sizes_of(plan).moments_first else {"state": rows.state, "accumulator": rows.accumulator}

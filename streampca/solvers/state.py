@@ -22,6 +22,7 @@ from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import is_exact
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import Json
 
 
 def accumulate(
@@ -187,7 +188,7 @@ def capped(n_components: Any, limit: int) -> Any:
     return min(int(n_components), limit) if is_count else n_components
 
 
-def _source_of_rows(fitted: FittedState, other: FittedState, sign: int = 1) -> dict[str, Any]:
+def _source_of_rows(fitted: FittedState, other: FittedState, sign: int = 1) -> Json:
     """Return the description of the first source with the number of rows there are now."""
     n_samples = fitted.state.n_samples + sign * other.state.n_samples
     return fitted.source | {"shape": [n_samples, fitted.n_features], "fingerprint": None}

@@ -25,7 +25,7 @@ from streampca.formatting import as_text, one_line
 from streampca.sources.zarr.metadata import read_document, require_document, require_readable
 from streampca.sources.zarr.strictness import StrictStore, read_whole
 from streampca.system.process import available_bytes
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 SEAL = "seal"
 """Attribute that holds the SHA-256 of all others."""
@@ -93,7 +93,7 @@ class StoredGroup:
         """
         self.path, self.form = path, form
         self._group = open_strictly(path)
-        stored: dict[str, Any] = dict(self._group.attrs)
+        stored: Json = dict(self._group.attrs)
         self.stored_attributes = stored
         self.require(form.matches(stored), f"it is not a {form.title}")
         self._require_version()
@@ -101,7 +101,7 @@ class StoredGroup:
         """Attributes of the format, with defaults for those that earlier versions do not have."""
         for name, types in form.attributes.items():
             self.require(type(self.attributes[name]) in types, f"attribute {name} is {self.attributes[name]!r}")
-        self.digests: dict[str, Any] = stored.get("sha256") or {}
+        self.digests: Json = stored.get("sha256") or {}
         """SHA-256 of the arrays by name, as saved."""
         self.names = [name for name in form.arrays if name in self._group]
         """Names of the arrays of the format that the group has."""
@@ -278,7 +278,7 @@ def require(condition: bool, path: Path, reason: str) -> None:
         raise ModelError(f"{path} is not a usable model: {shortened(reason)}")
 
 
-def _write_attributes(group: zarr.Group, attributes: dict[str, Any]) -> None:
+def _write_attributes(group: zarr.Group, attributes: Json) -> None:
     """Write the attributes of a new group and their SHA-256; `ModelError` if they could not be read again."""
     try:
         plain = json.loads(json.dumps(attributes, allow_nan=False))
@@ -292,7 +292,7 @@ def _write_attributes(group: zarr.Group, attributes: dict[str, Any]) -> None:
     group.attrs.update(whole)
 
 
-def seal_of(attributes: dict[str, Any]) -> str:
+def seal_of(attributes: Json) -> str:
     """Return the SHA-256 of attributes."""
     return hashlib.sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()
 

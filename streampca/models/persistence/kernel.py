@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from streampca.errors import ModelError, ParameterError
 from streampca.kernels import kernel_from_dict
@@ -13,7 +12,7 @@ from streampca.models.kernel import KernelModel, PreimageMap
 from streampca.models.persistence.groups import GroupFormat, StoredGroup
 from streampca.models.persistence.pca import FORMAT, VERSIONS
 from streampca.models.validity import require_valid_kernel
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 _REQUIRED = ("landmarks", "coefficients", "centre", "eigenvalues")
 _PREIMAGE = ("way_back_scores", "way_back_dual")
@@ -39,7 +38,7 @@ FORM = GroupFormat(
 )
 
 
-def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, Array | None], dict[str, Any], dict[str, str]]:
+def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, Array | None], Json, dict[str, str]]:
     """Return the arrays and attributes of `model`, and no digests.
 
     Raises
@@ -67,7 +66,7 @@ def build(group: StoredGroup) -> KernelModel:
         kernel = kernel_from_dict(group.attributes["kernel"])
     except ParameterError as error:
         raise group.form.unusable(group.path, str(error)) from error
-    values: dict[str, Any] = {name: arrays.get(name) for name in (*_REQUIRED, "landmark_indices")}
+    values: Json = {name: arrays.get(name) for name in (*_REQUIRED, "landmark_indices")}
     attributes = group.attributes | {"kernel": kernel, "source": source_of(group, arrays["landmarks"].shape[1])}
     model = KernelModel(**values, **attributes, preimage=PreimageMap(*preimage) if preimage else None)
     require_valid_kernel(model, group.path)

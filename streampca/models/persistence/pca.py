@@ -15,7 +15,7 @@ from streampca.models.persistence.groups import GroupFormat, StoredGroup, create
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
 from streampca.system.process import available_bytes
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 FORMAT = "streampca-model"
 VERSIONS = (1, 2)
@@ -58,9 +58,7 @@ FORM = GroupFormat(
 )
 
 
-def fields_of(
-    model: PCAModel, group: zarr.Group, path: Path
-) -> tuple[dict[str, Array | None], dict[str, Any], dict[str, str]]:
+def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str, Array | None], Json, dict[str, str]]:
     """Write the components to `group`; return the other arrays, the attributes, and the digest of the components.
 
     Raises
@@ -77,7 +75,7 @@ def fields_of(
 
 def build(group: StoredGroup) -> PCAModel:
     """Return the model that `group` holds; `ModelError` if its values are not those of a model."""
-    arrays: dict[str, Any] = {name: group.array(name) for name in _ARRAYS if name in group and name != "components"}
+    arrays: Json = {name: group.array(name) for name in _ARRAYS if name in group and name != "components"}
     arrays["components"] = components = _components_of(group)
     usable = len(components.shape) == 2 and 0 < components.shape[0] <= components.shape[1]
     group.require(usable, "its shapes do not agree")
@@ -85,7 +83,7 @@ def build(group: StoredGroup) -> PCAModel:
     by_rows = str(group.digests.get("components")).startswith("rows:")  # not in models of early versions
     group.require_digest("components", surveyed.digest if by_rows else digest(np.asarray(components)))
     source = source_of(group, components.shape[1])
-    values: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+    values: Json = {name: arrays.get(name) for name in _ARRAYS}
     model = PCAModel(**values, **(group.attributes | {"source": source}))
     require_valid(model, surveyed, group.path)
     return model

@@ -16,6 +16,7 @@ from streampca.models.fit_record import without_names
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
+from streampca.typing import Json
 
 GROUP = "state"
 FORM = GroupFormat(
@@ -58,7 +59,7 @@ def describe_state(path: str | Path) -> str:
             "none: rows can be added and models merged only where the state was saved (state=True, output.state: true)"
         )
     try:
-        attributes: dict[str, Any] = dict(open_strictly(Path(path) / GROUP).attrs)
+        attributes: Json = dict(open_strictly(Path(path) / GROUP).attrs)
         rows, name = int(attributes["numbers"]["n_samples"]), str(attributes["accumulator"])
     except Exception as error:
         raise ModelError(f"{path} holds a state that cannot be read: {type(error).__name__}") from error
@@ -157,7 +158,7 @@ def _value_of(group: StoredGroup, name: str, empty: Any) -> Any:
 
 
 def _parameters_of(group: StoredGroup) -> Parameters:
-    stored: dict[str, Any] = dict(group.attributes["parameters"])
+    stored: Json = dict(group.attributes["parameters"])
     if stored.get("missing") in ("mean", "pairwise"):
         stored.setdefault("missing_scores", "mean")  # of version 0.1
     if isinstance(stored.get("n_components"), dict):
@@ -172,7 +173,7 @@ def _parameters_of(group: StoredGroup) -> Parameters:
     return Parameters(**stored)
 
 
-def _values_of(state: Any) -> dict[str, Any]:
+def _values_of(state: Any) -> Json:
     return {f.name: getattr(state, f.name) for f in fields(state)}
 
 

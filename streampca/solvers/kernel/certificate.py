@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from streampca.accumulators.landmarks import LandmarksState
 from streampca.solvers.kernel.landmarks import chances
 from streampca.solvers.kernel.rounding import Computed, Rounding, rounding_of
 from streampca.solvers.kernel.solving import share_of, shares
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -26,14 +26,14 @@ def certificate_of(
     residual: float,
     total: float,
     precision: float,
-) -> dict[str, Any]:
+) -> Json:
     """Return what the passes tell of the error.
 
     Where K is positive semi-definite, E = K − K̂ is, too, and λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + ‖E‖₂ for the centred matrices. tr E = Σ κ(x, x)
     − Σ ‖φ(x)‖² bounds ‖E‖₂ for certain; on some hundred rows that were drawn beside the landmarks it is estimated. Both
     ends allow for rounding.
     """
-    said: dict[str, Any] = {
+    said: Json = {
         "definite": kernel.definite,
         "landmark_rank": whitening.rank,
         "landmark_condition": whitening.condition,
@@ -81,7 +81,7 @@ def _intervals(rounding: Rounding, bound: float) -> list[list[float]]:
     return [[low, high + bound] for low, high in ends]
 
 
-def _shares(rounding: Rounding, total: float, most: float) -> dict[str, Any]:
+def _shares(rounding: Rounding, total: float, most: float) -> Json:
     """Return the share of the trace that the components carry at least, and the interval of the share that they leave."""
     return shares(rounding.lower, total, most + float((rounding.upper - rounding.lower).sum()))
 

@@ -26,7 +26,7 @@ from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -122,7 +122,7 @@ def _model(
     coefficients = vectors * signs_of(vectors) * inverse_roots(values, _ROUNDING)
     if parameters.center:
         coefficients -= coefficients.mean(axis=0)
-    said: dict[str, Any] = {
+    said: Json = {
         "kind": "none",
         "statement": "no certificate for this recovery or transform",
         "eigenvalue_intervals": None,

@@ -19,6 +19,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, figures_of, with_seconds
 from streampca.solvers.kernel.result import KernelFit
 from streampca.sources.base import Source
+from streampca.typing import Json
 
 _EXACT_FLOPS = 1e13
 """Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
@@ -144,7 +145,7 @@ def _what_fits(method: str, source: Source, parameters: KernelParameters, resour
     return ""
 
 
-def _figures(name: str, source: Source, parameters: KernelParameters, resources: Resources) -> dict[str, Any]:
+def _figures(name: str, source: Source, parameters: KernelParameters, resources: Resources) -> Json:
     try:
         return {"solver": name, **figures_of(METHODS[name].plan(source, parameters, resources))}
     except StreamPCAError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance
@@ -26,6 +26,7 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
+from streampca.typing import Json
 
 if TYPE_CHECKING:
     from streampca.solvers.kernel.parameters import KernelParameters
@@ -231,7 +232,7 @@ def with_seconds(plan: KernelPlan) -> KernelPlan:
     return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by="nominal rates"))
 
 
-def figures_of(plan: KernelPlan) -> dict[str, Any]:
+def figures_of(plan: KernelPlan) -> Json:
     """Return the figures of a method that was not chosen."""
     timed = with_seconds(plan)
     names = (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 ROUNDING = {"float32": 2e-7, "float64": 1e-12}
 """Share of the first eigenvalue below which one is rounding, as scikit-learn has it."""
@@ -67,7 +66,7 @@ def intervals(values: FloatArray, bound: float, rounding: float) -> list[list[fl
     return [[max(0.0, value - rounding), value + bound + rounding] for value in values.tolist()]
 
 
-def shares(values: FloatArray, total: float, residual: float) -> dict[str, Any]:
+def shares(values: FloatArray, total: float, residual: float) -> Json:
     """Return how much of the trace the components carry, and the interval of what they leave."""
     captured = min(1.0, float(values.sum()) / total) if total > 0 else 0.0
     return {
