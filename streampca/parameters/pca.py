@@ -19,11 +19,11 @@ from streampca.parameters.common import (
 )
 from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
 from streampca.parameters.statement import Parameter
-from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.linalg.selection import Selection
     from streampca.sources.base import Source
+    from streampca.typing import FloatArray
 
 PCA_PARAMETERS = (
     Parameter(

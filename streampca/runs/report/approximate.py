@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ _SHARES = (("90", "0.9"), ("95", "0.95"), ("99", "0.99"))
 class Bounds:
     """What the certificate of an approximate answer bounds; NaN where it bounds nothing."""
 
-    said: dict[str, Any]
+    said: dict[str, object]
     """The certificate as it stands in the manifest."""
     lower: FloatArray
     """Lower ends of the intervals of the eigenvalues, ``(n_components,)``."""
@@ -80,11 +79,11 @@ def bounds_of(run: RunFiles) -> Bounds | None:
     )
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _numbers(values: Sequence[Any], k: int) -> FloatArray:
+def _numbers(values: Sequence[object], k: int) -> FloatArray:
     found = np.full(k, np.nan)
     for i, value in enumerate(values[:k]):
         checked = words.number(value)
@@ -93,17 +92,14 @@ def _numbers(values: Sequence[Any], k: int) -> FloatArray:
     return found
 
 
-def _groups(clusters: Sequence[Any], k: int) -> list[tuple[int, int, float | None]]:
-    found = []
+def _groups(clusters: Sequence[object], k: int) -> list[tuple[int, int, float | None]]:
+    groups = []
     for cluster in clusters[:k]:
-        first, last = (words.whole(end) for end in cluster[:2]) if _is_group(cluster) else (None, None)
+        first, last, sine = cluster if isinstance(cluster, list) and len(cluster) == 3 else (None, None, None)
+        first, last = words.whole(first), words.whole(last)
         if first is not None and last is not None and first <= last < k:
-            found.append((first, last, words.number(cluster[2])))
-    return found
-
-
-def _is_group(cluster: Any) -> bool:
-    return isinstance(cluster, list) and len(cluster) == 3
+            groups.append((first, last, words.number(sine)))
+    return groups
 
 
 def carried(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
@@ -230,9 +226,9 @@ def _table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
             (
                 f"{i + 1}",
                 words.figure(spectrum.values[i], 5),
-                _end(bounds.lower[i]),
-                _end(bounds.upper[i]),
-                _end(bounds.proven[i]),
+                words.figure(float(bounds.lower[i]), 5),
+                words.figure(float(bounds.upper[i]), 5),
+                words.figure(float(bounds.proven[i]), 5),
                 words.share(float(bounds.relative[i])),
                 _direction(float(bounds.sines[i]), group_of.get(i), converted=bounds.converted),
             )
@@ -240,10 +236,6 @@ def _table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
     heads = ("component", "variance", "at least", "at most", "proven at most", "off by at most", "direction")
     caption = f"First {_ROWS} of {k:,} eigenvalues and their bounds" if k > _ROWS else "Eigenvalues and their bounds"
     return ReportTable(caption, heads, tuple(rows))
-
-
-def _end(value: Any) -> str:
-    return words.figure(float(value), 5)
 
 
 def _direction(sine: float, group: tuple[int, int, float | None] | None, *, converted: bool) -> str:

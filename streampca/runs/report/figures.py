@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Colours that stand for the page's own; `inline` writes the variables in their place.
 INK, MUTED, GRID, ACCENT, SECOND, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", ACCENT: "accent", SECOND: "second", PAPER: "card"}
 
-_OWN_SETTINGS: dict[str, Any] = {
+_OWN_SETTINGS: dict[str, object] = {
     "svg.fonttype": "none",
     "font.size": 10.5,
     "axes.labelsize": 10.5,
@@ -171,7 +172,7 @@ def histogram(x: FloatArray, label: str) -> str:
         axes.grid(axis="y")
         axes.hist(x, bins=max(1, min(40, len(x) // 4)), color=ACCENT, alpha=0.75, edgecolor=PAPER, linewidth=0.8)
         plain(axes.xaxis)
-        axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+        _limit_ticks(axes.yaxis, integer=True)
         axes.set_xlabel(label)
         axes.set_ylabel("samples")
 
@@ -203,19 +204,28 @@ def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatA
             axes.plot(numbers, rebuilt[0], color=SECOND, linewidth=1.3, dashes=(3, 1.6))
         axes.plot(numbers, rebuilt[-1], color=ACCENT, linewidth=1.5, marker="o" if few else "", markersize=3)
         plain(axes.yaxis)
-        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+        _limit_ticks(axes.xaxis, integer=True)
         plain(axes.xaxis)
         axes.set_xlabel("feature")
 
     return inline(salt, draw, width=4.3, height=3.0)
 
 
-def dots(k: int) -> dict[str, Any]:
+class _Dots(TypedDict, total=False):
+    """Keywords of `Axes.plot`."""
+
+    marker: str
+    markersize: float
+    markeredgecolor: str
+    markeredgewidth: float
+
+
+def dots(k: int, marker: str = "o") -> _Dots:
     """Return how each of `k` components is marked on a line; not at all where there are many."""
     if k > 120:
         return {}
     return {
-        "marker": "o",
+        "marker": marker,
         "markersize": 6 if k <= 15 else 4.2 if k <= 60 else 3,
         "markeredgecolor": PAPER,
         "markeredgewidth": 0.7,
@@ -249,10 +259,10 @@ def decades(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(round(np.log10(value))) if value > 0 else "")
 
 
-def plain(axis: Any) -> None:
+def plain(axis: Axis) -> None:
     """Write numbers without mathematical markup, at most seven of them."""
 
-    def write(value: float, _: int | None = None) -> str:
+    def write(value: float, _: float | None = None) -> str:
         if value == 0 or abs(value) < 1e-300:
             return "0"
         exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
@@ -260,8 +270,16 @@ def plain(axis: Any) -> None:
             return f"{value:,.6g}".replace("-", "−") if abs(value) < 1e6 else f"{value:,.0f}".replace("-", "−")
         return f"{value / 10.0**exponent:.4g}".replace("-", "−") + "·" + power_of_ten(exponent)
 
-    axis.get_major_locator().set_params(nbins=6)
+    _limit_ticks(axis, nbins=6)
     axis.set_major_formatter(write)
+
+
+def _limit_ticks(axis: Axis, **limits: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    locator = axis.get_major_locator()
+    if isinstance(locator, MaxNLocator):
+        locator.set_params(**limits)
 
 
 def inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height: float = HEIGHT) -> str:

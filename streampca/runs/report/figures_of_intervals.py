@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -92,11 +92,10 @@ def errors(
         _hatch(axes, groups)
         if tolerance:
             axes.axhline(tolerance, color=INK, linewidth=1, dashes=(3, 2.5))
-        style: dict[str, Any] = {"linewidth": 1.1, **dots(k)}
         for bound, colour, marker in ((sines, SECOND, "s"), (relative, ACCENT, "o")):
             drawn = np.where(np.isfinite(bound), np.maximum(bound, _LEAST), np.nan)
             if np.isfinite(drawn).any():
-                axes.plot(number, drawn, color=colour, **{**style, **({"marker": marker} if "marker" in style else {})})
+                axes.plot(number, drawn, color=colour, linewidth=1.1, **dots(k, marker))
         known = np.concatenate([relative[np.isfinite(relative)], sines[np.isfinite(sines)]])
         known = np.maximum(known, _LEAST)
         low = min([float(known.min()) if len(known) else 0.01, tolerance or 1.0])

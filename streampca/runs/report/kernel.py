@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -147,7 +146,7 @@ def _landmarks(model: KernelModel, shape: pictures.PictureShape | None, limits: 
 
 def _table(model: KernelModel, spectrum: ReportedSpectrum) -> ReportTable:
     """Return the first eigenvalues in digits, with the upper ends of their intervals."""
-    ends: Any = model.certificate.get("eigenvalue_intervals")
+    ends: object = model.certificate.get("eigenvalue_intervals")
     ends = ends if isinstance(ends, list) and len(ends) >= model.n_components else [[None, None]] * model.n_components
     together = np.cumsum(spectrum.ratios)
     rows = tuple(

@@ -6,7 +6,6 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ class PictureShape:
         return picture[:: -(-self.height // MAX_SIDE), :: -(-self.width // MAX_SIDE)]
 
 
-def picture_shape(feature_shape: Any, n_features: int) -> PictureShape | None:
+def picture_shape(feature_shape: object, n_features: int) -> PictureShape | None:
     """Return how rows are pictures, or None when `feature_shape` is not that of one, or not of `n_features` numbers."""
     if not isinstance(feature_shape, Sequence) or isinstance(feature_shape, str):
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +38,7 @@ class ReportedSpectrum:
         return words.share(float(self.ratios[component]))
 
 
-def field(mapping: Any, *path: str) -> Any:
+def field(mapping: object, *path: str) -> object:
     """Return what stands at `path` in nested mappings, or None."""
     for key in path:
         mapping = mapping.get(key) if isinstance(mapping, dict) else None
@@ -120,7 +119,7 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
     )
 
 
-def _reads_note(manifest: Any, read: float | None) -> str:
+def _reads_note(manifest: object, read: float | None) -> str:
     most, made = (words.whole(field(manifest, *path)) for path in (("approximation", "passes"), ("passes",)))
     allowed = f"of at most {most:,}; " if most is not None and made is not None and most > made else ""
     return f"{allowed}{words.size(read)} in all" if read else ""
@@ -166,7 +165,7 @@ def spectrum_charts(
     )
 
 
-def _range_of(ends: Any, reached: int | None) -> str:
+def _range_of(ends: object, reached: int | None) -> str:
     """Return how many components reach a share: a number, or the range in which an approximate answer has it.
 
     `ends` are the least and the greatest number by the certificate, None for an exact answer; the greatest is None where

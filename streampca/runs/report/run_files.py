@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from streampca.errors import DamagedChunkError, DataError, ModelError
 from streampca.runs.report.words import clean, whole
 from streampca.storage.regular_files import read_regular
 from streampca.typing import Array, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from zarr.types import AnyArray
 
 BLOCK_BYTES = 2 << 20
 """Rows are taken in pieces of about this many bytes as float64."""
@@ -39,7 +42,7 @@ class StoredRows(Protocol):
 class StoredArray:
     """An array in a zarr store, read where it is asked for."""
 
-    array: Any
+    array: AnyArray
     """The open array."""
     path: str
     """Where it is, for messages."""
@@ -63,9 +66,9 @@ class RunFiles:
 
     name: str
     """Name of the directory."""
-    plan: dict[str, Any]
+    plan: dict[str, object]
     """What was going to be done: plan.json."""
-    manifest: dict[str, Any]
+    manifest: dict[str, object]
     """What was done: manifest.json."""
     components: StoredRows
     """Principal axes, shape ``(n_components, n_features)``, on disk."""
@@ -112,6 +115,18 @@ class RunFiles:
         return (deviations if self.scale is None else deviations * self.scale) + self.mean
 
 
+class _ModelFields(TypedDict):
+    """Fields of `RunFiles` that a model holds."""
+
+    components: StoredRows
+    explained_variance: FloatArray
+    mean: FloatArray
+    scale: FloatArray | None
+    centred: bool
+    slab: int | None
+    divisors: FloatArray | None
+
+
 def read_run(directory: Path) -> RunFiles:
     """Open the files of the run in `directory`.
 
@@ -130,13 +145,13 @@ def read_run(directory: Path) -> RunFiles:
     )
 
 
-def read_documents(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_documents(directory: Path) -> tuple[dict[str, object], dict[str, object]]:
     """Return the plan and the manifest of the run in `directory`; DataError when they cannot be read."""
     return _read_json(directory / "plan.json"), _read_json(directory / "manifest.json")
 
 
-def _model(path: Path) -> dict[str, Any]:
-    """Return the fields of `RunFiles` that a model holds, its components unread."""
+def _model(path: Path) -> _ModelFields:
+    """Return the fields of the model at `path`, its components unread."""
     names = ("components", "explained_variance", "mean", "scale", "constant_features")
     found, attributes = _open_group(path, names)
     if not {"components", "explained_variance", "mean"} <= set(found):
@@ -195,7 +210,7 @@ def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, Arr
         yield start, np.asarray(rows[start : min(n, start + step)])
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > _JSON_BYTES:
             raise DataError(f"{path} is larger than anything a run writes")
@@ -209,7 +224,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArray], dict[str, Any]]:
+def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArray], dict[str, object]]:
     """Return those arrays of a zarr group that exist, unread, and its attributes; nothing where there is no group."""
     import zarr
 
@@ -221,7 +236,7 @@ def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArr
     try:
         group = open_strictly(path)
         arrays = {name: group.get(name) for name in names}
-        attributes = dict(group.attrs)
+        attributes: dict[str, object] = dict(group.attrs)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be opened: {clean(error, 160)}") from error
     found = {

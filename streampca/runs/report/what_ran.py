@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ def byline(run: RunFiles) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _time(stamp: Any) -> str:
+def _time(stamp: object) -> str:
     """Return an ISO 8601 time for a reader: ``2026-01-02 03:04:05 UTC``."""
     shown = words.clean(stamp, 40)
     for end in ("Z", "+00:00"):
@@ -140,7 +139,7 @@ def comparison(run: RunFiles) -> ReportTable:
     )
 
 
-def _ratio(measured: Any, planned: Any) -> str:
+def _ratio(measured: object, planned: object) -> str:
     above, below = words.number(measured), words.number(planned)
     return words.share(above / below) if above and below else ""
 
@@ -185,14 +184,14 @@ def _source(run: RunFiles) -> Facts:
     return Facts("Source", tuple((name, value) for name, value in pairs if value != words.MISSING))
 
 
-def _dimensions(shape: Any) -> str:
+def _dimensions(shape: object) -> str:
     sides = [words.whole(side) for side in shape] if isinstance(shape, list) and len(shape) < 10 else []
     return (
         " × ".join(f"{side:,}" for side in sides if side is not None) if sides and None not in sides else words.MISSING
     )
 
 
-def _some(indices: Any, most: int = 12) -> str:
+def _some(indices: object, most: int = 12) -> str:
     if not isinstance(indices, list):
         return words.MISSING
     if not indices:

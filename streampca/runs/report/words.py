@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 MISSING = "\N{EM DASH}"
 SPACE = "\N{NO-BREAK SPACE}"
@@ -14,7 +13,7 @@ SPACE = "\N{NO-BREAK SPACE}"
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
-def clean(value: Any, limit: int = 240) -> str:
+def clean(value: object, limit: int = 240) -> str:
     """Return `value` as one line of at most `limit` characters, with what cannot be seen written out as its code."""
     if value is None:
         return MISSING
@@ -30,7 +29,7 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """Return `value` when it is a finite number, else None: fields of a file may hold anything."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -41,12 +40,12 @@ def number(value: Any) -> float | None:
     return result if math.isfinite(result) else None
 
 
-def whole(value: Any) -> int | None:
+def whole(value: object) -> int | None:
     """Return `value` when it is an integer that is not negative, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
 
 
-def numbers(value: Any, limit: int | None = None) -> list[float]:
+def numbers(value: object, limit: int | None = None) -> list[float]:
     """Return the leading finite numbers of a list; nothing when it is not one."""
     result: list[float] = []
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -58,13 +57,13 @@ def numbers(value: Any, limit: int | None = None) -> list[float]:
     return result
 
 
-def count(value: Any) -> str:
+def count(value: object) -> str:
     """Return a whole number with separators: ``158,000``."""
     checked = whole(value)
     return MISSING if checked is None else f"{checked:,}"
 
 
-def share(value: Any) -> str:
+def share(value: object) -> str:
     """Return a fraction of one as a percentage that never rounds up to 100 or down to 0."""
     checked = number(value)
     if checked is None:
@@ -81,7 +80,7 @@ def share(value: Any) -> str:
     return f"over 99.9999{SPACE}%"
 
 
-def size(value: Any) -> str:
+def size(value: object) -> str:
     """Return bytes in the binary unit that suits them: ``301 MiB``."""
     checked = number(value)
     if checked is None:
@@ -94,7 +93,7 @@ def size(value: Any) -> str:
     return f"{checked:,.{digits}f}{SPACE}{unit}"
 
 
-def duration(value: Any) -> str:
+def duration(value: object) -> str:
     """Return seconds as ``0.42 s``, ``12.3 s``, ``3 min 05 s`` or ``2 h 07 min``."""
     checked = number(value)
     if checked is None:
@@ -107,7 +106,7 @@ def duration(value: Any) -> str:
     return f"{minutes // 60:,}{SPACE}h {minutes % 60:02d}{SPACE}min"
 
 
-def figure(value: Any, digits: int = 4) -> str:
+def figure(value: object, digits: int = 4) -> str:
     """Return a number to `digits` significant digits, ``3.2 × 10⁻¹⁶`` where that is shorter."""
     checked = number(value)
     if checked is None:
@@ -132,12 +131,12 @@ def power_of_ten(exponent: int) -> str:
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def plural(n: Any, one: str, many: str | None = None) -> str:
+def plural(n: object, one: str, many: str | None = None) -> str:
     """Return `n` with its noun: ``1 row``, ``2 rows``."""
     return f"{count(n)} {one if whole(n) == 1 else many or one + 's'}"
 
 
-def times(n: Any) -> str:
+def times(n: object) -> str:
     """Return ``one read``, ``two reads`` or ``12 reads``."""
     spelled = {1: "one read", 2: "two reads", 3: "three reads"}
     checked = whole(n)
