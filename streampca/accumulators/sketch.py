@@ -256,7 +256,7 @@ class Sketch(SequentialMerge[SketchState]):
         if n_rows == 0:
             return state
         columns = csc_array(block.values, dtype=np.float64)
-        columns, origin = shift_full_columns(columns, state.origin)
+        columns, origin = shift_full_columns(columns, weights, state.origin)
         mark_underflow_of_stored(columns)
         state = self._with_origin(state, np.where(state.origin != 0, state.origin, origin))
         ones = np.ones(n_rows) if weights is None else weights

@@ -79,6 +79,15 @@ class Sketched:
     """F⁻¹Ω, ``(n_features, n_columns)``; 0 in features whose factor is 0."""
     products: FloatArray
     """F C Ω, ``(n_features, n_columns)``."""
+    excess: FloatArray | None = None
+    """What sums of squares about the origin of the sums have beyond `diagonal`, before factors, ``(n_features,)``."""
+
+    @property
+    def cancellation(self) -> float:
+        """Return the rounding of sums about an origin far from the mean, in the units of eigenvalues."""
+        if self.excess is None:
+            return 0.0
+        return float(32 * np.finfo(np.float64).eps * np.sum((np.sqrt(self.excess) * self.weights) ** 2))
 
     @property
     def total(self) -> float:
@@ -165,6 +174,7 @@ class SketchResult:
                 np.ones_like(weights),
                 self._scaled_test(),
                 products,
+                np.maximum(state.squares - diagonal, 0.0) / divisor,
             ),
             weights,
         )

@@ -22,6 +22,8 @@ from streampca.linalg.underflow import mark_underflow_of_stored
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray
 
+_WEIGHT_BITS = 6  # binary digits of a ratio of weights, and so of a sum of squares, that may be lost
+
 
 @dataclass(frozen=True)
 class SparseCovariance(Covariance):
@@ -70,7 +72,9 @@ class SparseCovariance(Covariance):
         if n_rows == 0:
             return state
         columns = csc_array(rows, dtype=np.float64)
-        columns, origin = shift_full_columns(columns)
+        columns, origin = shift_full_columns(columns, weights)
+        if weights is not None and not _near_mean(columns, weights):
+            return self._add_by_weight(state, rows, weights, start)
         mark_underflow_of_stored(columns)
         total = squares = float(n_rows)
         if weights is not None:
@@ -96,6 +100,15 @@ class SparseCovariance(Covariance):
             state.offset + step * (total / n),
             state.scatter,
         )
+
+    def _add_by_weight(
+        self, state: CovarianceState, rows: csr_array, weights: FloatArray, start: int
+    ) -> CovarianceState:
+        """Add rows whose weights are within a factor of 64 together, the heaviest first."""
+        classes = np.floor(np.log2(weights.max() / weights) / _WEIGHT_BITS)
+        for one in np.unique(classes):
+            state = self._add_sparse(state, rows[classes == one], weights[classes == one], start)
+        return state
 
     def _add_products(
         self,
@@ -144,27 +157,47 @@ def refuse_stored(rows: Any, start: int) -> None:
         )
 
 
-def shift_full_columns(columns: csc_array, near: FloatArray | None = None) -> tuple[csc_array, FloatArray]:
+def shift_full_columns(
+    columns: csc_array, weights: FloatArray | None = None, near: FloatArray | None = None
+) -> tuple[csc_array, FloatArray]:
     """Return `columns` with mostly full columns shifted, and the shifts, ``(n_features,)``.
 
     Columns that are stored in more than half of the rows are shifted by their number in `near`, or where that is 0 by
-    their first value; their zeros become stored entries, so the number of entries at most doubles. All other columns
-    have at least as many zeros as other values, so their sums of squares about zero are at most twice those about the
-    mean.
+    that of their values that is nearest to their mean under `weights`: sums of squares about it are at most twice those
+    about the mean. Their zeros become stored entries, so the number of entries at most doubles. All other columns have at
+    least as many zeros as other values, so that the same holds for their sums of squares about zero if weights are equal.
     """
     n_rows, counts = columns.shape[0], np.diff(columns.indptr)
     origin = np.zeros(columns.shape[1])
     mostly = np.flatnonzero(2 * counts > n_rows)
     if len(mostly) == 0:
         return columns, origin
-    origin[mostly] = columns.data[columns.indptr[mostly]]
-    if near is not None:
-        origin[mostly] = np.where(near[mostly] != 0, near[mostly], origin[mostly])
     if (counts[mostly] < n_rows).any():
         columns = _filled(columns, mostly)
     for j in mostly:
-        columns.data[columns.indptr[j] : columns.indptr[j + 1]] -= origin[j]
+        column = slice(columns.indptr[j], columns.indptr[j + 1])
+        values = columns.data[column]
+        origin[j] = 0.0 if near is None else near[j]
+        if origin[j] == 0:
+            origin[j] = values[0] if weights is None else _nearest(values, weights[columns.indices[column]])
+        columns.data[column] -= origin[j]
     return columns, origin
+
+
+def _nearest(values: FloatArray, weights: FloatArray) -> float:
+    """Return that of `values` which is nearest to their weighted mean."""
+    mean = values[0] + weights @ (values - values[0]) / weights.sum()
+    return float(values[np.argmin(np.abs(values - mean))])
+
+
+def _near_mean(columns: csc_array, weights: FloatArray) -> bool:
+    """Return whether weighted sums of squares about zero are at most 64 times those about the mean, or weights alike."""
+    if weights.max() <= 2.0**_WEIGHT_BITS * weights.min():
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.asarray(columns.multiply(columns).T @ weights)
+        sums = np.asarray(columns.T @ weights)
+        return bool((squares - sums**2 / weights.sum() >= squares * 2.0**-_WEIGHT_BITS).all())
 
 
 def _filled(columns: csc_array, which: NDArray[np.intp]) -> csc_array:

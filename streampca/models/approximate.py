@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streampca.parameters import Parameters
 
 
+_TINY = float(np.finfo(np.float64).tiny)
 _NEARLY = 1e-4  # each projection leaves so much of what it takes out, and every block is projected at least twice
 
 
@@ -188,6 +189,8 @@ def answer_of(
         low_rank = nystrom(chain.products, test, precision=precision, n_threads=n_threads, definite=definite)
         if parameters.recovery == "conversion":
             reported = converted(chain.products, test, n_threads=n_threads).model
+        if moments.cancellation:
+            rounding = max(rounding, min(1.0, moments.cancellation / max(float(low_rank.values.max(initial=0.0)), _TINY)))
     taken = low_rank if reported is None else reported
     selection = as_selection(parameters.n_components, min(moments.n_samples, len(moments.mean)))
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None

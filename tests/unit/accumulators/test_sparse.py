@@ -122,3 +122,22 @@ def test_orientation_and_dask_blocks_cut_both_ways() -> None:
     np.testing.assert_allclose(PCA(2).fit(blocks).explained_variance_, expected.explained_variance_)
     whole = da.from_array(rows.toarray(), chunks=(30, 8)).map_blocks(scipy.sparse.csr_matrix)
     np.testing.assert_allclose(expected.transform(whole).compute(), expected.transform(rows), atol=1e-12)
+
+
+@pytest.mark.parametrize("stored", [0.02, 1.0])
+def test_one_sample_of_nearly_all_weight_costs_no_digits(stored: float) -> None:
+    """Sums about zero, or about the value of a light sample, would lose the ratio of the weights, six digits here."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((400, 40)) + 2
+    rows[rng.random(rows.shape) >= stored] = 0
+    rows[7, :20] = rng.standard_normal(20) + 2
+    weight = rng.random(400) + 0.5
+    weight[7] = 1e8
+    centred = rows - np.average(rows, axis=0, weights=weight)
+    expected = np.linalg.eigvalsh((centred * weight[:, None]).T @ centred / (weight.sum() - 1))[:-4:-1]
+    exact = PCA(3, solver="covariance").fit(scipy.sparse.csr_array(rows), sample_weight=weight)
+    np.testing.assert_allclose(exact.explained_variance_, expected, rtol=0, atol=1e-12 * expected[0])
+    sketch = PCA(3, solver="sketch", pilot=0).fit(scipy.sparse.csr_array(rows), sample_weight=weight)
+    lower = np.array(sketch.error_["eigenvalue_intervals"])[:, 0]
+    assert (lower <= expected).all()
+    assert (expected <= sketch.error_["proven_upper_bounds"]).all()
