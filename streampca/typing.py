@@ -1,8 +1,8 @@
-"""Types of arrays that annotations name."""
+"""Types of arrays and documents that annotations name."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,3 +16,5 @@ DType = np.dtype[Any]
 """A type of numbers."""
 Json = dict[str, Any]
 """Plain data by name, as JSON has it: descriptions of sources, certificates, summaries, attributes of stored groups."""
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+"""A value of JSON, as `json.loads` returns it."""

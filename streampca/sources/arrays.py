@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -13,7 +12,7 @@ from streampca.errors import DataError
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.storage.regular_files import open_regular, require_regular
-from streampca.typing import Array
+from streampca.typing import Array, DType
 
 
 class ArraySource(Source):
@@ -64,7 +63,7 @@ def _why(path: Path, error: Exception) -> str:
 class MappedSource(Source):
     """A memory-mapped array; blocks are copies, and their pages are released, so that memory stays bounded."""
 
-    def __init__(self, array: np.memmap[Any, Any], description: str, path: Path | None = None):
+    def __init__(self, array: np.memmap[tuple[int, ...], DType], description: str, path: Path | None = None):
         require_table(array.shape, array.dtype, description)
         self.array, self.description, self.path = array, description, path
         self.shape, self.dtype = (array.shape[0], array.shape[1]), array.dtype
@@ -83,7 +82,7 @@ class MappedSource(Source):
             raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
         return cls(array, description or str(path), path.absolute())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if self.path is None:
             raise TypeError("a memory map without a file name cannot be sent to another process")
         return MappedSource.open, (self.path, self.description)

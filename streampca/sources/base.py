@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.sources.versions import InputVersion, InputWatch
@@ -143,7 +143,7 @@ class Source(ABC):
         """Return the size of one row in bytes."""
         return self.shape[1] * self.dtype.itemsize
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
         return {
             "path": self.description,

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from streampca.errors import DataError, NoSpaceError, OutputError
 from streampca.storage.files import is_disk_full
 from streampca.storage.regular_files import read_regular
 from streampca.typing import Array, DType
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import JSON
 
 BUILTIN_NAMES: tuple[str, ...] = ("photo-patches", "digits", "iris", "breast-cancer", "wine", "diabetes")
 """Every name that `materialise` knows."""
@@ -50,7 +53,7 @@ class _Content:
     """Data type of the store."""
     chunk_rows: int
     """Rows of one chunk; a chunk holds whole rows."""
-    attributes: dict[str, Any]
+    attributes: dict[str, JSON]
     """Attributes of the array, without the record."""
     dimension_names: tuple[str, str]
     """Names of the two axes."""
@@ -104,7 +107,7 @@ def _unique_path(target: Path) -> Path:
     return target.with_name(f"{target.stem}.part-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def _expected_record(name: str, n_chunks: int) -> dict[str, Any]:
+def _expected_record(name: str, n_chunks: int) -> dict[str, JSON]:
     """Return the record that a complete store of this installation carries."""
     return {
         "name": name,
@@ -114,7 +117,7 @@ def _expected_record(name: str, n_chunks: int) -> dict[str, Any]:
     }
 
 
-def _read_record(target: Path, name: str) -> dict[str, Any] | None:
+def _read_record(target: Path, name: str) -> dict[str, JSON] | None:
     """Return the record of the built-in store called `name`, or None if there is no such store."""
     try:
         record = json.loads(read_regular(target / "zarr.json"))["attributes"][RECORD]
@@ -125,13 +128,12 @@ def _read_record(target: Path, name: str) -> dict[str, Any] | None:
 
 def _is_current(target: Path, name: str) -> bool:
     """Return whether the store is complete and made by this format and these versions; opens one small file."""
-    record = _read_record(target, name)
-    if record is None or not isinstance(record.get("n_chunks"), int):
-        return False
-    if record != _expected_record(name, record["n_chunks"]):
+    record = _read_record(target, name) or {}
+    n_chunks = record.get("n_chunks")
+    if not isinstance(n_chunks, int) or record != _expected_record(name, n_chunks):
         return False
     # A chunk that was deleted, or emptied by a power failure, is not a complete store: the data can be made again.
-    chunks = (target / "c" / str(index) / "0" for index in range(record["n_chunks"]))
+    chunks = (target / "c" / str(index) / "0" for index in range(n_chunks))
     return all(chunk.is_file() and chunk.stat().st_size > 0 for chunk in chunks)
 
 
@@ -261,13 +263,13 @@ def _windows(photo: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return every[:: _STEP[0], :: _STEP[1] * channels]
 
 
-def _table(loader: str, description: str, feature_shape: list[int] | None = None, **options: Any) -> _Content:
+def _table(loader: str, description: str, feature_shape: list[int] | None = None, **options: bool) -> _Content:
     """One of scikit-learn's small tables, float64."""
     import sklearn.datasets
 
     bunch = getattr(sklearn.datasets, loader)(**options)
     values = np.ascontiguousarray(bunch.data, dtype=np.float64)
-    attributes: dict[str, Any] = {"description": description, "feature_names": [str(x) for x in bunch.feature_names]}
+    attributes: dict[str, JSON] = {"description": description, "feature_names": [str(x) for x in bunch.feature_names]}
     if feature_shape is not None:
         attributes["feature_shape"] = feature_shape
     return _Content(

@@ -10,12 +10,15 @@ import base64
 import math
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streampca.errors import PackedDataError
 from streampca.typing import DType
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ArrayMetadata
 
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0}
 """Values of attributes that do not change the meaning of stored values."""
@@ -34,7 +37,7 @@ _ENDINGS = ("_bnds", "_bounds", "_mask")
 _MOST_SHOWN = 60
 
 
-def packing_of(attributes: Mapping[str, Any], dtype: DType, zarr_fill_value: Any = None) -> dict[str, Any]:
+def packing_of(attributes: Mapping[str, object], dtype: DType, zarr_fill_value: object = None) -> dict[str, object]:
     """Return the attributes that declare stored values as packed.
 
     Parameters
@@ -69,14 +72,14 @@ def packing_of(attributes: Mapping[str, Any], dtype: DType, zarr_fill_value: Any
     return packed
 
 
-def packing(metadata: Any) -> dict[str, Any]:
+def packing(metadata: ArrayMetadata) -> dict[str, object]:
     """Return `packing_of` the array of these zarr metadata."""
-    two = metadata.zarr_format == 2
-    dtype = np.dtype((metadata.dtype if two else metadata.data_type).to_native_dtype())
-    return packing_of(metadata.attributes, dtype, metadata.fill_value if two else None)
+    if metadata.zarr_format == 2:
+        return packing_of(metadata.attributes, metadata.dtype.to_native_dtype(), metadata.fill_value)
+    return packing_of(metadata.attributes, metadata.data_type.to_native_dtype())
 
 
-def require_unpacked(metadata: Any, label: str, cure: str) -> None:
+def require_unpacked(metadata: ArrayMetadata, label: str, cure: str) -> None:
     """Raise `PackedDataError` with the advice `cure` if the array of these zarr metadata is packed."""
     packed = packing(metadata)
     if packed:
@@ -87,7 +90,7 @@ def require_unpacked(metadata: Any, label: str, cure: str) -> None:
         )
 
 
-def describing_names(attributes: Mapping[str, Any]) -> set[str]:
+def describing_names(attributes: Mapping[str, object]) -> set[str]:
     """Return the names that attributes of an array give to arrays that describe it: bounds, coordinates, masks, areas."""
     texts = [attributes.get(name) for name in _DESCRIBING]
     return {word.rstrip(":") for text in texts if isinstance(text, str) for word in text[:10_000].split()}
@@ -99,7 +102,7 @@ def describes_others(name: str) -> bool:
     return last == "mask" or last.endswith(_ENDINGS)
 
 
-def dimensions_of(metadata: Any) -> tuple[str, ...] | None:
+def dimensions_of(metadata: ArrayMetadata) -> tuple[str, ...] | None:
     """Return the names of the axes of an array, from zarr format 3 or from xarray's attribute; None where there are none."""
     names = getattr(metadata, "dimension_names", None) or metadata.attributes.get("_ARRAY_DIMENSIONS")
     if not isinstance(names, list | tuple) or len(names) != len(metadata.shape):
@@ -107,14 +110,14 @@ def dimensions_of(metadata: Any) -> tuple[str, ...] | None:
     return tuple("?" if name is None else str(name)[:_MOST_SHOWN] for name in names)
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     """Return `value`, a number or a list of one, as a float; NaN for anything else."""
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
 
 
-def _is_nan(value: Any) -> bool:
+def _is_nan(value: object) -> bool:
     """Return whether a fill value is NaN: a number, a string, a list of these, or xarray's base64 of a float64 in format 3."""
     if isinstance(value, list | tuple):
         return len(value) > 0 and all(map(_is_nan, value))
@@ -126,6 +129,6 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"

@@ -9,11 +9,18 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from streampca.errors import StoreError
+from streampca.sources.options import StorageOptions
 
-_kept: dict[str, Any] = {}
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+
+StoreArguments: TypeAlias = "tuple[str, Store | StorageOptions | None]"
+"""URL of a store, and its options or the open store itself."""
+
+_registered: dict[str, StoreArguments] = {}
 _lock = threading.Lock()
 
 if hasattr(
@@ -22,27 +29,27 @@ if hasattr(
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def keep(value: Any) -> str:
-    """Store `value` in this process and return its token, the same for an equal value."""
+def register(arguments: StoreArguments) -> str:
+    """Store `arguments` in this process and return their token, the same for equal ones."""
     with _lock:
-        for token, known in _kept.items():
-            if type(known) is type(value) and known == value:
+        for token, known in _registered.items():
+            if known == arguments:
                 return token
         token = secrets.token_hex(16)
-        _kept[token] = value
+        _registered[token] = arguments
         return token
 
 
-def recall(token: str) -> Any:
-    """Return the value of a token.
+def resolve(token: str) -> StoreArguments:
+    """Return the arguments of a token.
 
     Raises
     ------
     StoreError
-        If this process does not have it.
+        If this process does not have them.
     """
     try:
-        return _kept[token]
+        return _registered[token]
     except KeyError:
         raise StoreError(
             "a worker was not told how to open the store: expected a distributed.Client that was active when the source was "
@@ -50,13 +57,13 @@ def recall(token: str) -> Any:
         ) from None
 
 
-def kept() -> dict[str, Any]:
-    """Return all values by token."""
+def registered() -> dict[str, StoreArguments]:
+    """Return all arguments by token."""
     with _lock:
-        return dict(_kept)
+        return dict(_registered)
 
 
-def learn(values: dict[str, Any]) -> None:
-    """Add the values of another process under its tokens."""
+def update(values: dict[str, StoreArguments]) -> None:
+    """Add the arguments of another process under its tokens."""
     with _lock:
-        _kept.update(values)
+        _registered.update(values)

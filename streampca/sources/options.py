@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streampca.errors import ParameterError
+
+StorageOptions = Mapping[str, Any]
+"""Options of fsspec for a store behind a URL; their names and types are those of the client of its protocol."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class ReadOptions:
     """``"samples_first"``, or ``"features_first"`` for arrays of (features, samples)."""
     missing_chunks: str = "error"
     """``"error"``, or ``"fill"`` to read chunks that do not exist as the fill value."""
-    storage_options: dict[str, Any] | None = None
+    storage_options: StorageOptions | None = None
     """Options of fsspec, for URLs."""
     verify: str | None = None
     """File of the fingerprint, or ``"manifest"``."""

@@ -9,16 +9,19 @@ import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
+import zarr
 from zarr.abc.store import ByteRequest, Store
 from zarr.storage import FsspecStore, WrapperStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.redaction import redacted, shown
-from streampca.sources.credentials import keep, kept, recall
+from streampca.sources.credentials import StoreArguments, register, registered, resolve
+from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import is_transient, is_unreachable, status_of
-from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
+from streampca.sources.versions import ObjectListing
+from streampca.storage.zarr_interface import Buffer, BufferPrototype, ZarrArray, sync
 
 Result = TypeVar("Result")
 
@@ -62,17 +65,17 @@ class RemoteStore(WrapperStore[Store]):
     options_key = "source.storage_options"
     """Configuration key of the options, for error messages."""
 
-    def __init__(self, store: Store, url: str, options: dict[str, Any] | None = None, reopens: bool = False):
+    def __init__(self, store: Store, url: str, options: StorageOptions | None = None, reopens: bool = False):
         super().__init__(store)
         self.url, self.options, self.reopens = url, options, reopens
-        self._running: set[asyncio.Future[Any]] = set()
+        self._running: set[asyncio.Task[object]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_answered = False
         self._process = os.getpid()
-        self._opened_by = (url, options if reopens else store)
-        self._token = keep(self._opened_by) if _holds_secrets(*self._opened_by) else None
+        self._opened_by: StoreArguments = (url, options if reopens else store)
+        self._token = register(self._opened_by) if _holds_secrets(*self._opened_by) else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _open_again, (self._token or self._opened_by,)  # what is sent to workers is not private
 
     def _with_store(self, store: Store) -> RemoteStore:
@@ -106,15 +109,15 @@ class RemoteStore(WrapperStore[Store]):
         for key in await self.with_retries(prefix, lambda: _collect(self._store.list_dir(prefix))):
             yield key
 
-    async def details(self, prefix: str) -> dict[str, dict[str, Any]] | None:
+    async def details(self, prefix: str) -> ObjectListing | None:
         """Return names, sizes and tags of the objects below `prefix`, as fsspec lists them; None where they cannot be listed."""
-        if not self.supports_listing or not isinstance(self._store, FsspecStore):
+        store = self._store
+        if not self.supports_listing or not isinstance(store, FsspecStore):
             return None
 
-        async def find() -> dict[str, dict[str, Any]]:
-            store = cast(FsspecStore, self._store)
+        async def find() -> ObjectListing:
             store.fs.invalidate_cache()
-            listing: dict[str, dict[str, Any]] = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
+            listing: ObjectListing = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
             return listing
 
         return await self.with_retries(prefix, find)
@@ -189,7 +192,7 @@ class RemoteStore(WrapperStore[Store]):
         return ", ".join(word for word in pieces if word)
 
 
-def open_store(url: str, options: dict[str, Any] | None = None) -> RemoteStore:
+def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
     """Open the store at `url` for reading, with the `options` of fsspec; sends no request.
 
     Raises
@@ -233,26 +236,26 @@ class _Sealed(RemoteStore):
             f"sealed-{self._token}"  # zarr 3.4 asks for it when an array is made, and that of a wrapper opens the store
         )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Store:
         if name != "_store":
             raise AttributeError(name)
-        opened = _reopened(*recall(str(self._token)))
+        opened = _reopened(*resolve(str(self._token)))
         self.url, self._store = opened.url, opened._store
         return self._store
 
 
-def _open_again(opened_by: str | tuple[str, Any]) -> RemoteStore:
+def _open_again(opened_by: str | StoreArguments) -> RemoteStore:
     """Open a store again, in this process or another, from its options or from the token of its options."""
     if not isinstance(opened_by, str):
         return _reopened(*opened_by)
-    return _reopened(*recall(opened_by)) if opened_by in kept() else _Sealed(opened_by)
+    return _reopened(*resolve(opened_by)) if opened_by in registered() else _Sealed(opened_by)
 
 
-def _reopened(url: str, how: Any) -> RemoteStore:
+def _reopened(url: str, how: Store | StorageOptions | None) -> RemoteStore:
     return RemoteStore(how, url) if isinstance(how, Store) else open_store(url, how)
 
 
-def _holds_secrets(url: str, how: Any) -> bool:
+def _holds_secrets(url: str, how: Store | StorageOptions | None) -> bool:
     """Return whether URL or options of a store may hold a secret: strings in the options, or a user or a query in the URL."""
     file_system = getattr(how, "fs", None)
     options = how if file_system is None else file_system.storage_options
@@ -264,7 +267,7 @@ def retrying(store: Store) -> Store:
     return RemoteStore(store, _url_of(store)) if isinstance(store, FsspecStore) else store
 
 
-def place_of(node: Any) -> str:
+def place_of(node: ZarrArray | zarr.Group) -> str:
     """Return the location of an array or group that the user has opened, for messages."""
     store = getattr(node.store, "_store", node.store)
     if isinstance(store, FsspecStore):
@@ -284,7 +287,7 @@ def protocol_of(url: str) -> str:
     return url.partition("://")[0].partition("::")[0].lower()
 
 
-def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+def _with_limits(protocol: str, options: StorageOptions) -> dict[str, object]:
     """Return `options` with time limits and without retries by the client, unless they set these themselves."""
     if protocol in ("s3", "s3a"):
         config = {
@@ -304,10 +307,10 @@ def _with_limits(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(given, int | float):
             client["timeout"] = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=given)
         return {**options, "client_kwargs": client}
-    return options
+    return dict(options)
 
 
-def _texts(options: Any) -> set[str]:
+def _texts(options: object) -> set[str]:
     """Return all strings of at least 4 characters in `options` except addresses."""
     if isinstance(options, dict):
         return set().union(*(_texts(value) for key, value in options.items() if key not in _SHOWN_OPTIONS))
@@ -323,8 +326,8 @@ async def _collect(keys: AsyncIterator[str]) -> list[str]:
         return []
 
 
-_opened: dict[int, Any] = {}
-_of_the_parent: list[Any] = []
+_opened: dict[int, object] = {}
+_of_the_parent: list[object] = []
 
 
 def _leave_to_the_parent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from collections.abc import Mapping
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
 """HTTP statuses below 500 after which a repeated request may succeed."""
@@ -59,7 +59,7 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def _s3_status(error: BaseException) -> Any:
+def _s3_status(error: BaseException) -> object:
     return _response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
 
 
@@ -69,7 +69,7 @@ def code_of(error: BaseException) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def _response_of(error: BaseException) -> dict[str, Any]:
+def _response_of(error: BaseException) -> Mapping[str, Mapping[str, object]]:
     for raised in (error, error.__cause__):
         response = getattr(raised, "response", None)
         if isinstance(response, dict):

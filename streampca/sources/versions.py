@@ -18,6 +18,9 @@ from streampca.errors import ChangedInputError
 Item = tuple[str, int, str]
 """Name of a file or object, its size in bytes, and its modification time (files, in ns) or entity tag (objects)."""
 
+ObjectListing = dict[str, dict[str, Any]]
+"""What a client of an object store says of each object, by name."""
+
 _TAGS = (
     "ETag",
     "etag",
@@ -123,7 +126,7 @@ def chunk_files(root: str | Path, depth: int, below: str = "") -> Iterator[Item]
             yield name, status.st_size, str(status.st_mtime_ns)
 
 
-def objects(listing: dict[str, dict[str, Any]]) -> list[Item]:
+def objects(listing: ObjectListing) -> list[Item]:
     """Return name, size and tag of the objects of a detailed listing by fsspec, sorted."""
     listed = []
     for name, details in sorted(listing.items()):

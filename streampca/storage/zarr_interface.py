@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 import zarr
 from zarr.abc.buffer import Buffer, BufferPrototype, NDBuffer
+from zarr.abc.store import Store
 from zarr.buffer import default_buffer_prototype
+from zarr.storage import StorePath
 
 from streampca.errors import NotAvailableError
 
@@ -19,18 +22,46 @@ except ImportError as error:
         f"zarr {zarr.__version__} is not supported ({error}): expected zarr >= 3.1 with the interface of 3.1 to 3.4; install such a version"
     ) from error
 
+if TYPE_CHECKING:
+    from zarr.abc.codec import CodecPipeline
+    from zarr.abc.store import ByteGetter
+    from zarr.core.common import JSON
+    from zarr.core.indexing import SelectorTuple
+    from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+
+ArrayMetadata: TypeAlias = "ArrayV2Metadata | ArrayV3Metadata"
+ZarrArray: TypeAlias = "zarr.Array[ArrayV2Metadata] | zarr.Array[ArrayV3Metadata]"
+
 __all__ = [
+    "JSON",
+    "ArrayMetadata",
     "ArraySpec",
+    "ArrayV2Metadata",
+    "ArrayV3Metadata",
     "BatchedCodecPipeline",
     "Buffer",
     "BufferPrototype",
+    "ByteGetter",
+    "CodecPipeline",
     "NDBuffer",
+    "SelectorTuple",
+    "ZarrArray",
+    "array_of",
     "default_buffer_prototype",
     "has_regular_chunks",
     "sync",
 ]
 
 
-def has_regular_chunks(metadata: Any) -> bool:
+def array_of(metadata: ArrayMetadata, store: Store, path: str) -> ZarrArray:
+    """Return the array in `store` at `path` with these metadata instead of the stored ones."""
+    place = StorePath(store, path)
+    if metadata.zarr_format == 2:
+        return zarr.Array(zarr.AsyncArray(metadata, place))
+    return zarr.Array(zarr.AsyncArray(metadata, place))
+
+
+def has_regular_chunks(metadata: ArrayV3Metadata) -> bool:
     """Return whether all chunks of an array with `metadata` of version 3 have one shape, but for those at the edges."""
-    return bool(metadata.to_dict()["chunk_grid"]["name"] == "regular")
+    grid = metadata.to_dict()["chunk_grid"]
+    return isinstance(grid, Mapping) and grid["name"] == "regular"

@@ -6,9 +6,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 
 class _SharedLimit:
@@ -22,10 +21,10 @@ class _SharedLimit:
         self._lock = threading.RLock()
         self._holders: dict[object, int] = {}
         """The thread of each holder."""
-        self._originals: dict[str, tuple[Any, int]] = {}
+        self._originals: dict[str, tuple[LibController, int]] = {}
         """Controller and number of threads of each library before the first holder came, by the path of the library."""
 
-    def acquire(self, holder: object) -> list[tuple[Any, int]]:
+    def acquire(self, holder: object) -> list[tuple[LibController, int]]:
         """Set the limit; return controllers and numbers of threads of libraries that count for each thread by itself."""
         with self._lock:
             self._holders[holder] = threading.get_ident()
@@ -69,19 +68,19 @@ class _SharedLimit:
         self._originals.clear()
 
 
-def _counts_per_thread(library: Any) -> bool:
+def _counts_per_thread(library: LibController) -> bool:
     """Return whether `library` has a number of threads for each calling thread, as libraries on OpenMP have."""
     on_openmp = library.internal_api == "openblas" and getattr(library, "threading_layer", None) == "openmp"
     return library.user_api == "openmp" or on_openmp
 
 
-def _set(library: Any, n_threads: int) -> None:
+def _set(library: LibController, n_threads: int) -> None:
     """Set the number of threads of `library`, whichever thread has set it before."""
     _disown(library)
     library.set_num_threads(n_threads)
 
 
-def _disown(library: Any) -> None:
+def _disown(library: LibController) -> None:
     """Let any thread set the number of threads of `library`: from version 3.8 on threadpoolctl obeys the first one only."""
     disown = getattr(library, "clear_controlling_thread", None)
     if disown is not None:

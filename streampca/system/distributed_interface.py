@@ -5,9 +5,16 @@ A unit test calls `missing_names` and every function on a client, so that a vers
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
+    from distributed.core import PooledRPCCall, Status, rpc
+    from distributed.deploy.cluster import Cluster
 
 _NAMES = {
     "distributed": ("Client._instances", "Worker._instances", "Client.subscribe_topic", "Client.restart_workers"),
@@ -29,21 +36,29 @@ _CLIENT_ATTRIBUTES = (
 )
 
 
-def missing_names(client: Any = None) -> list[str]:
+class _WithStatus(Protocol):
+    """A worker, nanny, job or cluster of distributed."""
+
+    status: Status
+
+
+def missing_names(client: object = None) -> list[str]:
     """Return the names used here that the installed version, or a connected `client`, lacks."""
-    wanted = [(name, _module(name), path) for name, paths in _NAMES.items() for path in paths]
+    wanted: list[tuple[str, object, str]] = [
+        (name, _module(name), path) for name, paths in _NAMES.items() for path in paths
+    ]
     wanted += [("a connected Client", client, path) for path in _CLIENT_ATTRIBUTES if client is not None]
     return [f"{path} of {name}" for name, owner, path in wanted if not _has(owner, path)]
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType | None:
     try:
         return import_module(name)
     except ImportError:
         return None
 
 
-def _has(owner: Any, path: str) -> bool:
+def _has(owner: object, path: str) -> bool:
     for name in path.split("."):
         if not hasattr(owner, name):
             return False
@@ -60,24 +75,25 @@ def holds_worker_thread() -> bool:
     return bool(getattr(thread_state, "proceed", False))
 
 
-def clients_and_workers() -> list[Any]:
+def clients_and_workers() -> list[Client | Worker]:
     """Return all `distributed.Client` and `distributed.Worker` of this process; imports nothing."""
     distributed = sys.modules.get("distributed")
     names = ("Client", "Worker")
     return [one for name in names for one in getattr(getattr(distributed, name, None), "_instances", ())]
 
 
-def event_handler(client: Any, topic: str) -> Any:
+def event_handler(client: Client, topic: str) -> Any:
     """Return the function that `client` calls for events of `topic`, None if there is none."""
     return getattr(client, "_event_handlers", {}).get(topic)
 
 
-def event_loop(client: Any) -> Any:
+def event_loop(client: Any) -> asyncio.AbstractEventLoop:
     """Return the asyncio event loop of `client`."""
-    return client.loop.asyncio_loop
+    loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+    return loop
 
 
-async def fetch_from_worker(client: Any, key: str, address: str) -> list[Any]:
+async def fetch_from_worker(client: Client, key: str, address: str) -> list[object]:
     """Return the result of task `key` from the worker at `address` in a list, which is empty if the worker lacks it."""
     from distributed.utils_comm import gather_from_workers
 
@@ -85,24 +101,24 @@ async def fetch_from_worker(client: Any, key: str, address: str) -> list[Any]:
     return [results[key]] if key in results else []
 
 
-async def fetch_from_scheduler(client: Any, key: str) -> Any:
+async def fetch_from_scheduler(client: Client, key: str) -> object:
     """Return the result of task `key` by way of the scheduler, None if it is lost."""
     response = await _scheduler(client).gather(keys=[key])
     return response["data"][key] if response["status"] == "OK" else None
 
 
-async def workers_of(client: Any) -> dict[str, Any]:
+async def workers_of(client: Client) -> dict[str, Any]:
     """Return what the scheduler knows of each worker, by address."""
     workers: dict[str, Any] = (await _scheduler(client).identity())["workers"]
     return workers
 
 
-def fetches_directly(client: Any) -> bool:
+def fetches_directly(client: Client) -> bool:
     """Tell whether `client` connects to workers itself."""
     return bool(client.direct_to_workers)
 
 
-def _scheduler(client: Any) -> Any:
+def _scheduler(client: Client) -> PooledRPCCall | rpc:
     if client.scheduler is None:
         raise OSError("there is no connection to the scheduler")
     return client.scheduler
@@ -115,7 +131,7 @@ def killed_by(error: BaseException) -> str | None:
     return str(error.last_worker.address) if isinstance(error, KilledWorker) else None
 
 
-def pickled(thing: Any) -> bytes:
+def pickled(thing: object) -> bytes:
     """Return `thing` as bytes, by cloudpickle where pickle cannot."""
     from distributed.protocol.pickle import dumps
 
@@ -144,21 +160,21 @@ def default_processes_and_threads() -> tuple[int, int]:
     return int(n_workers), int(n_threads)
 
 
-def has_ended(nanny: Any) -> bool:
+def has_ended(nanny: _WithStatus) -> bool:
     """Tell whether a nanny, or a job, has ended or failed."""
     from distributed.core import Status
 
     return nanny.status in (Status.closed, Status.failed)
 
 
-def mark_closed(resource: Any) -> None:
+def mark_closed(resource: _WithStatus) -> None:
     """Give a cluster or a job the status of one that was closed."""
     from distributed.core import Status
 
     resource.status = Status.closed
 
 
-def starting_workers(cluster: Any) -> tuple[Any, ...]:
+def starting_workers(cluster: Cluster) -> tuple[object, ...]:
     """Return the nannies or jobs that `cluster` has created, with those that have not connected yet.
 
     Raises

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
 
 from streampca.system.distributed_interface import holds_worker_thread
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 MEBIBYTE = 2**20
 
@@ -67,7 +70,7 @@ def n_cores() -> int:
     return cores if worker is None else max(1, min(cores, int(worker.state.nthreads)))
 
 
-def worker_of_this_task() -> Any:
+def worker_of_this_task() -> Worker | None:
     """Return the `distributed.Worker` one of whose threads this code holds; None outside of Dask tasks and in those that gave it up."""
     if not holds_worker_thread():
         return None

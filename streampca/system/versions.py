@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def versions() -> dict[str, str]:

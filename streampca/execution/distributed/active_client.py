@@ -46,9 +46,9 @@ def share_credentials(source: Source) -> None:
     ClusterError
         If they were not given it and cannot be, in the event loop of an asynchronous client.
     """
-    from streampca.sources.credentials import kept
+    from streampca.sources.credentials import registered
 
-    if kept():
+    if registered():
         active_client(source)
 
 

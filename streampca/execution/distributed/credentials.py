@@ -17,18 +17,18 @@ _given: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 class Credentials(WorkerPlugin):
     """Passes credentials to a worker when it starts; Dask also gives plugins to workers that join later."""
 
-    def __init__(self, values: dict[str, Any]):
+    def __init__(self, values: dict[str, credentials.StoreArguments]):
         self.values = values
         self.name = f"streampca-{secrets.token_hex(6)}"
 
     def setup(self, worker: Any) -> None:
         """Store the credentials in the process of `worker`."""
-        credentials.learn(self.values)
+        credentials.update(self.values)
 
 
 def give_credentials(client: Any) -> None:
     """Send the credentials of this process to the workers of `client`, unless they were sent before."""
-    values, given = credentials.kept(), _given.setdefault(client, set())
+    values, given = credentials.registered(), _given.setdefault(client, set())
     new = {token: value for token, value in values.items() if token not in given}
     if not new:
         return

@@ -262,9 +262,9 @@ def kind_of(path: Path) -> tuple[object, object]:
     """Return format and kind from the attributes of the zarr group at `path`; None for each that is missing."""
     try:
         attributes = read_document(path / "zarr.json")["attributes"]
-        return attributes.get("format"), attributes.get("kind")
-    except (OSError, StreamPCAError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, StreamPCAError, ValueError, KeyError):
         return None, None
+    return (attributes.get("format"), attributes.get("kind")) if isinstance(attributes, dict) else (None, None)
 
 
 def shortened(text: str) -> str:

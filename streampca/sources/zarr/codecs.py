@@ -7,24 +7,54 @@ import bz2
 import lzma
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
-import zarr
 from numcodecs.abc import Codec as NumcodecsCodec
 from numcodecs.registry import get_codec
 from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec, Codec
+from zarr.abc.store import ByteRequest
 from zarr.codecs import ShardingCodec
-from zarr.storage import StorePath
 
 from streampca.errors import MissingInnerChunkError
 from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored
-from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer
+from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer, ZarrArray, array_of
 from streampca.typing import Array
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import (
+        JSON,
+        ArrayMetadata,
+        BufferPrototype,
+        ByteGetter,
+        CodecPipeline,
+        SelectorTuple,
+    )
+
+
+class Decoder(Protocol):
+    """A codec of numcodecs, which has no types."""
+
+    codec_id: str
+
+    def decode(self, buf: Array, out: Array | None = None) -> bytes:
+        """Return `buf` decoded, in `out` if given."""
+        ...
+
+
+class _Decompressor(Protocol):
+    """A decompressor of one stream of the standard library."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
 
 _MAX_MEMBERS = 1024
 """Largest number of concatenated streams in one chunk; each costs a copy of the remaining bytes."""
@@ -34,7 +64,7 @@ _BLOSC_MEMCPY, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 0x2, 0x8, 5
 _TELLING = frozenset({"zstd", "blosc", "lz4"})
 """Codecs whose bytes begin with the decoded size, or with a header that bounds it."""
 # gzip, bzip2 and xz do not say their size in front, or may be several streams in a row: these decoders stop at a limit.
-_ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
+_ENGINES: dict[str, Callable[[Any], Callable[[], _Decompressor]]] = {
     "gzip": lambda codec: partial(zlib.decompressobj, 31),
     "zlib": lambda codec: partial(zlib.decompressobj, 15),
     "bz2": lambda codec: bz2.BZ2Decompressor,
@@ -47,14 +77,13 @@ _ENGINES: dict[str, Callable[[Any], Callable[[], Any]]] = {
 }
 
 
-def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: Array) -> None:
+def decode_into(codec: Decoder, stored: NDArray[np.uint8], chunk: Array) -> None:
     """Decode `stored` with `codec` of numcodecs into `chunk`; `ValueError` if the result has another size."""
     declared, is_exact = _declared_size(codec.codec_id, stored)
     if declared is not None and is_exact and declared != chunk.nbytes:
         raise ValueError(f"{declared} bytes after decoding, expected {chunk.nbytes}")
     if declared is not None and is_exact:
-        decoded = codec.decode(stored, out=chunk)
-        size = memoryview(decoded).nbytes
+        size = memoryview(codec.decode(stored, out=chunk)).nbytes
     else:
         decoded = decode_within(codec, stored, chunk.nbytes)
         size = memoryview(decoded).nbytes
@@ -64,7 +93,7 @@ def decode_into(codec: Any, stored: NDArray[np.uint8], chunk: Array) -> None:
         raise ValueError(f"{size} bytes after decoding, expected {chunk.nbytes}")
 
 
-def decode_within(codec: Any, stored: Any, most: int) -> Any:
+def decode_within(codec: Decoder, stored: Array, most: int) -> bytes:
     """Decode `stored` with `codec` of numcodecs; `ValueError`, before decoding, if the result exceeds `most` bytes.
 
     Zstandard frames without a declared size may decode to the upper bound from their blocks before they are refused.
@@ -97,7 +126,7 @@ def _declared_size(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bo
     return None, True
 
 
-def _expanded(make: Callable[[], Any], stored: Any, most: int, *, again: bool) -> bytes:
+def _expanded(make: Callable[[], _Decompressor], stored: Array, most: int, *, again: bool) -> bytes:
     """Decode concatenated streams (`again`: one may follow another); `ValueError` beyond `most` bytes."""
     streams: list[bytes] = []
     size, remaining = 0, bytes(stored)
@@ -119,10 +148,10 @@ def _expanded(make: Callable[[], Any], stored: Any, most: int, *, again: bool) -
 
 
 def _number(stored: NDArray[np.uint8], start: int, n_bytes: int) -> int:
-    found = stored[start : start + n_bytes]
-    if len(found) < n_bytes:
+    digits = stored[start : start + n_bytes].tobytes()
+    if len(digits) < n_bytes:
         raise ValueError("the header is cut short")
-    return int.from_bytes(found.tobytes(), "little")
+    return int.from_bytes(digits, "little")
 
 
 def blosc_size(stored: NDArray[np.uint8]) -> int:
@@ -205,14 +234,14 @@ class _Bounded(BytesBytesCodec):
 
     inner: BytesBytesCodec
     """The codec of the metadata."""
-    codec: Any = field(compare=False)
+    codec: Decoder = field(compare=False)
     """The codec of numcodecs that decodes."""
     is_fixed_size = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         return self.inner.to_dict()
 
-    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Any:
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
         return replace(self, inner=self.inner.evolve_from_array_spec(array_spec))
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
@@ -229,27 +258,32 @@ class _BoundedV2(NumcodecsCodec):  # type: ignore[misc]
 
     codec_id = "bounded"
 
-    def __init__(self, inner: Any, most: int):
+    def __init__(self, inner: NumcodecsCodec, most: int):
         self.inner, self.most, self.codec_id = inner, most, inner.codec_id
 
-    def encode(self, buf: Any) -> Any:
+    def encode(self, buf: object) -> object:
         return self.inner.encode(buf)
 
-    def decode(self, buf: Any, out: Any = None) -> Any:
+    def decode(self, buf: Array, out: object = None) -> object:
         return decode_within(self.inner, buf, self.most)
 
-    def get_config(self) -> Any:
+    def get_config(self) -> object:
         return self.inner.get_config()
 
     @classmethod
-    def from_config(cls, config: Any) -> Any:
+    def from_config(cls, config: object) -> object:
         return get_codec(config)
 
 
 class _WholeShards(BatchedCodecPipeline):
     """Reads the chunks of a shard; one that the shard does not hold is an error, not the fill value."""
 
-    async def read_batch(self, batch_info: Any, out: NDBuffer, drop_axes: tuple[int, ...] = ()) -> Any:
+    async def read_batch(
+        self,
+        batch_info: Iterable[tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...] = (),
+    ) -> Any:  # None in zarr 3.1, results of the chunks later
         batch = list(batch_info)
         for getter, spec, *_ in batch:
             if await getter.get(spec.prototype) is None:
@@ -264,7 +298,7 @@ class _StoredBytes:
 
     stored: Buffer
 
-    async def get(self, prototype: Any = None, byte_range: Any = None) -> Buffer:
+    async def get(self, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer:
         if byte_range is not None:
             raise NotImplementedError("expected to be asked for a whole shard")
         return self.stored
@@ -281,23 +315,21 @@ class _StrictSharding(ShardingCodec):
         return await self._decode_partial_single(_StoredBytes(shard_bytes), everything, shard_spec)
 
     @property
-    def codec_pipeline(self) -> Any:
+    def codec_pipeline(self) -> CodecPipeline:
         return _WholeShards.from_codecs(self.codecs)
 
 
-def bounded(array: zarr.Array[Any], fill: bool = False) -> zarr.Array[Any]:
+def bounded(array: ZarrArray, fill: bool = False) -> ZarrArray:
     """Return `array` so that chunks decode to no more than it declares, and, but for `fill`, shards are whole."""
-    metadata: Any = array.metadata
+    metadata = array.metadata
     if metadata.zarr_format == 2:
         size = math.prod(metadata.chunks) * np.dtype(array.dtype).itemsize
         most = most_stored(size if not metadata.filters else MOST_GROWTH * size)
-        changed: dict[str, Any] = {
-            "compressor": metadata.compressor and _BoundedV2(metadata.compressor, most),
-            "filters": metadata.filters and [_BoundedV2(codec, most) for codec in metadata.filters],
-        }
-    else:
-        changed = {"codecs": [_bounded(codec, fill) for codec in metadata.codecs]}
-    return zarr.Array(zarr.AsyncArray(replace(metadata, **changed), StorePath(array.store, array.path)))
+        compressor = metadata.compressor and _BoundedV2(metadata.compressor, most)
+        filters = metadata.filters and tuple(_BoundedV2(codec, most) for codec in metadata.filters)
+        return array_of(replace(metadata, compressor=compressor, filters=filters), array.store, array.path)
+    codecs = tuple(_bounded(codec, fill) for codec in metadata.codecs)
+    return array_of(replace(metadata, codecs=codecs), array.store, array.path)
 
 
 def _bounded(codec: Codec, fill: bool) -> Codec:
@@ -311,16 +343,17 @@ def _bounded(codec: Codec, fill: bool) -> Codec:
         )
     if not isinstance(codec, BytesBytesCodec):
         return codec
-    declared: Any = codec.to_dict()
+    declared = codec.to_dict()
     name = str(declared["name"]).removeprefix("numcodecs.")
     if name in ("zstd", "blosc", "gzip"):
         return _Bounded(codec, get_codec({"id": name}))  # to decode, they need no parameters
     if name in ("lz4", *_ENGINES):
-        return _Bounded(codec, get_codec({"id": name, **declared.get("configuration", {})}))
+        configuration = declared.get("configuration")
+        return _Bounded(codec, get_codec({"id": name, **(configuration if isinstance(configuration, Mapping) else {})}))
     return codec
 
 
-def chain_of(metadata: Any) -> str:
+def chain_of(metadata: ArrayMetadata) -> str:
     """Return the names of the codecs of the chunks of an array, for messages."""
     if metadata.zarr_format == 2:
         codecs = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else [])]
@@ -328,7 +361,7 @@ def chain_of(metadata: Any) -> str:
     return _chain_of(metadata.codecs)
 
 
-def _chain_of(codecs: Any) -> str:
+def _chain_of(codecs: Iterable[Codec]) -> str:
     names = []
     for codec in codecs:
         if isinstance(codec, ShardingCodec):

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -37,7 +36,7 @@ class ChunkDigests:
     whole: str
     """Digest of all of these."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _loaded, (self.place.absolute(), self.whole)
 
     def require_array(self, metadata: str, grid: tuple[int, ...], label: str) -> None:
@@ -48,7 +47,7 @@ class ChunkDigests:
                 "name the fingerprint of this array, or make a new one with streampca fingerprint if the change was on purpose"
             )
 
-    def require(self, key: str, stored: Any) -> None:
+    def require(self, key: str, stored: memoryview | None) -> None:
         """Raise `AlteredChunkError` unless `stored`, the bytes of chunk `key`, None where there are none, are what they were."""
         actual = _NO_CHUNK if stored is None else xxhash.xxh3_128(stored).digest()
         row, column = (int(number) for number in _NUMBER.findall(key)[-2:])

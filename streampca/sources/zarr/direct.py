@@ -9,36 +9,34 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkError
 from streampca.sources.base import ReadCount
-from streampca.sources.zarr.codecs import decode_into
+from streampca.sources.zarr.codecs import Decoder, decode_into
 from streampca.sources.zarr.digests import ChunkDigests
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.regular_files import open_regular
-from streampca.storage.zarr_interface import has_regular_chunks
+from streampca.storage.zarr_interface import ZarrArray, has_regular_chunks
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
 
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
+
 _MAX_BUFFERS = 1024  # of one system call
-
-
-class _Codec(Protocol):
-    def decode(self, buf: Any, out: Any = None) -> Any: ...
 
 
 @dataclass(frozen=True)
 class _Chain:
     """Decoding of the bytes of one chunk."""
 
-    compressor: _Codec | None
+    compressor: Decoder | None
     """Decompressor of numcodecs, or None for stored values."""
     crc32c: bool
     """Whether four bytes of CRC-32C follow the compressed bytes."""
@@ -59,7 +57,7 @@ class DirectReader:
 
     root: Path
     """Directory of the array."""
-    array: zarr.Array[Any]
+    array: ZarrArray
     """The array, for its metadata."""
     chain: _Chain
     """Decoding of one chunk."""
@@ -73,7 +71,7 @@ class DirectReader:
     @classmethod
     def of(
         cls,
-        array: zarr.Array[Any],
+        array: ZarrArray,
         store: LocalStore,
         transposed: bool,
         digests: ChunkDigests | None = None,
@@ -149,7 +147,7 @@ class DirectReader:
                 if scattered:
                     self._scatter(file.fileno(), stored_bytes, target, within, key)
                 else:
-                    self._decode(file, stored_bytes, chunk, key)
+                    self._decode(file.fileno(), stored_bytes, chunk, key)
         except FileNotFoundError as error:
             raise MissingChunkError(
                 f"{self.root}: chunk {key} does not exist: it was there when the run began, or is to be written first"
@@ -184,10 +182,13 @@ class DirectReader:
                 raise self._damaged(key, "the file was cut short while it was read")
             offset += row_bytes * len(some)
 
-    def _decode(self, file: Any, stored_bytes: int, chunk: Array, key: str) -> None:
+    def _decode(self, file: int, stored_bytes: int, chunk: Array, key: str) -> None:
         limit = most_stored(chunk.nbytes)
         if self.chain.plain:
-            if stored_bytes != self.chunk_bytes or _fill(file, memoryview(chunk.data).cast("B")) != chunk.nbytes:
+            if (
+                stored_bytes != self.chunk_bytes
+                or _fill_buffers(file, [memoryview(chunk.data).cast("B")]) != chunk.nbytes
+            ):
                 raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
             self._require(key, chunk.data)
             return
@@ -195,7 +196,7 @@ class DirectReader:
             raise self._damaged(key, f"{stored_bytes} bytes stored for a chunk of {chunk.nbytes}")
         # Of one size for all chunks: growing with each by a little would leave holes in the heap.
         stored = borrow("stored", (limit,), np.uint8)[:stored_bytes]
-        if _fill(file, memoryview(stored.data)) != stored_bytes:
+        if _fill_buffers(file, [memoryview(stored.data)]) != stored_bytes:
             raise self._damaged(key, "the file was cut short while it was read")
         self._require(key, stored.data)
         if self.chain.crc32c:
@@ -227,7 +228,7 @@ class DirectReader:
         )
 
 
-def _fill_buffers(file: int, buffers: list[memoryview], offset: int) -> int:
+def _fill_buffers(file: int, buffers: list[memoryview], offset: int = 0) -> int:
     """Read from `offset` on until all `buffers` are full or the file ends; return the number of bytes read."""
     total = 0
     while buffers:
@@ -242,24 +243,13 @@ def _fill_buffers(file: int, buffers: list[memoryview], offset: int) -> int:
     return total
 
 
-def _fill(file: Any, target: memoryview) -> int:
-    """Read until `target` is full or the file ends; return the number of bytes read."""
-    position = 0
-    while position < len(target):
-        n = file.readinto(target[position:])
-        if not n:
-            break
-        position += n
-    return position
-
-
 def _crc32c(data: NDArray[np.uint8]) -> int:
     import google_crc32c
 
     return int(google_crc32c.value(data))
 
 
-def _chain_v2(metadata: Any) -> _Chain | None:
+def _chain_v2(metadata: ArrayV2Metadata) -> _Chain | None:
     compressor = metadata.compressor
     name = "none" if compressor is None else str(getattr(compressor, "codec_id", "?"))
     if metadata.order != "C" or metadata.filters or name not in ("none", "zstd", "blosc", "gzip", "zlib", "lz4"):
@@ -267,7 +257,7 @@ def _chain_v2(metadata: Any) -> _Chain | None:
     return _Chain(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
 
 
-def _chain_v3(metadata: Any) -> _Chain | None:
+def _chain_v3(metadata: ArrayV3Metadata) -> _Chain | None:
     from numcodecs.blosc import Blosc
     from numcodecs.gzip import GZip
     from numcodecs.zstd import Zstd
@@ -278,8 +268,8 @@ def _chain_v3(metadata: Any) -> _Chain | None:
         return None
     endian = getattr(codecs[0].endian, "value", "little")
     dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")
-    compressors: dict[type, _Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
-    compressor: _Codec | None = None
+    compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
+    compressor: Decoder | None = None
     name, remaining = "none", codecs[1:]
     if remaining and type(remaining[0]) in compressors:
         compressor, name = compressors[type(remaining[0])], type(remaining[0]).__name__.removesuffix("Codec").lower()

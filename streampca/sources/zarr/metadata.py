@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from streampca.errors import DataError
 from streampca.storage.regular_files import open_regular
+from streampca.typing import JsonValue
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ArrayMetadata
 
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 """Names of the documents of a store; everything else in it is chunks."""
@@ -42,13 +47,13 @@ def is_document(key: str) -> bool:
     return key.rsplit("/", 1)[-1] in METADATA_NAMES
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, JsonValue]:
     """Return the document at `path`; `DataError` as of `require_document`, `OSError` if it cannot be read."""
     with open_regular(path) as file:
         return require_document(file.read(MAX_NAMED_DOCUMENT_BYTES + 1), path.name)
 
 
-def require_document(data: bytes, key: str) -> dict[str, Any]:
+def require_document(data: bytes, key: str) -> dict[str, JsonValue]:
     """Parse a document of metadata.
 
     Raises
@@ -110,7 +115,7 @@ class _DoubleError(Exception):
     """A key that occurs twice in a JSON object."""
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_doubles(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     parsed = dict(pairs)
     if len(parsed) < len(pairs):
         seen: set[str] = set()
@@ -123,17 +128,16 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:120]
 
 
-def require_readable(metadata: Any, item_bytes: int, label: str, *, most_chunks: int = MAX_CHUNKS) -> None:
+def require_readable(metadata: ArrayMetadata, item_bytes: int, label: str, *, most_chunks: int = MAX_CHUNKS) -> None:
     """Raise `DataError` if the shapes and codecs that an array declares cannot be, before anything is sized by them.
 
     `metadata` are those of zarr for an array whose values take `item_bytes`; it may have `most_chunks`.
     """
     codecs = [*(metadata.filters or ()), metadata.compressor] if metadata.zarr_format == 2 else []
     for codec in codecs:
-        if getattr(codec, "codec_id", "") in _OBJECT_CODECS:
-            raise DataError(
-                f"{label} is stored with codec {codec.codec_id}, which makes objects: expected codecs of numbers"
-            )
+        name = getattr(codec, "codec_id", "")
+        if name in _OBJECT_CODECS:
+            raise DataError(f"{label} is stored with codec {name}, which makes objects: expected codecs of numbers")
     if getattr(metadata, "storage_transformers", ()):
         raise DataError(f"{label} is stored with storage transformers, which are not known here: write it without")
     shape, inner = (tuple(int(n) for n in sizes) for sizes in (metadata.shape, metadata.chunks))
@@ -165,7 +169,7 @@ def most_stored(n_bytes: int) -> int:
     return n_bytes + n_bytes // 10 + 2**16
 
 
-def most_stored_object(metadata: Any, item_bytes: int) -> int:
+def most_stored_object(metadata: ArrayMetadata, item_bytes: int) -> int:
     """Return how many bytes one stored object of an array may have, a chunk or a shard of them."""
     if metadata.zarr_format == 2:
         grows = bool(metadata.filters)
@@ -179,16 +183,16 @@ def most_stored_object(metadata: Any, item_bytes: int) -> int:
     return most_stored(n_inner * (chunk + 128))  # a place in the index, and headers of codecs
 
 
-def feature_shape(attributes: dict[str, Any], n_features: int) -> tuple[int, ...] | None:
+def feature_shape(attributes: Mapping[str, object], n_features: int) -> tuple[int, ...] | None:
     """Return the shape of a row as a picture that attributes give, None if they give none that fits."""
     value = attributes.get("feature_shape")
     if not isinstance(value, list) or not 0 < len(value) <= _MOST_AXES:
         return None
-    fits = all(type(n) is int and 0 < n <= n_features for n in value) and math.prod(value) == n_features
-    return tuple(value) if fits else None
+    sizes = tuple(n for n in value if type(n) is int and 0 < n <= n_features)
+    return sizes if len(sizes) == len(value) and math.prod(sizes) == n_features else None
 
 
-def feature_names(attributes: dict[str, Any], n_features: int) -> tuple[str, ...] | None:
+def feature_names(attributes: Mapping[str, object], n_features: int) -> tuple[str, ...] | None:
     """Return the names of the features that attributes give, None if they are not as many."""
     value = attributes.get("feature_names")
     return tuple(str(name) for name in value) if isinstance(value, list) and len(value) == n_features else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import zarr
 from zarr.abc.store import Store
@@ -14,11 +13,13 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names, dimensions_of, require_unpacked
-from streampca.sources.options import ReadOptions
+from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import StrictStore, as_stored, quietly, strict_group
+from streampca.storage.zarr_interface import ZarrArray
+from streampca.typing import JsonValue
 
 _DECODE = (
     "write the decoded values to a store of their own (xarray.open_zarr decodes them) and read that, or, if the stored "
@@ -48,7 +49,7 @@ def open_stored(store: Store, options: ReadOptions, label: str) -> Source:
     return open_group(node, options, label)
 
 
-def arrays_in(path: str, storage_options: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
+def arrays_in(path: str, storage_options: StorageOptions | None = None) -> list[dict[str, JsonValue]] | None:
     """Return names, shapes, data types and chunks of the arrays in the zarr group at `path`, None if it is an array.
 
     Raises
@@ -67,7 +68,7 @@ def arrays_in(path: str, storage_options: dict[str, Any] | None = None) -> list[
     ]
 
 
-def _store_at(path: str, storage_options: dict[str, Any] | None) -> tuple[Store, str]:
+def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store, str]:
     """Return the store at `path`, and its name in messages."""
     if "://" in path:
         return open_store(path, storage_options), shown(path)
@@ -80,7 +81,7 @@ def _store_at(path: str, storage_options: dict[str, Any] | None) -> tuple[Store,
     return LocalStore(path, read_only=True), path
 
 
-def _node_of(store: Store, label: str, *, links: bool) -> Any:
+def _node_of(store: Store, label: str, *, links: bool) -> ZarrArray | zarr.Group:
     """Return the zarr array or group in `store`, read strictly."""
     try:
         with quietly():
@@ -129,7 +130,7 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
     return open_array(node, options, description, array)
 
 
-def _members(group: zarr.Group, description: str) -> dict[str, Any]:
+def _members(group: zarr.Group, description: str) -> dict[str, ZarrArray | zarr.Group]:
     """Return the arrays and groups in `group` by their names."""
     try:
         with quietly():
@@ -140,7 +141,7 @@ def _members(group: zarr.Group, description: str) -> dict[str, Any]:
         ) from error
 
 
-def _only_table(members: dict[str, Any]) -> str | None:
+def _only_table(members: dict[str, ZarrArray | zarr.Group]) -> str | None:
     """Return the name of the only array with two or more axes, if it has two and describes no other; None otherwise.
 
     So neither the mask beside a cube is taken, nor the bounds of a time axis, nor an embedding beside sparse rows.
@@ -154,12 +155,12 @@ def _only_table(members: dict[str, Any]) -> str | None:
     return None if tables[0].rsplit("/", 1)[-1] in described else tables[0]
 
 
-def _encoding_of(node: Any) -> str:
+def _encoding_of(node: ZarrArray | zarr.Group) -> str:
     """Return the AnnData encoding of a group, such as ``csr_matrix``; an empty string for all other nodes."""
     return str(node.metadata.attributes.get("encoding-type", "")) if isinstance(node, zarr.Group) else ""
 
 
-def _listing(members: dict[str, Any]) -> str:
+def _listing(members: dict[str, ZarrArray | zarr.Group]) -> str:
     """Return names, shapes and axes of arrays, those with most axes first."""
     shown = []
     arrays = [(name, node) for name, node in members.items() if isinstance(node, zarr.Array)]
@@ -169,7 +170,7 @@ def _listing(members: dict[str, Any]) -> str:
     return ", ".join(shown) + (f" and {len(arrays) - 12} more" if len(arrays) > 12 else "") or "none"
 
 
-def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
+def _named(group: zarr.Group, name: str) -> ZarrArray | None:
     if name != "/".join(filter(None, name.split("/"))):  # which zarr would set right
         return None
     try:
@@ -185,7 +186,7 @@ def _named(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
 
 
 def open_array(
-    array: zarr.Array[Any], options: ReadOptions, description: str | None = None, name: str | None = None
+    array: ZarrArray, options: ReadOptions, description: str | None = None, name: str | None = None
 ) -> ZarrSource:
     """Return the source of an open zarr array.
 

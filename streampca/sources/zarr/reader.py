@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 import xxhash
-import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, StorePath
+from zarr.storage import LocalStore
 
 from streampca.errors import (
     AlteredChunkError,
@@ -43,8 +42,8 @@ from streampca.sources.zarr.metadata import (
     most_stored_object,
     require_readable,
 )
-from streampca.sources.zarr.strictness import StrictStore
-from streampca.storage.zarr_interface import default_buffer_prototype, sync
+from streampca.sources.zarr.strictness import StrictStore, inner_store
+from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer_prototype, sync
 from streampca.typing import Array
 
 _REMOTE_READINGS = 3
@@ -59,7 +58,7 @@ class ZarrSource(Source):
 
     def __init__(
         self,
-        array: zarr.Array[Any],
+        array: ZarrArray,
         description: str,
         name: str | None,
         transposed: bool,
@@ -71,21 +70,20 @@ class ZarrSource(Source):
         self.digests, self.follow_symlinks = digests, follow_symlinks
         label = self.label
         require_table(array.shape, np.dtype(array.dtype), label)
-        store = retrying(_at_its_place(array.store._store if isinstance(array.store, StrictStore) else array.store))
-        self.dtype, metadata = np.dtype(array.dtype), cast(Any, array.metadata)
+        store = retrying(_at_its_place(inner_store(array.store)))
+        self.dtype, metadata = np.dtype(array.dtype), array.metadata
         require_readable(metadata, self.dtype.itemsize, label)
         most = most_stored_object(metadata, self.dtype.itemsize)
         self.store = StrictStore(store, fill, most, digests, follow_symlinks)
-        self.array: zarr.Array[Any] = zarr.Array(zarr.AsyncArray(metadata, StorePath(self.store, array.path)))
+        self.array = array_of(metadata, self.store, array.path)
         self._bounded = bounded(self.array, fill)
         self.grid = tuple(int(n) for n in (array.shards or array.chunks))  # the stored objects
         rows, columns = array.shape[::-1] if transposed else array.shape
         self.shape = (int(rows), int(columns))
         self.chunk_rows, self.chunk_columns = self.grid[::-1] if transposed else self.grid
         self.chunk_bytes = int(np.prod(self.grid, dtype=object)) * self.dtype.itemsize
-        attributes = dict(array.attrs)
-        self.feature_shape = feature_shape(attributes, self.shape[1])
-        self.feature_names = feature_names(attributes, self.shape[1])
+        self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
+        self.feature_names = feature_names(metadata.attributes, self.shape[1])
         self.remote = isinstance(store, RemoteStore)
         self.portable = (
             store.portable if isinstance(store, RemoteStore) else "memory" not in type(store).__name__.lower()
@@ -99,23 +97,16 @@ class ZarrSource(Source):
             else None
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "array": self.array,
-            "description": self.description,
-            "name": self.name,
-            "transposed": self.transposed,
-            "fill": self.fill,
-            "digests": self.digests,
-            "follow_symlinks": self.follow_symlinks,
-        }
+    def _view(self, transposed: bool) -> tuple[ZarrArray, str, str | None, bool, bool, ChunkDigests | None, bool]:
+        """Return the arguments that make a source of the same array."""
+        return self.array, self.description, self.name, transposed, self.fill, self.digests, self.follow_symlinks
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[object, ...]:
+        return ZarrSource, self._view(self.transposed)
 
     def by_features(self) -> ZarrSource:
         """Return a source whose rows are the features of this one."""
-        turned = ZarrSource(**(self.__getstate__() | {"transposed": not self.transposed}))
+        turned = ZarrSource(*self._view(not self.transposed))
         turned.watch, turned._documents = self.watch, self._documents
         return turned
 
@@ -149,7 +140,7 @@ class ZarrSource(Source):
         metadata = json.dumps(self.array.metadata.to_dict(), sort_keys=True, default=str)
         return xxhash.xxh3_128(f"{metadata}|{self.description}|{self.name}|{self.transposed}".encode()).hexdigest()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
         return super().describe() | {
             "array": self.name,
@@ -202,7 +193,7 @@ class ZarrSource(Source):
                     "is counted: set missing_chunks: error, or copy the store"
                 )
             return
-        n_missing, first = 0, cast(list[str], [])
+        n_missing, first = 0, list[str]()
         for key in self._all_keys():
             if exists(key):
                 continue

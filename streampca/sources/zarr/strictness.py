@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import zarr
@@ -25,7 +24,7 @@ from streampca.sources.zarr.digests import ChunkDigests
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
 from streampca.storage.regular_files import NotRegularFileError, require_regular
-from streampca.storage.zarr_interface import Buffer, BufferPrototype, sync
+from streampca.storage.zarr_interface import ArrayMetadata, Buffer, BufferPrototype, ZarrArray, array_of, sync
 from streampca.typing import Array
 
 _HELD_SHARDS = 2
@@ -62,7 +61,7 @@ class StrictStore(WrapperStore[Store]):
         self._held: OrderedDict[str, Buffer | None] = OrderedDict()
         self._locks: dict[int, asyncio.Lock] = {}  # by process: a fork cannot wait for readers of its parent
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._store, self.fill, self.most, self.digests, self.follow_symlinks)
 
     def _with_store(self, store: Store) -> StrictStore:
@@ -93,7 +92,7 @@ class StrictStore(WrapperStore[Store]):
             return None if whole is None else _in_range(whole, byte_range)
         value = await self._store.get(key, prototype, byte_range)
         if self.digests is not None and (value is not None or self.fill):
-            self.digests.require(key, None if value is None else value.as_numpy_array())
+            self.digests.require(key, None if value is None else value.as_numpy_array().data)
         if value is None and not self.fill:
             raise MissingChunkError(
                 f"chunk {key} does not exist: expected every chunk to be stored; missing_chunks: fill reads it as the fill value"
@@ -142,6 +141,11 @@ class StrictStore(WrapperStore[Store]):
             return self._held[key]
 
 
+def inner_store(store: Store) -> Store:
+    """Return the store behind a `StrictStore`, or `store` itself."""
+    return store._store if isinstance(store, StrictStore) else store
+
+
 def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:
     if isinstance(byte_range, RangeByteRequest):
         return whole[byte_range.start : byte_range.end]
@@ -150,11 +154,10 @@ def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:
     return whole[max(0, len(whole) - byte_range.suffix) :]
 
 
-def strict(array: zarr.Array[Any]) -> zarr.Array[Any]:
+def strict(array: ZarrArray) -> ZarrArray:
     """Return `array` so that chunks that do not exist, or decode to more than it declares, are errors."""
-    metadata: Any = array.metadata
     store = array.store if isinstance(array.store, StrictStore) else StrictStore(array.store)
-    return bounded(zarr.Array(zarr.AsyncArray(metadata, StorePath(store, array.path))))
+    return bounded(array_of(array.metadata, store, array.path))
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:
@@ -164,13 +167,13 @@ def strict_group(group: zarr.Group) -> zarr.Group:
     return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(retrying(group.store)), group.path)))
 
 
-def read_whole(array: zarr.Array[Any]) -> Array:
+def read_whole(array: ZarrArray) -> Array:
     """Read a whole array strictly (see `strict`); its size was checked before.
 
     The chunks of a local store are checked first: zarr makes a task for each declared chunk before it reports a missing one.
     """
-    checked: Any = strict(array)
-    inner = checked.store._store
+    checked = strict(array)
+    inner = inner_store(checked.store)
     if isinstance(inner, LocalStore):
         grid = checked.shards or checked.chunks
         root = f"{inner.root}/{checked.path}/" if checked.path else f"{inner.root}/"
@@ -181,7 +184,7 @@ def read_whole(array: zarr.Array[Any]) -> Array:
     return np.asarray(checked[...])
 
 
-def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False) -> zarr.Array[Any]:
+def as_stored(array: ZarrArray, label: str, follow_symlinks: bool = False) -> ZarrArray:
     """Return `array` with the metadata that stand beside its chunks.
 
     Raises
@@ -189,11 +192,10 @@ def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False)
     DataError
         If it was opened with metadata that differ from the stored ones: outdated or wrong consolidated metadata.
     """
-    store = array.store._store if isinstance(array.store, StrictStore) else array.store
-    place = StorePath(StrictStore(retrying(store), follow_symlinks=follow_symlinks), array.path)
+    place = StorePath(StrictStore(retrying(inner_store(array.store)), follow_symlinks=follow_symlinks), array.path)
     try:
         with quietly():
-            stored_metadata: Any = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
+            stored_metadata = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
     except StoreError:
         raise
     except Exception as error:
@@ -207,10 +209,10 @@ def as_stored(array: zarr.Array[Any], label: str, follow_symlinks: bool = False)
             f"{label}: consolidated metadata says shape {array.shape}, the array itself {tuple(stored_metadata.shape)} ({names} differ): "
             "consolidate the metadata again, or remove it"
         )
-    return zarr.Array(zarr.AsyncArray(stored_metadata, StorePath(array.store, array.path)))
+    return array_of(stored_metadata, array.store, array.path)
 
 
-def _without_attributes(metadata: Any) -> dict[str, str]:
+def _without_attributes(metadata: ArrayMetadata) -> dict[str, str]:
     declared = metadata.to_dict()
     return {name: json.dumps(declared[name], sort_keys=True, default=str) for name in declared if name != "attributes"}
 

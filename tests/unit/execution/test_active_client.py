@@ -98,7 +98,7 @@ def test_a_fit_in_a_running_loop_uses_a_synchronous_client(
 def test_a_fit_in_the_loop_of_an_asynchronous_client_is_refused_and_runs_in_another_thread(
     path: str, expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials, "_kept", {})  # stores with secrets that other tests have opened
+    monkeypatch.setattr(credentials, "_registered", {})  # stores with secrets that other tests have opened
 
     async def program() -> Any:
         cluster = LocalCluster(

@@ -42,14 +42,14 @@ def test_a_source_is_pickled_without_its_options_and_reads_the_same(url):
 
 def test_a_process_that_was_not_told_hands_it_on_and_reads_nothing(url, monkeypatch):
     data = pickle.dumps(secret_in(url))
-    told = credentials.kept()
-    monkeypatch.setattr(credentials, "_kept", {})
+    told = credentials.registered()
+    monkeypatch.setattr(credentials, "_registered", {})
     sealed = pickle.loads(data)
     assert sealed.shape == (40, 3)
     onward = pickle.dumps(sealed)
     with pytest.raises(StoreError, match="was not told how to open the store"):
         sealed.read(0, 10)
-    credentials.learn(told)
+    credentials.update(told)
     np.testing.assert_array_equal(pickle.loads(onward).read(0, 10)[0], sealed.read(0, 10)[0])
 
 
@@ -76,14 +76,14 @@ def test_urls_may_hold_secrets(url):
     assert SECRET.encode() not in pickle.dumps(open_store(url))
 
 
-def test_what_is_kept_has_one_token(url):
-    before = len(credentials.kept())
+def test_equal_arguments_have_one_token(url):
+    before = len(credentials.registered())
     assert (
-        credentials.keep((url, {"a": "b"}))
-        == credentials.keep((url, {"a": "b"}))
-        != credentials.keep((url, {"a": "c"}))
+        credentials.register((url, {"a": "b"}))
+        == credentials.register((url, {"a": "b"}))
+        != credentials.register((url, {"a": "c"}))
     )
-    assert len(credentials.kept()) == before + 2
+    assert len(credentials.registered()) == before + 2
 
 
 def test_two_runs_in_one_process_use_each_their_own_secret(monkeypatch, tmp_path, url):
