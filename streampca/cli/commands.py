@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from streampca.cli.output import notice, on_one_line, print_json, print_wrapped, progress_bar
 from streampca.errors import ConfigError
 from streampca.version import __version__
+
+if TYPE_CHECKING:
+    from streampca.sources import Source
 
 _SET = click.option(
     "--set",
@@ -82,8 +85,8 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
         f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
         2,
     )
-    for label in ("warning", "note"):
-        for sentence in manifest.get(f"{label}s", ()):
+    for label, sentences in (("warning", manifest.get("warnings", ())), ("note", manifest.get("notes", ()))):
+        for sentence in sentences:
             print_wrapped(f"{label}: {on_one_line(sentence)}", len(label) + 2)
     click.echo(
         f"results in {directory}"
@@ -104,10 +107,10 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
     Passes, bytes, memory, flops and time, also of the other solvers.
     """
     from streampca.runs.config import load_config
-    from streampca.runs.from_config import fit_of, plan_of, source_of
+    from streampca.runs.from_config import fit_of, source_of
 
     loaded = load_config(config, overrides)
-    planned = plan_of(loaded, source_of(loaded), fit_of(loaded), probe=probe)
+    planned = fit_of(loaded).plan(loaded, source_of(loaded), probe=probe)
     if as_json:
         print_json(planned.to_dict())
     else:
@@ -224,8 +227,8 @@ def transform(
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 def report(run_directory: Path) -> None:
     """Write the HTML page of RUN again."""
+    from streampca.runs.manifest import read_manifest
     from streampca.runs.report.page import write_report
-    from streampca.runs.run import read_manifest
 
     read_manifest(run_directory)
     click.echo(str(write_report(run_directory)))
@@ -356,7 +359,7 @@ def fingerprint(
     )
 
 
-def _opened(source: str, array: str | None, missing_chunks: str) -> Any:
+def _opened(source: str, array: str | None, missing_chunks: str) -> Source:
     """Open a path, a URL, or the source of a configuration, to digest its chunks as they are stored."""
     from streampca.sources import open_source
 

@@ -6,15 +6,18 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from streampca.execution.progress import ProgressCallback
+
 
 @contextmanager
-def progress_bar(quiet: bool) -> Iterator[Any]:
+def progress_bar(quiet: bool) -> Iterator[ProgressCallback | None]:
     """Give a progress callback, or None; close it at the end."""
     if quiet:
         yield None
@@ -28,7 +31,7 @@ def progress_bar(quiet: bool) -> Iterator[Any]:
         bar.close()
 
 
-def print_json(data: dict[str, Any]) -> None:
+def print_json(data: Mapping[str, object]) -> None:
     """Print a result as JSON."""
     click.echo(json.dumps(data, indent=2, default=str))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from streampca.errors import DataError
 from streampca.sources.base import ReadCount
@@ -19,9 +19,9 @@ class Check:
 
     name: str
     """Name of the quantity."""
-    recorded: Any = None
+    recorded: object = None
     """Value in the run."""
-    measured: Any = None
+    measured: object = None
     """Value measured now."""
     difference: float | None = None
     """Their difference, relative to the quantity in `note`."""
@@ -56,6 +56,21 @@ def close(
     )
 
 
+class VerificationData(TypedDict):
+    """A `Verification` as plain data."""
+
+    directory: str
+    """The run."""
+    holds: bool
+    """Whether nothing differs."""
+    checks: list[dict[str, object]]
+    """The fields of each `Check` and its verdict; null for numbers that are not finite."""
+    reads: dict[str, int]
+    """Chunks and bytes that were read."""
+    seconds: float
+    """Duration in seconds."""
+
+
 @dataclass(frozen=True)
 class Verification:
     """Result of the verification of a run."""
@@ -85,7 +100,7 @@ class Verification:
                 "changed since; run again on the present data, or restore them"
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> VerificationData:
         """Return plain data for JSON."""
         return {
             "directory": str(self.directory),
@@ -97,10 +112,10 @@ class Verification:
 
     def table(self) -> tuple[list[str], int]:
         """Return a line for each check under a heading, and the column in which the notes begin."""
-        rows = [("", "recorded", "measured", "difference", "allowed", "")]
+        rows = [["", "recorded", "measured", "difference", "allowed", ""]]
         for check in self.checks:
             numbers = (check.recorded, check.measured, check.difference, check.allowed)
-            rows.append((check.name, *(_figure(number) for number in numbers), check.verdict))  # type: ignore[arg-type]
+            rows.append([check.name, *map(_figure, numbers), check.verdict])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = []
         for row, note in zip(rows, ("", *(check.note for check in self.checks)), strict=True):
@@ -116,14 +131,14 @@ class Verification:
         return f"{self.directory}: {rows:,} x {features:,} read again in {self.seconds:.1f} s: {outcome}"
 
 
-def _plain(check: Check) -> dict[str, Any]:
+def _plain(check: Check) -> dict[str, object]:
     data = {**asdict(check), "verdict": check.verdict}
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in data.items()
     }
 
 
-def _figure(value: Any) -> str:
+def _figure(value: object) -> str:
     if value is None:
         return "-"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -50,7 +49,7 @@ class Fingerprint:
     stored_bytes: int
     """Size of the chunks as stored."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, str | int]:
         """Return plain data for JSON."""
         return {
             "path": str(self.place),
@@ -106,7 +105,7 @@ def write_fingerprint(
     return Fingerprint(place, whole, n_chunks, n_missing, stored_bytes)
 
 
-def _json_pieces(head: dict[str, Any], table: NDArray[np.uint8]) -> Iterator[bytes]:
+def _json_pieces(head: Mapping[str, object], table: NDArray[np.uint8]) -> Iterator[bytes]:
     """Yield a JSON object of `head` and ``chunks``, which has one text for each row of the grid of chunks."""
     yield json.dumps(head, indent=2).removesuffix("\n}").encode() + b',\n  "chunks": [\n'
     for index, row in enumerate(table):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Generic
 
 import numpy as np
 from sklearn.utils.validation import has_fit_parameter
 
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.estimators import PCA, KernelPCA
+from streampca.estimators.fitting import Fitting
 from streampca.execution.distributed.active_client import active_client
+from streampca.execution.progress import ProgressCallback
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import Threshold
 from streampca.parameters import Parameters
@@ -20,7 +22,10 @@ from streampca.planning.kinds import as_weights
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig
 from streampca.runs.config.values import ThresholdValue, plain_options
+from streampca.solvers.base import AnyFit, AnyParameters
 from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.kernel.result import KernelFit
+from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
 from streampca.sources.vector import read_vector
 from streampca.typing import Array
@@ -30,16 +35,32 @@ ESTIMATORS: dict[str, type[PCA] | type[KernelPCA]] = {"pca": PCA, "kernel_pca": 
 
 
 @dataclass(frozen=True)
-class ConfiguredFit:
+class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """An estimator, not fitted, and the parameters of its fit."""
 
-    estimator: PCA | KernelPCA
+    estimator: Fitting[AnyParameters, AnyFit]
     """The estimator."""
-    parameters: Parameters | KernelParameters
+    parameters: AnyParameters
     """Its checked parameters, with weights and threads."""
 
+    def plan(self, config: RunConfig, source: Source, *, probe: bool = False) -> Plan:
+        """Return the plan of `config` with its alternatives; `probe` reads a few blocks to measure how long it takes."""
+        return self.estimator._plan_source(
+            source,
+            self.parameters,
+            scores=config.output.scores,
+            report=config.output.report,
+            client=active_client(source),
+            alternatives=True,
+            probe=probe,
+        )
 
-def fit_of(config: RunConfig) -> ConfiguredFit:
+    def run(self, source: Source, plan: Plan, *, keep_rows: int, progress: ProgressCallback | None) -> AnyFit:
+        """Return the fit of `source` by `plan`, with `keep_rows` rows copied out of the stream."""
+        return self.estimator._fit_source(source, self.parameters, plan, keep_rows=keep_rows, progress=progress)
+
+
+def fit_of(config: RunConfig) -> ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]:
     """Return the estimator that `config` describes, and the parameters of its fit; reads weights.
 
     Raises
@@ -66,16 +87,17 @@ def fit_of(config: RunConfig) -> ConfiguredFit:
     values = config.estimator_parameters() | {"n_components": n_components}
     if "feature_weight" in names:
         values["feature_weight"] = _weights_of(config, "feature_weight")
+    threads = config.resources.n_threads
     if isinstance(config.model, KernelPCAConfig):
-        values = _with_kernel(values, config.model)
-    estimator = kind(**values)
-    parameters: Any = estimator._parameters(config.resources.n_threads)
-    if sample_weight is not None:
-        parameters = replace(parameters, sample_weight=sample_weight)
-    return ConfiguredFit(estimator, parameters)
+        kernel_pca = KernelPCA()
+        kernel_pca.set_params(**_with_kernel(values, config.model))
+        return ConfiguredFit(kernel_pca, kernel_pca._parameters(threads))
+    pca = PCA()
+    pca.set_params(**values)
+    return ConfiguredFit(pca, replace(pca._parameters(threads), sample_weight=sample_weight))
 
 
-def _with_kernel(values: dict[str, Any], model: KernelPCAConfig) -> dict[str, Any]:
+def _with_kernel(values: dict[str, object], model: KernelPCAConfig) -> dict[str, object]:
     """Return parameters with the weighted sum of kernels in place of the names and the parameters of its terms."""
     in_kernel = ("gamma", "degree", "coef0", "kernel_params")
     sampling = model.sampling if isinstance(model.sampling, str) else np.array(model.sampling, dtype=np.int64)
@@ -120,17 +142,4 @@ def source_of(config: RunConfig) -> Source:
         follow_symlinks=source.follow_symlinks,
         decode=source.decode,
         storage_options=plain_options(source.storage_options) or None,
-    )
-
-
-def plan_of(config: RunConfig, source: Source, fit: ConfiguredFit, *, probe: bool = False) -> Plan:
-    """Return the plan of `config` with its alternatives; `probe` reads a few blocks to measure how long it takes."""
-    return fit.estimator._plan_source(
-        source,
-        fit.parameters,  # type: ignore[arg-type]
-        scores=config.output.scores,
-        report=config.output.report,
-        client=active_client(source),
-        alternatives=True,
-        probe=probe,
     )

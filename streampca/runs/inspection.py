@@ -108,7 +108,7 @@ def _of_checkpoint(place: Path) -> dict[str, Any]:
 
 
 def _of_run(place: Path) -> dict[str, Any]:
-    from streampca.runs.run import read_manifest
+    from streampca.runs.manifest import read_manifest
 
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")

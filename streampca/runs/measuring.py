@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Measured:
 
     model: PCAModel
     """The model; its components are in memory."""
-    scores: Any = None
+    scores: AnyArray | None = None
     """The stored scores, a zarr array ``(n_samples, k)``, or None."""
 
     def init(self, n_features: int) -> MeasuredState:
@@ -159,7 +159,7 @@ class KernelMeasured:
 
     model: KernelModel
     """The model."""
-    scores: Any = None
+    scores: AnyArray | None = None
     """The stored scores, a zarr array ``(n_samples, k)``, or None."""
 
     def init(self, n_features: int) -> KernelMeasuredState:

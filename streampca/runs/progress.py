@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from streampca.execution.progress import Progress
 
 _LINE_SECONDS = 10.0
@@ -36,7 +38,7 @@ class ProgressBar:
         self._make = tqdm
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
-        self._bar: Any = None
+        self._bar: tqdm[None] | None = None
         self._phase = ""
         self._lock, self._last_line = threading.Lock(), time.monotonic()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.ledger import ProgressLog
@@ -38,7 +38,7 @@ def checkpoint_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.checkpoint")
 
 
-def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[str, str]:
+def identity_of_run(config: RunConfig, source: Source, parameters: object) -> dict[str, str]:
     """Return, by name, everything that decides the bits of a run."""
     tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
     ignored = (*_NOT_IN_THE_BITS, *(f"output.{key}" for key in _NOT_IN_THE_BITS_OF_OUTPUT))
@@ -51,7 +51,7 @@ def identity_of_run(config: RunConfig, source: Source, parameters: Any) -> dict[
     return identity | versions_and_input(source)
 
 
-def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _flat(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(tree, dict) and tree:
         for key, value in tree.items():
             yield from _flat(value, f"{path}.{key}" if path else str(key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
-from streampca.errors import ConfigError, ModelError, NotFiniteError, OutputError
+from streampca.errors import ConfigError, NotFiniteError, OutputError
 from streampca.estimators import PCA, KernelPCA, load
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.directory import CheckpointDirectory
@@ -26,13 +25,15 @@ from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.state import write_state
+from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
-from streampca.runs.from_config import ConfiguredFit, fit_of, plan_of, source_of
+from streampca.runs.from_config import ConfiguredFit, fit_of, source_of
+from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_manifest, write_json
 from streampca.runs.resume import (
     checkpoint_of,
     finished_run,
@@ -43,8 +44,10 @@ from streampca.runs.resume import (
 )
 from streampca.solvers.base import Solver
 from streampca.solvers.fit import kept_rows
+from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.kernel.result import KernelFit
 from streampca.solvers.registry import CONTINUABLE
-from streampca.solvers.result import FitResult
+from streampca.solvers.result import Fit, FitResult
 from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
     AtomicDirectory,
@@ -55,10 +58,8 @@ from streampca.storage.directories import (
     write_commit_record,
 )
 from streampca.storage.lock import Lock, lock_of
-from streampca.storage.regular_files import read_regular
 from streampca.storage.scratch import shares_disk
 from streampca.system.process import peak_bytes
-from streampca.system.versions import versions
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -70,7 +71,7 @@ class Run:
 
     directory: Path
     """Where everything is."""
-    manifest: dict[str, Any]
+    manifest: Manifest
     """Versions, fingerprints, reads, memory, time, certificate, result."""
 
     @property
@@ -87,7 +88,7 @@ class _Job:
     """The configuration."""
     source: Source
     """The opened source."""
-    fit: ConfiguredFit
+    fit: ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
     """The estimator and the parameters of its fit."""
     progress: ProgressCallback | None
     """Called as blocks finish."""
@@ -219,40 +220,35 @@ def _carry_out(job: _Job, ledger: ProgressLog) -> Run:
         directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(ledger)
     )
     with cluster_of(config, job.notice), unfinished as path:
-        plan = recorded_plan(ledger, plan_of(config, source, fit))
+        plan = recorded_plan(ledger, fit.plan(config, source))
         ledger.plan = plan.to_dict()
         _require_state(config, plan)
         require_space(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
         if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
             require_writable_by_workers(active_client(source), path)
         (path / "config.yaml").write_text(config.to_yaml())
-        _write_json(path / "plan.json", plan.to_dict())
-        result = _fit(job, plan)
-        _write_model(config, fit, result, path / "model.zarr", run_id)
+        write_json(path / "plan.json", plan.to_dict())
+        try:
+            rows = kept_rows(source) if config.output.report else 0
+            result = fit.run(source, plan, keep_rows=rows, progress=job.progress)
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
+        _write_model(job, result, path / "model.zarr", run_id)
         if result.samples is not None:
             _write_samples(result.samples, path / "samples.zarr")
         scored = time.perf_counter()
         scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
         scores_seconds = time.perf_counter() - scored
-        manifest = _manifest(config, source, result, scores)
-        manifest["run_id"], manifest["started"] = run_id, started.isoformat(timespec="seconds")
-        manifest["identity"], manifest["resumed"] = ledger.identity.identity, ledger.resumption()
-        manifest["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        manifest["seconds"] |= {"total": time.perf_counter() - began, "scores": scores_seconds if scores else None}
+        seconds: Seconds = {
+            "fit": result.stream_seconds,
+            "solve": result.solve_seconds,
+            "total": time.perf_counter() - began,
+            "scores": scores_seconds if scores else None,
+        }
+        manifest = manifest_of(config, source, result, scores, ledger, started, seconds)
         _finish(config, path, manifest)
         ledger.require_held()
     return Run(directory, manifest)
-
-
-def _fit(job: _Job, plan: Plan) -> FitResult:
-    """Return the fit of the source by `plan`."""
-    config, fit = job.config, job.fit
-    report_rows = kept_rows(job.source) if config.output.report else 0
-    parameters: Any = fit.parameters
-    try:
-        return fit.estimator._fit_source(job.source, parameters, plan, keep_rows=report_rows, progress=job.progress)
-    except NotFiniteError as error:
-        raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
 
 
 def _bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]) -> int:
@@ -279,8 +275,9 @@ def _require_state(config: RunConfig, plan: Plan) -> None:
         )
 
 
-def _write_model(config: RunConfig, fit: ConfiguredFit, result: FitResult, path: Path, run_id: str) -> None:
-    """Write the model, and its state if `config` asks for it, to the new directory `path`."""
+def _write_model(job: _Job, result: FitResult, path: Path, run_id: str) -> None:
+    """Write the model, and its state if the configuration asks for it, to the new directory `path`."""
+    config, fit = job.config, job.fit
     path.mkdir()
     record = record_of(fit.estimator, plan=result.plan, n_passes=result.passes, bytes_read=result.count.bytes)
     result.write_model(path, record)
@@ -302,9 +299,9 @@ def _write_scores(
     return write_scores(source, result.model, plan, path, progress=progress)
 
 
-def _finish(config: RunConfig, path: Path, manifest: dict[str, Any]) -> None:
+def _finish(config: RunConfig, path: Path, manifest: Manifest) -> None:
     """Write manifest and report; the manifest again if drawing took more memory than all that went before."""
-    _write_json(path / "manifest.json", manifest)
+    write_json(path / "manifest.json", manifest)
     if not config.output.report:
         return
     from streampca.runs.report.page import write_report
@@ -312,68 +309,11 @@ def _finish(config: RunConfig, path: Path, manifest: dict[str, Any]) -> None:
     write_report(path)
     if peak_bytes() > manifest["memory"]["peak_bytes"]:
         manifest["memory"]["peak_bytes"] = peak_bytes()
-        _write_json(path / "manifest.json", manifest)
+        write_json(path / "manifest.json", manifest)
         write_report(path)
-
-
-def _manifest(config: RunConfig, source: Source, result: FitResult, scores: ReadCount | None) -> dict[str, Any]:
-    """Return what the manifest says of the configuration, the source and the result."""
-    plan = result.plan
-    return {
-        "format": "streampca-run",
-        "format_version": 1,
-        "name": config.name,
-        "versions": versions(),
-        "source": source.describe() | {"path": config.source.path_as_written},
-        "passes": result.passes,
-        "approximation": plan.sketch or None,
-        "reads": {
-            "fit": _reads(result.count, plan, result.stream_seconds),
-            "scores": _reads(scores, plan, None) if scores else None,
-        },
-        "memory": {
-            "allowed_bytes": plan.allowed_bytes,
-            "projected_bytes": plan.projected_bytes,
-            "peak_bytes": peak_bytes(),
-        },
-        "seconds": {"fit": result.stream_seconds, "solve": result.solve_seconds},
-        "certificate": result.model.certificate,
-        "result": result.summary(),
-        "warnings": [*config.model.warnings(), *result.warnings()],
-        "notes": result.notes(source),
-    }
-
-
-def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> dict[str, Any]:
-    return {
-        "blocks": plan.n_blocks,
-        "chunks": count.chunks,
-        "bytes": count.bytes,
-        "stored_bytes": count.stored_bytes,
-        "seconds": seconds,
-    }
 
 
 def _write_samples(samples: RowsState, path: Path) -> None:
     group = zarr.open_group(path, mode="a", zarr_format=3)
     write_array(group, "rows", samples.values)
     write_array(group, "index", samples.index)
-
-
-def _write_json(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """Return the manifest of a finished run; raise `ModelError` if the directory is not one."""
-    try:
-        manifest = json.loads(read_regular(directory / "manifest.json"))
-    except OSError as error:
-        raise ModelError(
-            f"{directory} is not a finished run: manifest.json cannot be read ({error.strerror})"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{directory} is not a finished run: its manifest.json is damaged ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != "streampca-run":
-        raise ModelError(f"{directory} is not a finished run: its manifest.json is of another kind")
-    return manifest

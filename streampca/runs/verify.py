@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import zarr
@@ -24,9 +24,9 @@ from streampca.planning.scores import plan_scores
 from streampca.runs.checks import Check, Verification, close
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.from_config import fit_of, source_of
+from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
 from streampca.runs.recorded import figures
-from streampca.runs.run import read_manifest
 from streampca.sources import Source
 from streampca.sources.zarr.digests import default_place
 from streampca.sources.zarr.reader import ZarrSource
@@ -34,6 +34,10 @@ from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import read_record
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from zarr.types import AnyArray
 
 _SLACK = 4.0
 """Factor between the rounding in a certificate and the allowed difference: both sides are rounded."""
@@ -75,9 +79,9 @@ def verify_run(
     plan = _planned(source, model, config)
     scores, scores_check = _stored_scores(directory, config, model, source)
     weights = getattr(fit_of(config).parameters, "sample_weight", None)
-    measuring: Any = KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
+    measured = KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
     with one_blas_thread():
-        state, count = accumulate(source, measuring, plan, weights=weights, progress=progress, phase="verify")
+        state, count = accumulate(source, measured, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))
     checks += figures(directory, record, manifest, model)
     if isinstance(model, KernelModel):
@@ -142,7 +146,7 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -
     raise PlanError(f"verifying: {refusal}" if str(refusal) else "verifying: blocks of rows do not fit in the memory")
 
 
-def _input(source: Source, manifest: dict[str, Any], *, moved: bool) -> Check:
+def _input(source: Source, manifest: Manifest, *, moved: bool) -> Check:
     """Compare the identity of the data without reading it; only shape and type if the data were moved."""
     recorded = manifest["source"]
     shape, before = f"{list(source.shape)} {source.dtype}", f"{recorded['shape']} {recorded['dtype']}"
@@ -156,7 +160,7 @@ def _input(source: Source, manifest: dict[str, Any], *, moved: bool) -> Check:
     return Check("input", recorded["fingerprint"], source.fingerprint, holds=same, note="metadata")
 
 
-def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: dict[str, Any]) -> None:
+def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Manifest) -> None:
     d = model.n_features if isinstance(model, KernelModel) else len(model.mean)
     n, before = source.shape[0], manifest["source"]["shape"][0]
     if source.shape[1] != d or n != before:
@@ -175,14 +179,14 @@ def _chunks(source: Source) -> Check:
 
 def _stored_scores(
     directory: Path, config: RunConfig, model: PCAModel | KernelModel, source: Source
-) -> tuple[Any, Check | None]:
+) -> tuple[AnyArray | None, Check | None]:
     """Return the stored scores of the run, or a message if there are none."""
     path = directory / "scores.zarr"
     if not config.output.scores:
         return None, Check("scores", note="none were written")
     if not (path / "scores").is_dir():
         return None, Check("scores", holds=False, note="scores.zarr is gone")
-    array: Any = strict(zarr.open_array(path / "scores", mode="r"))
+    array = strict(zarr.open_array(path / "scores", mode="r"))
     expected = (source.shape[0], model.n_components)
     if tuple(array.shape) != expected:
         return None, Check("scores", list(expected), list(array.shape), holds=False, note="shape")
@@ -235,7 +239,7 @@ def _rounding_of_sums(model: PCAModel, state: MeasuredState) -> float:
     return (rows + state.n_samples / rows + d) * float(np.finfo(np.float64).eps)
 
 
-def _about_the_mean(model: PCAModel, state: MeasuredState, factor: Any) -> MeasuredState:
+def _about_the_mean(model: PCAModel, state: MeasuredState, factor: FloatArray) -> MeasuredState:
     """Return `state` about the mean that was measured: that of the model is rounded, which counts where it is far."""
     if not model.center or not state.weight:
         return state
@@ -250,7 +254,7 @@ def _about_the_mean(model: PCAModel, state: MeasuredState, factor: Any) -> Measu
     )
 
 
-def _covariances(model: PCAModel, products: Any, allowed: float) -> Check:
+def _covariances(model: PCAModel, products: FloatArray, allowed: float) -> Check:
     """Compare the covariances of scores with 0.
 
     Components of ``solver="gram"`` are Xᵀu / σ: an error E of X Xᵀ is divided by the singular values of both, so that
@@ -265,7 +269,7 @@ def _covariances(model: PCAModel, products: Any, allowed: float) -> Check:
     return close("covariances of scores", 0.0, float(off.max(initial=0.0)), float(values[0]), allowed, note)
 
 
-def _centre(model: PCAModel, state: MeasuredState, deviations: Any, precision: float) -> list[Check]:
+def _centre(model: PCAModel, state: MeasuredState, deviations: FloatArray, precision: float) -> list[Check]:
     """Compare the mean, and the scale, feature by feature; figures are those of the worst."""
     if not model.center:
         return [Check("mean", note="the data were not centred")]
@@ -294,7 +298,7 @@ def _centre(model: PCAModel, state: MeasuredState, deviations: Any, precision: f
     return results
 
 
-def _variances(model: PCAModel, values: Any, approximate: bool, first: float, allowed: float) -> Check:
+def _variances(model: PCAModel, values: FloatArray, approximate: bool, first: float, allowed: float) -> Check:
     """Compare the variance of scores with the eigenvalues, which an approximation gives from below."""
     recorded, name = model.explained_variance, "variances of components"
     if model.certificate.get("eigen_solver") == "conversion":
@@ -307,7 +311,7 @@ def _variances(model: PCAModel, values: Any, approximate: bool, first: float, al
     return close(name, recorded[worst], values[worst], first, allowed, note, difference=float(apart[worst]))
 
 
-def _residual(certificate: dict[str, Any], state: MeasuredState, approximate: bool, allowed: float) -> Check:
+def _residual(certificate: Certificate, state: MeasuredState, approximate: bool, allowed: float) -> Check:
     """Compare ‖X − XVᵀV‖² / ‖X‖² with its recorded value, or with the certified interval of an approximation."""
     carried = float(np.trace(state.products))
     whole = carried + state.residual
@@ -321,7 +325,7 @@ def _residual(certificate: dict[str, Any], state: MeasuredState, approximate: bo
 
 
 def _scores(
-    model: PCAModel | KernelModel, source: Source, state: MeasuredState | KernelMeasuredState, weights: Any
+    model: PCAModel | KernelModel, source: Source, state: MeasuredState | KernelMeasuredState, weights: FloatArray | None
 ) -> Check:
     """Compare the stored scores with those measured; relative to the longest row, or the largest score of a kernel."""
     eps = float(np.finfo(model.score_dtype(source.dtype)).eps)
@@ -341,7 +345,7 @@ def _scores(
     return close("scores", 0.0, worst, state.longest, float(allowed), note, difference=worst)
 
 
-def _known_scores(model: PCAModel, state: MeasuredState, weights: Any) -> Any:
+def _known_scores(model: PCAModel, state: MeasuredState, weights: FloatArray | None) -> FloatArray | float:
     """Return by how much scores that came with the eigenvectors of the n × n matrix may differ from projections, ``(k,)``.
 
     For X Xᵀ u = λu + r with an error E of X Xᵀ, X (Xᵀu / σ) = σu + (r − Eu) / σ, and making the components orthonormal

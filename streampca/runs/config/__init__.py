@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
-from streampca.runs.config.document import Document, read_text, set_at
+from streampca.runs.config.document import Document, read_text
 from streampca.runs.config.fields import section_of
 from streampca.runs.config.problems import problems_of
 from streampca.runs.config.values import (
@@ -39,7 +39,7 @@ from streampca.runs.config.values import (
     one_list_of_kernels,
     seconds_of,
 )
-from streampca.runs.config.yaml import dump
+from streampca.runs.config.yaml import KeyPath, dump
 
 
 class SourceConfig(Section):
@@ -131,7 +131,7 @@ class KernelConfig(Section):
 class AnyFormOfKernels:
     """Lets the JSON Schema of kernels accept a name, a mapping, or a list of these."""
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
         """Return the schema, from that of a list of mappings."""
         one = {"anyOf": [{"enum": list(get_args(KernelName))}, handler(schema)["items"]]}
         return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "items": one}]}
@@ -264,7 +264,7 @@ class RunConfig(Section):
     seed: Natural = 0
     """Addresses every random number."""
 
-    def estimator_parameters(self) -> dict[str, Any]:
+    def estimator_parameters(self) -> dict[str, object]:
         """Return what the file says of the parameters of the estimator of `model.kind`, by name.
 
         Weights, thresholds and kernels are as the file has them; `memory` is in bytes.
@@ -276,13 +276,11 @@ class RunConfig(Section):
 
     def to_yaml(self) -> str:
         """Write the configuration with every default, ``${NAME}`` references as they were written."""
-        tree = _plain(self.model_dump())
+        tree = self.model_dump()
         kernels = tree["model"].get("kernel") or []
         if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
             tree["model"]["kernel"] = kernels[0]
-        for path, text in self._written.items():
-            set_at(tree, path, text)
-        return dump(tree)
+        return dump(_plain(tree, self._written))
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -312,10 +310,12 @@ def parse_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunC
     raise AssertionError("a refused document has a problem")
 
 
-def _plain(value: Any) -> Any:
-    """Turn what pydantic dumps into what YAML holds."""
+def _plain(value: object, written: Mapping[KeyPath, str], path: KeyPath = ()) -> object:
+    """Return what pydantic dumps as YAML holds it, with the texts of `written` at their key paths."""
+    if path in written:
+        return written[path]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(item, written, (*path, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item, written, (*path, index)) for index, item in enumerate(value)]
     return str(value) if isinstance(value, Path) else value

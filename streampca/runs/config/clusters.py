@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -159,7 +160,7 @@ class KubernetesCluster(Section):
 AnyCluster = ThreadsCluster | LocalCluster | AddressCluster | SlurmCluster | KubernetesCluster
 
 
-def _require_free(options: dict[str, Any]) -> None:
+def _require_free(options: Iterable[str]) -> None:
     """Refuse options that streampca gives itself."""
     for key, reason in _NOT_OPTIONS.items():
         if key in options:

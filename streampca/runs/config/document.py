@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from streampca.errors import ConfigError
 from streampca.runs.config.yaml import MAX_BYTES, MAX_DEPTH, KeyPath, decode, load_strict, shorten, spell_key
@@ -34,7 +33,7 @@ class Document:
 
     name: str
     """What errors call it: the path of the file."""
-    tree: dict[str, Any]
+    tree: dict[str, object]
     """The plain data, references to environment variables unresolved."""
     overridden: dict[KeyPath, str] = field(default_factory=dict)
     """The key of the override that made each value which is not from the file."""
@@ -58,9 +57,9 @@ class Document:
         document._fill_in()
         return document
 
-    def value_at(self, path: KeyPath) -> Any:
+    def value_at(self, path: KeyPath) -> object:
         """Return what was written at a key path, or None."""
-        node: Any = self.tree
+        node: object = self.tree
         for part in path:
             if isinstance(node, dict):
                 node = node.get(str(part))
@@ -77,7 +76,7 @@ class Document:
             return f"{'text' if isinstance(value, str) else 'a value'} that is not shown"
         return found(value)
 
-    def resolve(self) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    def resolve(self) -> tuple[object, dict[KeyPath, str]]:
         """Fill in environment variables; also return the texts that hold references, by key path."""
         problems: list[Problem] = []
         written: dict[KeyPath, str] = {}
@@ -108,7 +107,7 @@ class Document:
         if not equals or not all(parts) or len(parts) > MAX_DEPTH:
             raise ConfigError(f"{self.name}: --set {spelled}: write --set key.sub=value")
         value = load_strict(text, f"{self.name}: --set {spelled}")
-        node: dict[str, Any] = self.tree
+        node = self.tree
         made: KeyPath = parts
         for position, part in enumerate(parts[:-1], start=1):
             if part not in node:
@@ -136,7 +135,7 @@ class Document:
             output["directory"] = f"runs/{self.tree['name']}"
             self.derived.add(("output", "directory"))
 
-    def _resolve(self, node: Any, path: KeyPath, written: dict[KeyPath, str], problems: list[Problem]) -> Any:
+    def _resolve(self, node: object, path: KeyPath, written: dict[KeyPath, str], problems: list[Problem]) -> object:
         if isinstance(node, dict):
             return {key: self._resolve(value, (*path, key), written, problems) for key, value in node.items()}
         if isinstance(node, list):
@@ -174,15 +173,7 @@ def read_text(path: Path | str) -> tuple[str, str]:
     return decode(data, name), name
 
 
-def set_at(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Replace the value at a key path."""
-    node: Any = tree
-    for part in path[:-1]:
-        node = node[part]
-    node[path[-1]] = value
-
-
-def found(value: Any) -> str:
+def found(value: object) -> str:
     """Say on one line what a value is, as YAML spells it."""
     if value is None:
         return "nothing (null)"
@@ -197,17 +188,17 @@ def found(value: Any) -> str:
     return repr(value)
 
 
-def _paths(node: Any, path: KeyPath) -> Iterator[KeyPath]:
+def _paths(node: object, path: KeyPath) -> Iterator[KeyPath]:
     """Yield the key path of every value in the order of the file."""
-    items: Mapping[Any, Any] = (
-        node if isinstance(node, dict) else dict(enumerate(node)) if isinstance(node, list) else {}
-    )
-    for key, value in items.items():
+    items: Iterable[tuple[str | int, object]] = ()
+    if isinstance(node, dict | list):
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in items:
         yield (*path, key)
         yield from _paths(value, (*path, key))
 
 
-def _name_of(path: Any) -> str:
+def _name_of(path: object) -> str:
     """Return the stem of a path or URL as a name; a reference gives its variable's name, never its value."""
     if not isinstance(path, str):
         return "run"

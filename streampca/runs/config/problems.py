@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -124,7 +124,7 @@ def _all_sections(root: type[BaseModel], path: KeyPath) -> Iterator[tuple[KeyPat
             yield from _all_sections(section, (*path, key))
 
 
-def sections_in(annotation: Any) -> list[type[BaseModel]]:
+def sections_in(annotation: object) -> list[type[BaseModel]]:
     """Return the classes of mappings that a field or an annotation admits."""
     if isinstance(annotation, FieldInfo):
         annotation = annotation.annotation

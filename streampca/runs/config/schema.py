@@ -6,7 +6,6 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -19,7 +18,7 @@ _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
 """Keys that follow from others if the file does not have them."""
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> dict[str, object]:
     """Return the JSON Schema (draft 2020-12) of a configuration file: every key with its meaning, default and values.
 
     References ``${NAME}`` to environment variables are known in texts only.

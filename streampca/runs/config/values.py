@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from streampca.parameters.choices import Sampling as SamplingName
+from streampca.parameters.domains import Whole
 from streampca.runs.config.yaml import KeyPath, has_control_characters
 
 MIN_MEMORY_BYTES = 64 * 2**20
@@ -38,44 +39,39 @@ def _need(accepted: bool) -> None:
         raise ValueError
 
 
-def _text(value: Any) -> str:
-    _need(isinstance(value, str) and bool(value.strip()) and not has_control_characters(value, line_breaks=True))
-    return str(value)
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    _need(bool(text.strip()) and not has_control_characters(text, line_breaks=True))
+    return text
 
 
-def _name(value: Any) -> str:
-    _need(len(_text(value).encode("utf-8", "replace")) <= 200 and not re.search(r"[/\\]", value))
-    _need(value.strip(". ") != "")
-    return str(value)
+def _name(value: object) -> str:
+    name = _text(value)
+    _need(len(name.encode("utf-8", "replace")) <= 200 and not re.search(r"[/\\]", name) and name.strip(". ") != "")
+    return name
 
 
-def _source_path(value: Any) -> str:
+def _source_path(value: object) -> str:
     path = _text(value)
     _need(path != "builtin:")
     return os.path.expanduser(path)
 
 
-def _directory(value: Any) -> Path:
+def _directory(value: object) -> Path:
     if isinstance(value, Path):
         return value
-    _need("://" not in _text(value))
-    return Path(os.path.expanduser(value))
+    path = _text(value)
+    _need("://" not in path)
+    return Path(os.path.expanduser(path))
 
 
-def _publish_url(value: Any) -> str:
-    scheme, separator, place = _text(value).partition("://")
+def _publish_url(value: object) -> str:
+    url = _text(value)
+    scheme, separator, place = url.partition("://")
     _need(
         bool(separator and place.strip("/")) and scheme.lower() not in ("", "file", "local", "http", "https", "builtin")
     )
-    return str(value)
-
-
-def _auto_or_at_least(least: int) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        _need(value == "auto" if isinstance(value, str) else type(value) is int and value >= least)
-        return value
-
-    return check
+    return url
 
 
 def memory_in_bytes(value: int | str) -> int:
@@ -87,13 +83,12 @@ def memory_in_bytes(value: int | str) -> int:
     return int(parse_bytes(value))
 
 
-def _memory(value: Any) -> Any:
+def _memory(value: object) -> int | str | None:
     if value is None:
         return None
-    if isinstance(value, str):
-        _need(_SIZE.fullmatch(value) is not None)
-    else:
-        _need(type(value) is int)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError
+    _need(isinstance(value, int) or _SIZE.fullmatch(value) is not None)
     _need(MIN_MEMORY_BYTES <= memory_in_bytes(value) <= _MAX_MEMORY_BYTES)
     return value
 
@@ -104,71 +99,70 @@ def seconds_of(value: str) -> float:
     return float(number) * _SECONDS[value.removeprefix(number)]
 
 
-def _every(value: Any) -> Any:
-    if value is None:
-        return None
-    _need(isinstance(value, str) and _DURATION.fullmatch(value) is not None)
+def _wait(value: object) -> str:
+    if not isinstance(value, str) or _DURATION.fullmatch(value) is None:
+        raise ValueError
     _need(0 < seconds_of(value) <= _MAX_SECONDS)
     return value
 
 
-def _wait(value: Any) -> Any:
-    _need(value is not None)
-    return _every(value)
+def _every(value: object) -> str | None:
+    return None if value is None else _wait(value)
 
 
-def _scheduler_address(value: Any) -> str:
-    found = _ADDRESS.fullmatch(_text(value))
-    _need(found is not None and 0 < int(found[2]) < 2**16)
-    return str(value)
+def _scheduler_address(value: object) -> str:
+    address = _text(value)
+    match = _ADDRESS.fullmatch(address)
+    _need(match is not None and 0 < int(match[2]) < 2**16)
+    return address
 
 
 def is_loopback(address: str) -> bool:
     """Tell whether the host of the address of a scheduler is this machine, by its name."""
-    found = _ADDRESS.fullmatch(address)
-    host = found[1].strip("[]") if found else ""
+    match = _ADDRESS.fullmatch(address)
+    host = match[1].strip("[]") if match else ""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _n_components(value: Any) -> Any:
+def _n_components(value: object) -> object:
     if isinstance(value, dict):
         _need(set(value) == {"threshold"} and type(value["threshold"]) is float and 0 < value["threshold"] < 1)
         return ThresholdValue(**value)
-    if type(value) is float:
+    if isinstance(value, float):
         _need(0 < value < 1)
     else:
         _need(value is None or isinstance(value, ThresholdValue) or (type(value) is int and value >= 1))
     return value
 
 
-def _n_components_as_data(value: Any) -> Any:
+def _n_components_as_data(value: object) -> object:
     return value.model_dump() if isinstance(value, ThresholdValue) else value
 
 
-def _sampling(value: Any) -> Any:
-    if isinstance(value, str):
-        _need(value in get_args(SamplingName))
-        return value
-    _need(isinstance(value, list | tuple) and len(value) > 0)
-    _need(all(type(index) is int and index >= 0 for index in value) and len(set(value)) == len(value))
-    return tuple(value)
+def _sampling(value: object) -> object:
+    if isinstance(value, list | tuple):
+        _need(len(value) > 0 and all(type(index) is int and index >= 0 for index in value))
+        _need(len(set(value)) == len(value))
+        return tuple(value)
+    _need(value in get_args(SamplingName))
+    return value
 
 
-def one_list_of_kernels(value: Any) -> Any:
+def one_list_of_kernels(value: object) -> object:
     """Bring the three ways of writing a kernel into one: a list of mappings."""
     listed = value if isinstance(value, list | tuple) else [value]
     _need(len(listed) > 0)
     return tuple({"name": item} if isinstance(item, str) else item for item in listed)
 
 
-class PrivateOptions(dict[str, Any]):
+class PrivateOptions(dict[str, object]):
     """Options for somebody else's constructor, environment variables filled in; no value is ever shown by ``repr``."""
 
-    def __init__(self, options: Mapping[str, Any] | None = None):
-        super().__init__({key: _private(value) for key, value in (options or {}).items()})
+    def __init__(self, options: Mapping[str, object] | None = None):
+        super().__init__({key: _with_mappings(value, PrivateOptions) for key, value in (options or {}).items()})
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{key!r}: ***" for key in self) + "}"
@@ -176,17 +170,16 @@ class PrivateOptions(dict[str, Any]):
     __str__ = __repr__
 
 
-def _private(value: Any) -> Any:
-    if isinstance(value, dict):
-        return PrivateOptions(value)
-    return [_private(item) for item in value] if isinstance(value, list) else value
-
-
-def plain_options(options: Any) -> Any:
+def plain_options(options: Mapping[str, object]) -> dict[str, object]:
     """Return options as ordinary dictionaries: fsspec takes two for equal that print alike, and would use the older secret."""
-    if isinstance(options, dict):
-        return {key: plain_options(value) for key, value in options.items()}
-    return [plain_options(item) for item in options] if isinstance(options, list) else options
+    return {key: _with_mappings(value, plain_options) for key, value in options.items()}
+
+
+def _with_mappings(value: object, made: Callable[[Mapping[str, object]], object]) -> object:
+    """Return `value` with each mapping in it, and in its lists, replaced by what `made` returns."""
+    if isinstance(value, dict):
+        return made(value)
+    return [_with_mappings(item, made) for item in value] if isinstance(value, list) else value
 
 
 class Section(BaseModel):
@@ -198,7 +191,7 @@ class Section(BaseModel):
 
     _written: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         for key, value in super().__repr_args__():
             yield key, self._written.get((key,), value) if key else value
 
@@ -219,6 +212,7 @@ class ThresholdValue(Section):
 
 
 _TEXT = WithJsonSchema({"type": "string"})
+_AUTO_OR_COUNT = Whole(1, auto=True)
 
 Text: TypeAlias = Annotated[str, PlainValidator(_text), _TEXT, Field(description="text on one line")]
 Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
@@ -227,12 +221,12 @@ Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of a
 Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0")]
 AutoOrCount: TypeAlias = Annotated[
     int | Literal["auto"],
-    PlainValidator(_auto_or_at_least(1)),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
-    Field(description="auto, or a whole number of at least 1"),
+    PlainValidator(_AUTO_OR_COUNT.plain),
+    WithJsonSchema(_AUTO_OR_COUNT.schema()),
+    Field(description=_AUTO_OR_COUNT.allowed),
 ]
 Options: TypeAlias = Annotated[
-    dict[str, Any], AfterValidator(PrivateOptions), Field(description="a mapping of options")
+    dict[str, object], AfterValidator(PrivateOptions), Field(description="a mapping of options")
 ]
 RunName: TypeAlias = Annotated[
     str, PlainValidator(_name), _TEXT, Field(description="a name for the run: text on one line without slashes")

@@ -81,7 +81,7 @@ class StrictLoader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Quotes every text that YAML 1.1 or the rules above would read as anything but text."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
@@ -101,7 +101,7 @@ def decode(data: bytes, name: str) -> str:
         raise ConfigError(f"{name}: line {line}: not UTF-8 text: save the file as UTF-8") from None
 
 
-def load_strict(text: str, name: str) -> Any:
+def load_strict(text: str, name: str) -> object:
     """Turn one YAML document into dicts with text keys, lists, and scalars; null for an empty one.
 
     Raises
@@ -130,7 +130,7 @@ def load_strict(text: str, name: str) -> Any:
         raise ConfigError(f"{name}: line {loader.line + 1}: not YAML: an escape or directive cannot be read") from None
 
 
-def dump(tree: dict[str, Any]) -> str:
+def dump(tree: object) -> str:
     """Write plain data as YAML that `load_strict` and any YAML 1.1 or 1.2 reader turn into the same data."""
     return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
 
@@ -161,7 +161,7 @@ def _one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)[:200]
 
 
-def _plain(node: yaml.Node, path: KeyPath) -> Any:
+def _plain(node: yaml.Node, path: KeyPath) -> object:
     """Turn a node into plain data; its depth was bounded when it was composed."""
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path)
@@ -170,8 +170,8 @@ def _plain(node: yaml.Node, path: KeyPath) -> Any:
     return _scalar(node, path)
 
 
-def _mapping(node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
+def _mapping(node: yaml.MappingNode, path: KeyPath) -> dict[str, object]:
+    mapping: dict[str, object] = {}
     lines: dict[str, int] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -179,7 +179,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _STRING:
             found = shorten(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a list or mapping"
             raise _RefusedError(line, f"a key{inside} is {found}: keys are text")
-        key = _scalar(key_node, path)
+        key = str(_scalar(key_node, path))
         if key in lines:
             raise _RefusedError(line, f"{spell_key((*path, key))} is given twice, first on line {lines[key]}")
         lines[key] = line
@@ -187,7 +187,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
     return mapping
 
 
-def _scalar(node: yaml.Node, path: KeyPath) -> Any:
+def _scalar(node: yaml.Node, path: KeyPath) -> object:
     text: str = node.value
     if node.tag == _NULL:
         return None

@@ -1,0 +1,183 @@
+"""The manifest of a run: what ``manifest.json`` holds, how it is made, written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from streampca.errors import ModelError
+from streampca.storage.regular_files import read_regular
+from streampca.system.process import peak_bytes
+from streampca.system.versions import versions
+
+if TYPE_CHECKING:
+    from streampca.execution.checkpoint.ledger import ProgressLog
+    from streampca.planning.plan import Plan
+    from streampca.runs.config import RunConfig
+    from streampca.solvers.result import FitResult
+    from streampca.sources.base import ReadCount, Source
+
+
+class Reads(TypedDict):
+    """What one phase read."""
+
+    blocks: int
+    """Blocks of the plan."""
+    chunks: int
+    """Stored chunks that were read."""
+    bytes: int
+    """Bytes as decoded."""
+    stored_bytes: int
+    """Bytes as stored."""
+    seconds: float | None
+    """Duration, where it was measured."""
+
+
+class PhaseReads(TypedDict):
+    """What was read, by phase."""
+
+    fit: Reads
+    """All passes of the fit."""
+    scores: Reads | None
+    """The pass for scores; None without one."""
+
+
+class MemoryUse(TypedDict):
+    """Memory of the process in bytes."""
+
+    allowed_bytes: int
+    """The ceiling."""
+    projected_bytes: int
+    """The peak by the plan."""
+    peak_bytes: int
+    """The peak as measured."""
+
+
+class Seconds(TypedDict):
+    """Where the time went."""
+
+    fit: float
+    """Passes over the source."""
+    solve: float
+    """Eigenproblems."""
+    total: float
+    """The whole run."""
+    scores: float | None
+    """Writing scores; None where nothing was read for them."""
+
+
+class Manifest(TypedDict):
+    """What a finished run records of itself."""
+
+    format: str
+    """``streampca-run``."""
+    format_version: int
+    """Version of this format."""
+    name: str
+    """Name of the run."""
+    versions: dict[str, str]
+    """Versions of packages and libraries."""
+    source: dict[str, Any]
+    """Description of the source, its path as it was written."""
+    passes: int
+    """Passes over the whole source."""
+    approximation: dict[str, Any] | None
+    """Sizes of an approximate plan."""
+    reads: PhaseReads
+    """Chunks and bytes that were read."""
+    memory: MemoryUse
+    """Memory of the process."""
+    seconds: Seconds
+    """Durations."""
+    certificate: dict[str, Any]
+    """What is known about the error."""
+    result: dict[str, Any]
+    """Figures that follow from the model."""
+    warnings: list[str]
+    """Sentences about what limits the use of the result."""
+    notes: list[str]
+    """Sentences about facts that do not."""
+    run_id: str
+    """Identifier of the run."""
+    started: str
+    """Time of the start of the last attempt."""
+    identity: dict[str, str]
+    """Everything that decides the bits of the result, by name."""
+    resumed: dict[str, Any] | None
+    """Earlier attempts; None for a run that was never stopped."""
+    finished: str
+    """Time of the end."""
+
+
+def manifest_of(
+    config: RunConfig,
+    source: Source,
+    result: FitResult,
+    scores: ReadCount | None,
+    log: ProgressLog,
+    started: datetime,
+    seconds: Seconds,
+) -> Manifest:
+    """Return the manifest of a run; `scores` is what reading for scores cost, `log` the log of the run."""
+    plan = result.plan
+    return {
+        "format": "streampca-run",
+        "format_version": 1,
+        "name": config.name,
+        "versions": versions(),
+        "source": source.describe() | {"path": config.source.path_as_written},
+        "passes": result.passes,
+        "approximation": plan.sketch or None,
+        "reads": {
+            "fit": _reads(result.count, plan, result.stream_seconds),
+            "scores": _reads(scores, plan, None) if scores else None,
+        },
+        "memory": {
+            "allowed_bytes": plan.allowed_bytes,
+            "projected_bytes": plan.projected_bytes,
+            "peak_bytes": peak_bytes(),
+        },
+        "seconds": seconds,
+        "certificate": result.model.certificate,
+        "result": result.summary(),
+        "warnings": [*config.model.warnings(), *result.warnings()],
+        "notes": result.notes(source),
+        "run_id": log.identity.run_id,
+        "started": started.isoformat(timespec="seconds"),
+        "identity": log.identity.identity,
+        "resumed": log.resumption(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> Reads:
+    return {
+        "blocks": plan.n_blocks,
+        "chunks": count.chunks,
+        "bytes": count.bytes,
+        "stored_bytes": count.stored_bytes,
+        "seconds": seconds,
+    }
+
+
+def write_json(path: Path, data: Mapping[str, object]) -> None:
+    """Write a document of a run."""
+    path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return the manifest of a finished run; raise `ModelError` if the directory is not one."""
+    try:
+        manifest: Manifest = json.loads(read_regular(directory / "manifest.json"))
+    except OSError as error:
+        raise ModelError(
+            f"{directory} is not a finished run: manifest.json cannot be read ({error.strerror})"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{directory} is not a finished run: its manifest.json is damaged ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != "streampca-run":
+        raise ModelError(f"{directory} is not a finished run: its manifest.json is of another kind")
+    return manifest
