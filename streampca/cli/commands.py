@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ from streampca.version import __version__
 
 if TYPE_CHECKING:
     from streampca.sources import Source
+    from streampca.typing import Json
 
 _SET = click.option(
     "--set",
@@ -166,7 +167,7 @@ def inspect(path: str, array: str | None, as_json: bool) -> None:
         return
     width = max(len(key) for key in found)
     for key, value in found.items():
-        if key == "arrays":
+        if key == "arrays" and isinstance(value, list):
             for entry in value:
                 print_wrapped(f"{key:<{width}}  {on_one_line(_array_in_words(entry))}", width + 2)
             continue
@@ -176,7 +177,7 @@ def inspect(path: str, array: str | None, as_json: bool) -> None:
         print_wrapped(f"{key:<{width}}  {on_one_line(shown)}", width + 2)
 
 
-def _array_in_words(entry: dict[str, Any]) -> str:
+def _array_in_words(entry: Json) -> str:
     shape, chunks = (" x ".join(f"{n:,}" for n in entry[key]) or "a single value" for key in ("shape", "chunks"))
     return f"{entry['name']}: {shape}, {entry['dtype']}, chunks {chunks}"
 

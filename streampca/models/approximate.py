@@ -190,7 +190,9 @@ def answer_of(
         if parameters.recovery == "conversion":
             reported = converted(chain.products, test, n_threads=n_threads).model
         if moments.cancellation:
-            rounding = max(rounding, min(1.0, moments.cancellation / max(float(low_rank.values.max(initial=0.0)), _TINY)))
+            rounding = max(
+                rounding, min(1.0, moments.cancellation / max(float(low_rank.values.max(initial=0.0)), _TINY))
+            )
     taken = low_rank if reported is None else reported
     selection = as_selection(parameters.n_components, min(moments.n_samples, len(moments.mean)))
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None

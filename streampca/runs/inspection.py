@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from streampca.errors import DataError
 from streampca.models.persistence.groups import format_of
 from streampca.runs.summary import accuracy
 from streampca.storage.directories import read_record
+from streampca.typing import Json
+
+Description: TypeAlias = dict[str, object]
+"""What is known of a path: its ``kind``, and entries that depend on it, as plain data."""
 
 
-def inspect_path(path: str, array: str | None = None) -> dict[str, Any]:
+def inspect_path(path: str, array: str | None = None) -> Description:
     """Describe `path`, or the array called `array` in the group there, from its metadata.
 
     Raises
@@ -56,7 +61,7 @@ def inspect_path(path: str, array: str | None = None) -> dict[str, Any]:
     return {"kind": "source", **_of_store(path)}
 
 
-def _of_array(path: str, array: str) -> dict[str, Any]:
+def _of_array(path: str, array: str) -> Description:
     """Describe an array in a group, also one that is no table."""
     try:
         return {"kind": "source", **_of_store(path, array)}
@@ -67,7 +72,7 @@ def _of_array(path: str, array: str) -> dict[str, Any]:
         return {"kind": "array", "path": path, **entry, "meaning": f"it is not read as a table: {error}"}
 
 
-def _of_configuration(place: Path) -> dict[str, Any]:
+def _of_configuration(place: Path) -> Description:
     from streampca.runs.config import load_config
 
     config = load_config(place)
@@ -82,7 +87,7 @@ def _of_configuration(place: Path) -> dict[str, Any]:
     }
 
 
-def _arrays_in(path: str) -> list[dict[str, Any]] | None:
+def _arrays_in(path: str) -> Sequence[Mapping[str, object]] | None:
     """Return names, shapes, data types and chunks of the arrays in the group at `path`; None if it is none."""
     if path.startswith("builtin:") or path.endswith(".npy"):
         return None
@@ -91,7 +96,7 @@ def _arrays_in(path: str) -> list[dict[str, Any]] | None:
     return arrays_in(path)
 
 
-def _of_checkpoint(place: Path) -> dict[str, Any]:
+def _of_checkpoint(place: Path) -> Description:
     from streampca.execution.checkpoint.directory import CheckpointDirectory
 
     checkpoint, damaged = CheckpointDirectory(place).newest()
@@ -107,7 +112,7 @@ def _of_checkpoint(place: Path) -> dict[str, Any]:
     }
 
 
-def _of_run(place: Path) -> dict[str, Any]:
+def _of_run(place: Path) -> Description:
     from streampca.runs.manifest import read_manifest
 
     manifest = read_manifest(place)
@@ -128,7 +133,7 @@ def _of_run(place: Path) -> dict[str, Any]:
     }
 
 
-def _of_model(place: Path) -> dict[str, Any]:
+def _of_model(place: Path) -> Description:
     from streampca.models.persistence.models import is_kernel_model, load_model
 
     if is_kernel_model(place):
@@ -152,10 +157,8 @@ def _of_model(place: Path) -> dict[str, Any]:
     }
 
 
-def _sure(certificate: Any, approximation: Any) -> dict[str, Any]:
+def _sure(certificate: Json, approximation: Json | None) -> Description:
     """Return the error bounds of an approximate result; empty for an exact one."""
-    if not isinstance(certificate, dict):
-        return {}
     accuracies = accuracy(certificate, approximation)
     if accuracies is None:
         return {}
@@ -163,7 +166,7 @@ def _sure(certificate: Any, approximation: Any) -> dict[str, Any]:
     return {"accuracy": accuracies, "eigenvalue_intervals": intervals and intervals[:10]}
 
 
-def _of_kernel_model(place: Path) -> dict[str, Any]:
+def _of_kernel_model(place: Path) -> Description:
     from streampca.models.persistence.models import load_kernel_model
 
     model = load_kernel_model(place)
@@ -189,7 +192,7 @@ def _state_of(model: Path) -> str:
     return describe_state(model)
 
 
-def _of_store(path: str, array: str | None = None) -> dict[str, Any]:
+def _of_store(path: str, array: str | None = None) -> Description:
     from streampca.sources import open_source
 
     if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from streampca.errors import ModelError
 from streampca.storage.regular_files import read_regular
 from streampca.system.process import peak_bytes
 from streampca.system.versions import versions
+from streampca.typing import Json
 
 if TYPE_CHECKING:
     from streampca.execution.checkpoint.ledger import ProgressLog
@@ -80,11 +81,11 @@ class Manifest(TypedDict):
     """Name of the run."""
     versions: dict[str, str]
     """Versions of packages and libraries."""
-    source: dict[str, Any]
+    source: Json
     """Description of the source, its path as it was written."""
     passes: int
     """Passes over the whole source."""
-    approximation: dict[str, Any] | None
+    approximation: Json | None
     """Sizes of an approximate plan."""
     reads: PhaseReads
     """Chunks and bytes that were read."""
@@ -92,9 +93,9 @@ class Manifest(TypedDict):
     """Memory of the process."""
     seconds: Seconds
     """Durations."""
-    certificate: dict[str, Any]
+    certificate: Json
     """What is known about the error."""
-    result: dict[str, Any]
+    result: Json
     """Figures that follow from the model."""
     warnings: list[str]
     """Sentences about what limits the use of the result."""
@@ -106,7 +107,7 @@ class Manifest(TypedDict):
     """Time of the start of the last attempt."""
     identity: dict[str, str]
     """Everything that decides the bits of the result, by name."""
-    resumed: dict[str, Any] | None
+    resumed: Json | None
     """Earlier attempts; None for a run that was never stopped."""
     finished: str
     """Time of the end."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import reduce
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.block import Block, as_block
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, FloatArray
 
 _PANEL_BYTES = 8 * 2**20
@@ -39,17 +41,54 @@ class MeasuredState:
     """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
 
 
+@dataclass(frozen=True)
+class KernelMeasuredState:
+    """Sums over the rows seen so far; s are the scores of a row."""
+
+    n_samples: int
+    """Rows."""
+    squares: FloatArray
+    """Sum of s², ``(k,)``."""
+    longest: float
+    """Largest modulus of a score."""
+    score_errors: FloatArray
+    """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
+    n_landmarks: int
+    """Number of landmarks that equal the rows they were taken from."""
+
+
+_State = TypeVar("_State", MeasuredState, KernelMeasuredState)
 _LARGEST = ("longest", "score_errors")
 """Fields that are maxima, not sums."""
 
 
+class _Summed(Generic[_State]):
+    """Accumulator whose states are sums and maxima."""
+
+    def absorb(self, state: _State, other: _State) -> _State:
+        """Return the state of the rows behind both."""
+        together = {}
+        for field in fields(state):
+            a, b = getattr(state, field.name), getattr(other, field.name)
+            together[field.name] = np.maximum(a, b) if field.name in _LARGEST else a + b
+        return replace(state, **together)
+
+    def merge(self, states: Sequence[_State]) -> _State:
+        """Return the state of all rows behind `states`."""
+        return reduce(self.absorb, states)
+
+    def finalize(self, state: _State) -> _State:
+        """Return the state itself."""
+        return state
+
+
 @dataclass(frozen=True)
-class Measured:
+class Measured(_Summed[MeasuredState]):
     """Compares rows with a model of linear PCA, in float64 for every data type."""
 
     model: PCAModel
     """The model; its components are in memory."""
-    scores: AnyArray | None = None
+    scores: ZarrArray | None = None
     """The stored scores, a zarr array ``(n_samples, k)``, or None."""
 
     def init(self, n_features: int) -> MeasuredState:
@@ -112,21 +151,6 @@ class Measured:
         largest: FloatArray = np.nan_to_num(errors, nan=np.inf, posinf=np.inf).max(axis=0, initial=0.0)
         return largest
 
-    def merge(self, states: Sequence[MeasuredState]) -> MeasuredState:
-        """Return the state of all rows behind `states`."""
-        total = self.init(len(states[0].offset))
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
-    def absorb(self, state: MeasuredState, other: MeasuredState) -> MeasuredState:
-        """Return the state of the rows behind both."""
-        return replace(state, **_added(state, other))
-
-    def finalize(self, state: MeasuredState) -> MeasuredState:
-        """Return the state itself."""
-        return state
-
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
         return 8 * (2 * n_features + self.model.n_components * (self.model.n_components + 1) + 5)
@@ -138,28 +162,12 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class KernelMeasuredState:
-    """Sums over the rows seen so far; s are the scores of a row."""
-
-    n_samples: int
-    """Rows."""
-    squares: FloatArray
-    """Sum of s², ``(k,)``."""
-    longest: float
-    """Largest modulus of a score."""
-    score_errors: FloatArray
-    """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
-    n_landmarks: int
-    """Number of landmarks that equal the rows they were taken from."""
-
-
-@dataclass(frozen=True)
-class KernelMeasured:
+class KernelMeasured(_Summed[KernelMeasuredState]):
     """Compares rows with a model of kernel PCA."""
 
     model: KernelModel
     """The model."""
-    scores: AnyArray | None = None
+    scores: ZarrArray | None = None
     """The stored scores, a zarr array ``(n_samples, k)``, or None."""
 
     def init(self, n_features: int) -> KernelMeasuredState:
@@ -190,21 +198,6 @@ class KernelMeasured:
         rows = block.values[index[here] - block.start].astype(self.model.landmarks.dtype)
         return int((rows == self.model.landmarks[here]).all(axis=1).sum())
 
-    def merge(self, states: Sequence[KernelMeasuredState]) -> KernelMeasuredState:
-        """Return the state of all rows behind `states`."""
-        total = states[0]
-        for state in states[1:]:
-            total = self.absorb(total, state)
-        return total
-
-    def absorb(self, state: KernelMeasuredState, other: KernelMeasuredState) -> KernelMeasuredState:
-        """Return the state of the rows behind both."""
-        return replace(state, **_added(state, other))
-
-    def finalize(self, state: KernelMeasuredState) -> KernelMeasuredState:
-        """Return the state itself."""
-        return state
-
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
         return 8 * (2 * self.model.n_components + 3)
@@ -217,13 +210,3 @@ class KernelMeasured:
 def panel_rows(n_features: int) -> int:
     """Return how many rows are measured at once: about 8 MiB of them."""
     return max(1, _PANEL_BYTES // (8 * n_features))
-
-
-def _added(state: Any, other: Any) -> dict[str, Any]:
-    """Return every field of two states together: sums, or the larger."""
-    together = {}
-    for field in fields(state):
-        a, b = getattr(state, field.name), getattr(other, field.name)
-        largest = np.maximum(a, b) if field.name in _LARGEST else a + b
-        together[field.name] = largest
-    return together

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Never, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -38,7 +38,7 @@ class ProgressBar:
         self._make = tqdm
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[Never] | None = None
         self._phase = ""
         self._lock, self._last_line = threading.Lock(), time.monotonic()
 
@@ -51,16 +51,16 @@ class ProgressBar:
                 self._show_line(progress)
 
     def _show_bar(self, progress: Progress) -> None:
-        total = progress.bytes * progress.n_samples / max(1, progress.rows)
-        if self._bar is None or self._phase != progress.phase:
+        bar = self._bar
+        if bar is None or self._phase != progress.phase:
             self._end_bar()
             self._phase = progress.phase
             label = label_of(progress.phase)
-            self._bar = self._make(
+            bar = self._bar = self._make(
                 desc=label, unit="B", unit_scale=True, unit_divisor=1024, file=self._stream, dynamic_ncols=True
             )
-        self._bar.total = total
-        self._bar.update(progress.bytes - self._bar.n)
+        bar.total = progress.bytes * progress.n_samples / max(1, progress.rows)
+        bar.update(progress.bytes - bar.n)
 
     def _show_line(self, progress: Progress) -> None:
         self._last_line = time.monotonic()

@@ -16,16 +16,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from zarr.storage import FsspecStore
 
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.redaction import shown
+from streampca.sources.options import StorageOptions
 from streampca.sources.remote import RemoteStore, open_store, protocol_of
 from streampca.sources.request_errors import code_of, status_of
 from streampca.storage.directories import RECORD, AtomicDirectory, is_own_file, read_record
 from streampca.storage.files import output_error, write_atomically
 from streampca.storage.regular_files import read_regular
-from streampca.storage.zarr_interface import default_buffer_prototype, sync
+from streampca.storage.zarr_interface import Buffer, default_buffer_prototype, sync
+from streampca.typing import Json
 
 Answer = TypeVar("Answer")
 
@@ -64,9 +68,9 @@ class _Writable(RemoteStore):
         return await self.with_retries(key, lambda: self._ask_to_make(key, content))
 
     async def _ask_to_make(self, key: str, content: bytes) -> bool:
-        files: Any = self._store
+        store = self._fsspec
         try:
-            await files.fs._pipe_file(f"{files.path}/{key}" if files.path else key, content, mode="create")
+            await store.fs._pipe_file(_path_in(store, key), content, mode="create")
         except FileExistsError:
             return False
         except (NotImplementedError, TypeError):
@@ -82,12 +86,21 @@ class _Writable(RemoteStore):
 
     async def remove(self, key: str) -> None:
         """Remove an object that this run wrote."""
-        files: Any = self._store
+        store = self._fsspec
         with suppress(FileNotFoundError):
-            await self.with_retries(key, lambda: files.fs._rm_file(f"{files.path}/{key}" if files.path else key))
+            await self.with_retries(key, lambda: store.fs._rm_file(_path_in(store, key)))
+
+    @property
+    def _fsspec(self) -> FsspecStore:
+        assert isinstance(self._store, FsspecStore)  # noqa: S101 for the type checker: all that have a URL are
+        return self._store
 
 
-def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] | None = None) -> Published:
+def _path_in(store: FsspecStore, key: str) -> str:
+    return f"{store.path}/{key}" if store.path else key
+
+
+def publish(directory: str | Path, url: str, *, storage_options: StorageOptions | None = None) -> Published:
     """Copy a finished run, or a saved model, to an object store, where it is complete or absent.
 
     A later attempt continues an interrupted one: existing objects are compared and not written again.
@@ -129,7 +142,7 @@ def publish(directory: str | Path, url: str, *, storage_options: dict[str, Any] 
 
 
 def fetch(
-    url: str, directory: str | Path, *, storage_options: dict[str, Any] | None = None, overwrite: bool = False
+    url: str, directory: str | Path, *, storage_options: StorageOptions | None = None, overwrite: bool = False
 ) -> Path:
     """Copy a published run or model to a directory, which is complete or absent, and return it.
 
@@ -172,7 +185,7 @@ def fetch(
     return directory
 
 
-def require_free(url: str, run_id: str | None = None, *, storage_options: dict[str, Any] | None = None) -> None:
+def require_free(url: str, run_id: str | None = None, *, storage_options: StorageOptions | None = None) -> None:
     """Raise `OutputError` if there is something at `url` that is not the run `run_id`."""
     store = _writable(url, storage_options)
 
@@ -185,13 +198,13 @@ def require_free(url: str, run_id: str | None = None, *, storage_options: dict[s
     _within(url, look())
 
 
-def _writable(url: str, options: dict[str, Any] | None) -> _Writable:
+def _writable(url: str, options: StorageOptions | None) -> _Writable:
     if "://" not in url or protocol_of(url) in ("file", "local", "http", "https"):
         raise OutputError(f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name")
     return _Writable(open_store(url, options)._store, url, options)
 
 
-def _within(url: str, work: Coroutine[Any, Any, Answer]) -> Answer:
+def _within(url: str, work: Coroutine[object, object, Answer]) -> Answer:
     """Turn errors of the store in the block into `OutputError`."""
     try:
         return sync(work)
@@ -215,7 +228,7 @@ def _size(directory: Path, files: list[str]) -> int:
     return sum((directory / name).stat().st_size for name in [*files, RECORD])
 
 
-async def _write(store: _Writable, directory: Path, files: list[str], record: dict[str, Any]) -> int:
+async def _write(store: _Writable, directory: Path, files: list[str], record: Json) -> int:
     """Write the missing objects, the record last, and return their number."""
     present = await _require_same(store, record)
     if RECORD in present:
@@ -282,7 +295,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _decoded(content: Any) -> dict[str, Any]:
+def _decoded(content: Buffer | None) -> Json:
     try:
         stored = json.loads(content.to_bytes() if content else b"")
     except (ValueError, RecursionError):
@@ -302,7 +315,7 @@ async def _make_or_compare(store: _Writable, key: str, content: bytes) -> bool:
     return False
 
 
-async def _require_same(store: _Writable, record: dict[str, Any]) -> set[str]:
+async def _require_same(store: _Writable, record: Json) -> set[str]:
     """Return the keys that are there; raise `OutputError` if there is a record of another run."""
     present = await _listed(store)
     if RECORD in present:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from streampca.errors import ModelError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.checks import Check
 from streampca.storage.figures import changed_figures
+from streampca.typing import Json
 
 _ABSENT = object()
 
 
 def figures(
-    directory: Path, record: dict[str, Any], manifest: dict[str, Any], model: PCAModel | KernelModel
+    directory: Path, record: Json, manifest: Mapping[str, object], model: PCAModel | KernelModel
 ) -> list[Check]:
     """Return a check for each figure of manifest and plan that differs, under its name, or one for all of them.
 
@@ -59,7 +60,7 @@ def figures(
     ]
 
 
-def _different(document: str, name: str, actual: Any, expected: Any) -> Check:
+def _different(document: str, name: str, actual: object, expected: object) -> Check:
     """Return the check of one figure; `recorded` is the value in the document, `measured` the one computed from the model."""
     label = f"{document.partition('.')[0]} {name}".strip()
     if expected is None:
@@ -71,11 +72,11 @@ def _different(document: str, name: str, actual: Any, expected: Any) -> Check:
     return Check(label, recorded=_plain(actual), measured=_plain(expected), holds=False, note=note)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value if isinstance(value, int | float | str) or value is None else json.dumps(value)
 
 
-def _expected(manifest: dict[str, Any], plan: dict[str, Any], model: PCAModel | KernelModel) -> dict[str, Any]:
+def _expected(manifest: Mapping[str, object], plan: Json, model: PCAModel | KernelModel) -> Json:
     """Return the expected figures of the manifest by their names, as JSON data."""
     values = {f"certificate.{name}": value for name, value in model.certificate.items()}
     values |= {f"result.{name}": value for name, value in model.summary().items()}
@@ -89,11 +90,11 @@ def _expected(manifest: dict[str, Any], plan: dict[str, Any], model: PCAModel | 
         values["passes"] = plan["passes"]
     if "sketch" in plan:
         values["approximation"] = plan["sketch"] or None
-    plain: dict[str, Any] = json.loads(json.dumps(values))
+    plain: Json = json.loads(json.dumps(values))
     return plain
 
 
-def _at(document: dict[str, Any], name: str) -> Any:
+def _at(document: Mapping[str, object], name: str) -> object:
     """Return the entry of a name such as ``"result.total_variance"``."""
     first, _, second = name.partition(".")
     value = document.get(first, _ABSENT)
@@ -102,7 +103,7 @@ def _at(document: dict[str, Any], name: str) -> Any:
     return value.get(second, _ABSENT) if isinstance(value, dict) else _ABSENT
 
 
-def _plan_of(directory: Path) -> dict[str, Any]:
+def _plan_of(directory: Path) -> Json:
     """Read the plan of a run; raise `ModelError` if it is missing or damaged."""
     try:
         plan = json.loads((directory / "plan.json").read_bytes())

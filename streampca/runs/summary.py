@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streampca.solvers.certificate_warnings import passes, percent
+from streampca.typing import Json
 
 
-def carried(certificate: dict[str, Any]) -> str:
+def carried(certificate: Json) -> str:
     """Return what share of the variance the components carry: ``95.9%``, or the two shares that it lies between."""
     low = float(certificate["captured_variance"])
     shown = f"{low:.1%}"
@@ -19,7 +18,7 @@ def carried(certificate: dict[str, Any]) -> str:
     return shown if high == shown else f"{shown} to {high}"
 
 
-def accuracy(certificate: dict[str, Any], sizes: dict[str, Any] | None) -> str | None:
+def accuracy(certificate: Json, sizes: Json | None) -> str | None:
     """Return in a few words how sure an approximate answer is, None for an exact one.
 
     `sizes` is what a run kept of its plan: ``passes`` at most, ``tolerance``, ``pilot_rows``; None where it is not known.

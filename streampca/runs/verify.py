@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import zarr
@@ -32,12 +31,10 @@ from streampca.sources.zarr.digests import default_place
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import read_record
+from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
-from streampca.typing import FloatArray
-
-if TYPE_CHECKING:
-    from zarr.types import AnyArray
+from streampca.typing import FloatArray, Json
 
 _SLACK = 4.0
 """Factor between the rounding in a certificate and the allowed difference: both sides are rounded."""
@@ -179,7 +176,7 @@ def _chunks(source: Source) -> Check:
 
 def _stored_scores(
     directory: Path, config: RunConfig, model: PCAModel | KernelModel, source: Source
-) -> tuple[AnyArray | None, Check | None]:
+) -> tuple[ZarrArray | None, Check | None]:
     """Return the stored scores of the run, or a message if there are none."""
     path = directory / "scores.zarr"
     if not config.output.scores:
@@ -311,7 +308,7 @@ def _variances(model: PCAModel, values: FloatArray, approximate: bool, first: fl
     return close(name, recorded[worst], values[worst], first, allowed, note, difference=float(apart[worst]))
 
 
-def _residual(certificate: Certificate, state: MeasuredState, approximate: bool, allowed: float) -> Check:
+def _residual(certificate: Json, state: MeasuredState, approximate: bool, allowed: float) -> Check:
     """Compare ‖X − XVᵀV‖² / ‖X‖² with its recorded value, or with the certified interval of an approximation."""
     carried = float(np.trace(state.products))
     whole = carried + state.residual
@@ -325,7 +322,10 @@ def _residual(certificate: Certificate, state: MeasuredState, approximate: bool,
 
 
 def _scores(
-    model: PCAModel | KernelModel, source: Source, state: MeasuredState | KernelMeasuredState, weights: FloatArray | None
+    model: PCAModel | KernelModel,
+    source: Source,
+    state: MeasuredState | KernelMeasuredState,
+    weights: FloatArray | None,
 ) -> Check:
     """Compare the stored scores with those measured; relative to the longest row, or the largest score of a kernel."""
     eps = float(np.finfo(model.score_dtype(source.dtype)).eps)
@@ -359,7 +359,8 @@ def _known_scores(model: PCAModel, state: MeasuredState, weights: FloatArray | N
     root = np.sqrt(np.maximum(model.explained_variance, relative * first))
     lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
     scale = _SLACK * 1.5 * np.sqrt(max(state.weight - model.ddof, 0.0) / lightest)
-    return np.divide(scale * relative * first, root, out=np.zeros_like(root), where=root > 0)
+    excess: FloatArray = np.divide(scale * relative * first, root, out=np.zeros_like(root), where=root > 0)
+    return excess
 
 
 def _of_kernel(model: KernelModel, state: KernelMeasuredState) -> list[Check]:

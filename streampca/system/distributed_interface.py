@@ -12,9 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from distributed import Client, Worker
+    from distributed import Client, Nanny, Worker
     from distributed.core import PooledRPCCall, Status, rpc
-    from distributed.deploy.cluster import Cluster
 
 _NAMES = {
     "distributed": ("Client._instances", "Worker._instances", "Client.subscribe_topic", "Client.restart_workers"),
@@ -174,7 +173,7 @@ def mark_closed(resource: _WithStatus) -> None:
     resource.status = Status.closed
 
 
-def starting_workers(cluster: Cluster) -> tuple[object, ...]:
+def starting_workers(cluster: object) -> tuple[Nanny, ...]:
     """Return the nannies or jobs that `cluster` has created, with those that have not connected yet.
 
     Raises

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from streampca.errors import ClusterError, ConfigError, StreamPCAError
 from streampca.runs.config.clusters import AddressCluster, KubernetesCluster, LocalCluster, SlurmCluster, ThreadsCluster
 from streampca.runs.config.values import seconds_of
-from streampca.runs.deploy.local import LocalStart, n_workers_and_threads, nannies_of, process_of
+from streampca.runs.deploy.local import (
+    Closable,
+    LocalStart,
+    StartedCluster,
+    n_workers_and_threads,
+    nannies_of,
+    process_of,
+)
 from streampca.runs.deploy.options import (
     certificates_of,
     class_of,
@@ -27,6 +34,8 @@ from streampca.runs.deploy.options import (
 from streampca.system.distributed_interface import mark_closed
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from streampca.runs.config import RunConfig
 
 Notice = Callable[[str], None]
@@ -100,8 +109,8 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
 
 
 def _starting(
-    config: RunConfig, cluster: Startable, settings: dict[str, Any], stack: ExitStack
-) -> tuple[Any, str, float]:
+    config: RunConfig, cluster: Startable, settings: dict[str, object], stack: ExitStack
+) -> tuple[Callable[[], StartedCluster], str, float]:
     """Return what starts the workers, what to do if none comes, and how many seconds closing may take."""
     if isinstance(cluster, LocalCluster):
         import distributed
@@ -142,7 +151,7 @@ def _local_options(cluster: LocalCluster) -> dict[str, Any]:
     }
 
 
-def _started(start: Callable[[], Any], cluster: Startable) -> Any:
+def _started(start: Callable[[], StartedCluster], cluster: Startable) -> StartedCluster:
     """Start workers; what other systems say goes on in one line, without the values of options, which may be secrets."""
     options = getattr(cluster, "options", {})
     try:
@@ -157,7 +166,7 @@ def _started(start: Callable[[], Any], cluster: Startable) -> Any:
         raise ClusterError(f"kind {cluster.kind} starts no workers: {_one_line(error, options)}") from error
 
 
-def _client_of(started: Any, cluster: Startable) -> Any:
+def _client_of(started: StartedCluster, cluster: Startable) -> Client:
     import distributed
 
     try:
@@ -166,7 +175,7 @@ def _client_of(started: Any, cluster: Startable) -> Any:
         raise ClusterError(f"the scheduler that was started does not answer: {_one_line(error)}") from error
 
 
-def _scheduler_at(cluster: AddressCluster) -> Any:
+def _scheduler_at(cluster: AddressCluster) -> Client:
     """Return a client of the scheduler that runs at an address."""
     import distributed
 
@@ -181,18 +190,19 @@ def _scheduler_at(cluster: AddressCluster) -> Any:
 
 
 @contextmanager
-def _in_use(client: Any) -> Iterator[Any]:
+def _in_use(client: Client) -> Iterator[Client]:
     """Make `client` the active one, and close it in the end, whether or not the scheduler still answers."""
     try:
         with client.as_current():
             yield client
     finally:
+        closable: Closable = client
         with suppress(OSError):  # of which TimeoutError is one
-            client.close(timeout=_CLOSE_SECONDS)
+            closable.close(timeout=_CLOSE_SECONDS)
 
 
 @contextmanager
-def _closing(started: Any, seconds: float, told: Notice) -> Iterator[Any]:
+def _closing(started: StartedCluster, seconds: float, told: Notice) -> Iterator[StartedCluster]:
     """Close a cluster in the end; kill the processes of ours that do not end in time, such as frozen ones."""
     try:
         yield started
@@ -202,7 +212,7 @@ def _closing(started: Any, seconds: float, told: Notice) -> Iterator[Any]:
     _close(started, seconds, told)
 
 
-def _close(started: Any, seconds: float, told: Notice) -> None:
+def _close(started: StartedCluster, seconds: float, told: Notice) -> None:
     import psutil
 
     processes = list(filter(None, map(process_of, nannies_of(started))))
@@ -220,7 +230,7 @@ def _close(started: Any, seconds: float, told: Notice) -> None:
 
 
 def _wait_for(
-    client: Any, wanted: int, within: str, advice: str, background: _Background, local: LocalStart | None = None
+    client: Client, wanted: int, within: str, advice: str, background: _Background, local: LocalStart | None = None
 ) -> int:
     """Wait until `wanted` workers have come, or some and no more for a while; return how many.
 
@@ -257,12 +267,12 @@ def _wait_for(
     return found
 
 
-def _names_of_workers(client: Any) -> set[Any]:
+def _names_of_workers(client: Client) -> set[object]:
     """Return the names of the workers that have come."""
     return {told["name"] for told in client.scheduler_info(n_workers=-1)["workers"].values()}
 
 
-def _pages(started: Any, cluster: Startable) -> str:
+def _pages(started: StartedCluster, cluster: Startable) -> str:
     """Return where Dask's pages are: pictures where bokeh is installed, tables of workers and tasks in any case."""
     if isinstance(cluster, KubernetesCluster):
         return str(started.dashboard_link)
@@ -291,7 +301,7 @@ def _quiet() -> Iterator[_Background]:
             handler.setLevel(level)
 
 
-def _one_line(error: BaseException, options: Any = None) -> str:
+def _one_line(error: BaseException, options: object = None) -> str:
     """Return what an error says on one line, with the texts of `options` hidden."""
     text = _NOISE.sub("", " ".join(str(error).split())) or type(error).__name__
     for value in sorted(_texts(options), key=len, reverse=True):
@@ -299,7 +309,7 @@ def _one_line(error: BaseException, options: Any = None) -> str:
     return text if len(text) <= 300 else text[:300] + "…"
 
 
-def _texts(options: Any) -> set[str]:
+def _texts(options: object) -> set[str]:
     if isinstance(options, dict):
         return set().union(*map(_texts, options.values()))
     if isinstance(options, list | tuple):

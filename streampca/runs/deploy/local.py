@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
 from streampca.runs.config.clusters import LocalCluster
 from streampca.system.distributed_interface import default_processes_and_threads, has_ended, starting_workers
 
+if TYPE_CHECKING:
+    from distributed import Nanny
+    from distributed.core import Status
+
 _ATTEMPTS = 3
 _SYNC_SECONDS = 10.0
+
+
+class Closable(Protocol):
+    """A client or a cluster of Dask."""
+
+    def close(self, timeout: float) -> object:
+        """Close it; raise `TimeoutError` after `timeout` seconds."""
+        ...
+
+
+class StartedCluster(Closable, Protocol):
+    """What is used of a cluster of Dask that started workers; those of Kubernetes have no `workers`."""
+
+    status: Status
+    workers: dict[object, Nanny]
+    scheduler_info: dict[str, dict[str, object]]
+
+    @property
+    def dashboard_link(self) -> str:
+        """The address of Dask's pages."""
+        ...
+
+    def scale(self, n: int) -> object:
+        """Start or end workers until there are `n`."""
+        ...
+
+    def sync(self, function: Callable[[], Awaitable[object]], /, *, callback_timeout: float) -> object:
+        """Run a coroutine in the loop of the cluster."""
+        ...
 
 
 def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:
@@ -33,7 +67,7 @@ class LocalStart:
     The constructor of `LocalCluster` waits for its workers without an end, and gives all of them up if one ends.
     """
 
-    def __init__(self, cluster: Any, n_workers: int):
+    def __init__(self, cluster: StartedCluster, n_workers: int):
         self._cluster, self._n_workers = cluster, n_workers
         self._attempts_left = _ATTEMPTS - 1
         self._seconds_used: dict[int, float] = {}
@@ -61,7 +95,7 @@ class LocalStart:
         nannies = list(self._cluster.workers.values())
         return not self._attempts_left and bool(nannies) and all(map(has_ended, nannies))
 
-    def end_frozen(self, there: set[Any]) -> bool:
+    def end_frozen(self, there: set[object]) -> bool:
         """Kill processes that are to start a worker, but have used no processor since this was last called.
 
         `there` are the names of workers that have come. Others may be slow, because this machine has much to do. Returns
@@ -80,7 +114,7 @@ class LocalStart:
         return killed and self._attempts_left > 0
 
 
-def nannies_of(cluster: Any) -> list[Any]:
+def nannies_of(cluster: StartedCluster) -> list[Nanny]:
     """Return what watches over the processes of the workers of a cluster, also of those that have not come yet."""
     made = set(getattr(cluster, "workers", {}).values())
     for _ in range(10):
@@ -91,7 +125,7 @@ def nannies_of(cluster: Any) -> list[Any]:
     return list(made)
 
 
-def process_of(nanny: Any) -> psutil.Process | None:
+def process_of(nanny: object) -> psutil.Process | None:
     """Return the process of a worker, None if it has none on this machine."""
     pid = getattr(nanny, "pid", None)
     with suppress(psutil.NoSuchProcess):

@@ -25,11 +25,14 @@ from streampca.runs.config.clusters import (
 from streampca.runs.config.values import plain_options
 from streampca.storage.regular_files import open_regular
 from streampca.system.distributed_interface import mark_closed
+from streampca.typing import Json
 
 if TYPE_CHECKING:
+    from distributed.security import Security
+
     from streampca.runs.config import RunConfig
 
-_WORKER_SETTINGS: dict[str, Any] = {
+_WORKER_SETTINGS: dict[str, object] = {
     "distributed.comm.retry.count": 2,
     "distributed.comm.retry.delay.min": "200ms",
     "distributed.comm.retry.delay.max": "2s",
@@ -39,12 +42,12 @@ _WORKER_SETTINGS: dict[str, Any] = {
     "distributed.worker.memory.terminate": False,
 }
 """The plan keeps the memory, so Dask need not write to disk, wait or kill for it."""
-_SCHEDULER_SETTINGS: dict[str, Any] = {
+_SCHEDULER_SETTINGS: dict[str, object] = {
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.deploy.lost-worker-timeout": "10 minutes",
 }
 """A worker that is frozen is given up after a minute, not after five, and one that comes back after its second death is not sent away."""
-_LOCAL_SETTINGS: dict[str, Any] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
+_LOCAL_SETTINGS: dict[str, object] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
 """Left to itself glibc keeps the memory of one chunk for the next; Dask has it given back each time, for a page fault every 4 KiB."""
 _WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler.http.routes"
 """Every process of Dask serves HTTP; without pages it has nothing to show. Pods need theirs to tell that they live."""
@@ -52,7 +55,7 @@ _WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler
 _LOOPBACK = "127.0.0.1:0"
 
 
-def settings_of(cluster: AnyCluster) -> dict[str, Any]:
+def settings_of(cluster: AnyCluster) -> dict[str, object]:
     """Return our settings of Dask but for those that the user has made, in a file, in the environment or in the program."""
     import dask
     import distributed  # noqa: F401 registers its defaults
@@ -74,7 +77,7 @@ def settings_of(cluster: AnyCluster) -> dict[str, Any]:
     return settings
 
 
-def as_environment(settings: dict[str, Any]) -> dict[str, str]:
+def as_environment(settings: dict[str, object]) -> dict[str, str]:
     """Return settings of Dask as environment variables, which processes that we do not start ourselves can be given."""
     return {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in settings.items()}
 
@@ -100,7 +103,7 @@ def class_of(module: str, name: str, kind: str) -> Any:
                 signal.signal(number, handler)
 
 
-def security_of(tls: TLSConfig | None) -> Any:
+def security_of(tls: TLSConfig | None) -> Security:
     """Return Dask's description of an encrypted connection by the files of `tls`, or those of Dask's own configuration.
 
     Raises
@@ -145,7 +148,7 @@ def _require_readable(key: str, written: str, path: str) -> None:
 
 
 @contextmanager
-def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Any]:
+def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Security]:
     """Yield the description of encrypted connections by the files of `tls`, or by ones that are there for as long as the block lasts.
 
     These are known to nobody else: they stand in a directory of mode 0700 beside the output, which all machines see anyway.
@@ -163,14 +166,14 @@ def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Any]:
             'pip install "streampca[slurm]"'
         ) from error
     place = cluster.options.get("shared_temp_directory") or config.output.directory.absolute().parent
-    with TemporaryDirectory(prefix=".streampca-tls-", dir=Path(place).expanduser()) as directory:
+    with TemporaryDirectory(prefix=".streampca-tls-", dir=Path(str(place)).expanduser()) as directory:
         certificate, key = Path(directory) / "cert.pem", Path(directory) / "key.pem"
         certificate.write_text(made.tls_client_cert)
         key.write_text(made.tls_client_key)
         yield security_of(TLSConfig(ca_file=str(certificate), cert=str(certificate), key=str(key)))
 
 
-def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, Any], security: Any) -> dict[str, Any]:
+def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, object], security: Security) -> Json:
     """Return what `dask_jobqueue.SLURMCluster` is called with.
 
     One worker to a job, unless `options` say otherwise; cores and memory from `threads_per_worker` and `resources.memory`.
@@ -178,7 +181,7 @@ def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, 
     """
     import dask
 
-    given: dict[str, Any] = plain_options(cluster.options)
+    given: Json = plain_options(cluster.options)
     processes = given.setdefault("processes", 1)
     if cluster.threads_per_worker != "auto" and isinstance(processes, int):
         given.setdefault("cores", cluster.threads_per_worker * processes)
@@ -210,9 +213,9 @@ def closing_jobs(job: Any) -> Any:
     return ClosingJob
 
 
-def kubernetes_options(cluster: KubernetesCluster, settings: dict[str, Any]) -> dict[str, Any]:
+def kubernetes_options(cluster: KubernetesCluster, settings: dict[str, object]) -> Json:
     """Return what `dask_kubernetes.operator.KubeCluster` is called with."""
-    given: dict[str, Any] = plain_options(cluster.options)
+    given: Json = plain_options(cluster.options)
     given.setdefault("quiet", True)
     if cluster.threads_per_worker != "auto":
         given.setdefault("worker_command", ["dask", "worker", "--nthreads", str(cluster.threads_per_worker)])

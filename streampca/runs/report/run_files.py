@@ -16,7 +16,7 @@ from streampca.storage.regular_files import read_regular
 from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from zarr.types import AnyArray
+    from streampca.storage.zarr_interface import ZarrArray
 
 BLOCK_BYTES = 2 << 20
 """Rows are taken in pieces of about this many bytes as float64."""
@@ -42,7 +42,7 @@ class StoredRows(Protocol):
 class StoredArray:
     """An array in a zarr store, read where it is asked for."""
 
-    array: AnyArray
+    array: ZarrArray
     """The open array."""
     path: str
     """Where it is, for messages."""
