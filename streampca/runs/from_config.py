@@ -27,6 +27,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.result import KernelFit
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
+from streampca.sources.options import ReadOptions
 from streampca.sources.vector import read_vector
 from streampca.typing import Array
 
@@ -123,10 +124,12 @@ def _weights_of(config: RunConfig, name: str) -> Array | None:
     return read_vector(
         f"preprocess.{name}",
         written,
-        path=source.path,
-        array=source.array,
-        storage_options=plain_options(source.storage_options) or None,
-        follow_symlinks=source.follow_symlinks,
+        source.path,
+        ReadOptions(
+            array=source.array,
+            storage_options=plain_options(source.storage_options) or None,
+            follow_symlinks=source.follow_symlinks,
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from streampca.typing import Array
 
 if TYPE_CHECKING:
     import dask.array as da
+    from dask.typing import Key
 
 MOST_READS = 4.0
 """Default limit of the mean number of executions of a source task in one pass."""
@@ -58,7 +59,9 @@ class DaskSource(Source):
         self.regular = all(n == sizes[0] for n in sizes[:-1]) and sizes[-1] <= sizes[0]
         self.chunk_rows = int(max(sizes))
         self.chunk_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
-        self._keys: dict[int, list[Any]] = {i: list(band) for i, band in enumerate(cast(Any, array.__dask_keys__()))}
+        self._keys: dict[int, list[Key]] = {
+            i: [(array.name, i, j) for j in range(len(array.chunks[1]))] for i in range(len(sizes))
+        }
         self._graph = BlockGraph.of(array)
         band_bytes = [int(n) * self.row_bytes for n in sizes]
         self._cost: GraphCost | None = (

@@ -13,8 +13,9 @@ from streampca.typing import IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
+    from dask._task_spec import GraphNode
+    from dask.typing import Key
 
-Key = Any
 _MOST_VISITED = 5_000_000
 """Largest number of tasks that are counted; later blocks are taken to need the mean of the earlier ones."""
 _MOST_SIMULATED = 200_000
@@ -45,7 +46,7 @@ class GraphCost:
 class BlockGraph:
     """Tasks of a Dask array after optimisation, from which blocks are computed in the calling thread."""
 
-    def __init__(self, tasks: dict[Key, Any]):
+    def __init__(self, tasks: dict[Key, GraphNode]):
         self.tasks = tasks
 
     @classmethod
@@ -61,9 +62,9 @@ class BlockGraph:
             return None
         return cls(tasks)
 
-    def needed(self, keys: Iterable[Key]) -> dict[Key, Any]:
+    def needed(self, keys: Iterable[Key]) -> dict[Key, GraphNode]:
         """Return the tasks that `keys` need, themselves included."""
-        found: dict[Key, Any] = {}
+        found: dict[Key, GraphNode] = {}
         waiting = list(keys)
         while waiting:
             key = waiting.pop()
@@ -114,7 +115,7 @@ class BlockGraph:
         return peak
 
 
-def steps(tasks: Mapping[Key, Any], keys_wanted: Iterable[Key]) -> Iterator[tuple[Key, Any, list[Key]]]:
+def steps(tasks: Mapping[Key, GraphNode], keys_wanted: Iterable[Key]) -> Iterator[tuple[Key, GraphNode, list[Key]]]:
     """Yield key and task in the order of execution, and the keys whose values are not needed afterwards."""
     from dask.order import order
 
@@ -141,10 +142,10 @@ class BlockSizes:
     whichever is more.
     """
 
-    def __init__(self, graph: Mapping[Key, Any], band_bytes: int):
+    def __init__(self, graph: Mapping[Key, GraphNode], band_bytes: int):
         self._graph, self._band_bytes = graph, band_bytes
 
-    def peak_of(self, tasks: Mapping[Key, Any], final: dict[Key, int]) -> int:
+    def peak_of(self, tasks: Mapping[Key, GraphNode], final: dict[Key, int]) -> int:
         """Return the peak memory in bytes while `tasks` are executed; `final` are the sizes of the result."""
         held: dict[Key, int] = {}
         total = peak = 0
@@ -157,7 +158,7 @@ class BlockSizes:
             total -= sum(held[name] for name in freed)
         return peak + (sum(final.values()) if len(final) > 1 else 0)  # blocks of a band are joined
 
-    def _of(self, key: Key, task: Any, inputs: list[int]) -> tuple[int, int]:
+    def _of(self, key: Key, task: GraphNode, inputs: list[int]) -> tuple[int, int]:
         """Return the size in bytes of the value of a task, and of the temporary memory beside its inputs and value."""
         if _is_data(task) or not hasattr(task, "func"):
             return (max(inputs) if inputs else 0), 0
@@ -176,22 +177,22 @@ class BlockSizes:
         return value, 0 if any(word in name for word in _MOVING) else value
 
 
-def _is_data(task: Any) -> bool:
+def _is_data(task: GraphNode) -> bool:
     """Return whether a node of the graph holds a value or is an alias of another node, and runs nothing."""
     return type(task).__name__ in ("DataNode", "Alias")
 
 
-def _is_source(task: Any, graph: Mapping[Key, Any]) -> bool:
+def _is_source(task: GraphNode, graph: Mapping[Key, GraphNode]) -> bool:
     """Return whether a task reads or makes data: it depends on no other task."""
     return not _is_data(task) and all(type(graph[name]).__name__ == "DataNode" for name in task.dependencies)
 
 
-def _arguments(value: Any, depth: int = 0) -> Iterator[Any]:
+def _arguments(value: object, depth: int = 0) -> Iterator[object]:
     """Yield all values in the arguments of a task, including the tasks that were fused into it."""
     yield value
     if depth > 8:
         return
-    inner: Iterable[Any] = ()
+    inner: Iterable[object] = ()
     if isinstance(value, dict):
         inner = value.values()
     elif isinstance(value, list | tuple):
@@ -199,12 +200,12 @@ def _arguments(value: Any, depth: int = 0) -> Iterator[Any]:
     elif hasattr(value, "args") and hasattr(value, "func"):
         inner = (*value.args, getattr(value.func, "keywords", None) or {}, getattr(value, "kwargs", None) or {})
     elif type(value).__name__ == "DataNode":
-        inner = (value.value,)
+        inner = (getattr(value, "value", None),)
     for argument in inner:
         yield from _arguments(argument, depth + 1)
 
 
-def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | None, int]:
+def _read_shape(task: GraphNode, graph: Mapping[Key, GraphNode]) -> tuple[tuple[int, ...] | None, int]:
     """Return the shape of the slice that a source task reads from a stored array, None if it holds none, and the size of an item."""
     shape: tuple[int, ...] | None = None
     itemsize = 1
@@ -219,7 +220,7 @@ def _read_shape(task: Any, graph: Mapping[Key, Any]) -> tuple[tuple[int, ...] | 
     return shape, itemsize
 
 
-def _lengths(argument: Any) -> tuple[int, ...] | None:
+def _lengths(argument: object) -> tuple[int, ...] | None:
     """Return the lengths of a tuple of slices with both ends given, None for anything else."""
     if not isinstance(argument, tuple) or not argument or not all(isinstance(piece, slice) for piece in argument):
         return None
@@ -229,7 +230,7 @@ def _lengths(argument: Any) -> tuple[int, ...] | None:
     return tuple(max(0, int(stop) - int(start)) for start, stop in ends)
 
 
-def _axes_of(task: Any) -> tuple[int, ...] | None:
+def _axes_of(task: GraphNode) -> tuple[int, ...] | None:
     """Return the axes along which a task reduces its input, None if it is no reduction."""
     for argument in _arguments(task):
         if isinstance(argument, dict) and "axis" in argument and "keepdims" in argument:
@@ -246,5 +247,7 @@ def _shorter(n_bytes: int, shape: tuple[int, ...] | None, axes: tuple[int, ...])
     return min(2 * n_bytes, 16 * n_items)
 
 
-def _takes_a_list(task: Any) -> bool:
-    return any(type(argument).__name__ == "List" or isinstance(argument, list) for argument in task.args)
+def _takes_a_list(task: GraphNode) -> bool:
+    return any(
+        type(argument).__name__ == "List" or isinstance(argument, list) for argument in getattr(task, "args", ())
+    )

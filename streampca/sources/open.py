@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -13,23 +13,20 @@ from streampca.errors import DataError, NotAvailableError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
-from streampca.sources.options import ReadOptions
+from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.sparse import SparseSource, is_sparse
-from streampca.typing import Array
+
+if TYPE_CHECKING:
+    import dask.array as da
+    import zarr
+    from zarr.abc.store import Store
+
+    from streampca.storage.zarr_interface import ZarrArray
+
+Opener = Callable[[Any, ReadOptions], Source]
 
 
-def open_source(
-    data: Any,
-    *,
-    array: str | None = None,
-    orientation: str = "samples_first",
-    missing_chunks: str = "error",
-    storage_options: dict[str, Any] | None = None,
-    verify: str | Path | None = None,
-    follow_symlinks: bool = False,
-    decode: str = "auto",
-    max_reads: float | None = None,
-) -> Source:
+def open_source(data: object, **keywords: Unpack[SourceKeywords]) -> Source:
     """Return the source behind `data`; reads metadata only.
 
     Parameters
@@ -64,25 +61,16 @@ def open_source(
     ParameterError
         If `decode` is neither.
     """
-    options = ReadOptions(
-        array=array,
-        orientation=orientation,
-        missing_chunks=missing_chunks,
-        storage_options=storage_options,
-        verify=None if verify is None else str(verify),
-        follow_symlinks=follow_symlinks,
-        decode=decode,
-        max_reads=max_reads,
-    )
+    options = ReadOptions(**keywords)
     if isinstance(data, Source):
         return data
-    for matches, opened in _KINDS:
-        if matches(data):
-            if options.verify is not None and opened not in _VERIFIED:
+    for kind in _KINDS:
+        if kind.matches(data):
+            if options.verify is not None and not kind.verifies:
                 raise DataError(
                     f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
                 )
-            return opened(data, options)
+            return kind.opened(data, options)
     raise DataError(
         f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
     )
@@ -122,34 +110,29 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
     return source
 
 
-def _open_memory_map(data: np.memmap[Any, Any], options: ReadOptions) -> Source:
-    return MappedSource(data.T if options.transposed else data, "memory map")
+def _in_memory(opened: Callable[[Any], Source]) -> Opener:
+    """Return a function that opens values in memory, transposed if they are stored as (features, samples)."""
+    return lambda data, options: opened(data.T if options.transposed else data)
 
 
-def _open_array(data: Array, options: ReadOptions) -> Source:
-    return ArraySource(data.T if options.transposed else data)
-
-
-def _open_zarr_store(data: Any, options: ReadOptions) -> Source:
+def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
     from streampca.sources.zarr.opening import open_stored
 
     return open_stored(data, options, redacted(str(data)))
 
 
-def _open_zarr_node(data: Any, options: ReadOptions) -> Source:
+def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Source:
+    import zarr
+
     from streampca.sources.zarr.opening import open_array, open_group
 
-    return open_array(data, options) if hasattr(data, "chunks") else open_group(data, options)
+    return open_group(data, options) if isinstance(data, zarr.Group) else open_array(data, options)
 
 
-def _open_dask(data: Any, options: ReadOptions) -> Source:
+def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     from streampca.sources.dask import DaskSource
 
     return DaskSource(data.T if options.transposed else data, options.max_reads)
-
-
-def _open_sparse(data: Any, options: ReadOptions) -> Source:
-    return SparseSource(data.T if options.transposed else data)
 
 
 def _refuse(data: object, options: ReadOptions) -> Source:
@@ -158,16 +141,28 @@ def _refuse(data: object, options: ReadOptions) -> Source:
     )
 
 
-_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any, ReadOptions], Source]], ...] = (
-    (lambda data: isinstance(data, str | Path), _open_path),
-    (lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None, _open_memory_map),
-    (lambda data: isinstance(data, np.ndarray), _open_array),
-    (_is_zarr_store, _open_zarr_store),
-    (lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node),
-    (lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
-    (is_sparse, _open_sparse),
-    (lambda data: _kind_of(data).startswith(("xarray.", "anndata.")), _refuse),
+class _Kind(NamedTuple):
+    """A kind of data that can be opened."""
+
+    matches: Callable[[object], bool]
+    """Whether data are of this kind."""
+    opened: Opener
+    """Function that returns their source."""
+    verifies: bool = False
+    """Whether the function compares chunks with a fingerprint, or refuses one by itself."""
+
+
+_KINDS = (
+    _Kind(lambda data: isinstance(data, str | Path), _open_path, verifies=True),
+    _Kind(
+        lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
+        _in_memory(lambda array: MappedSource(array, "memory map")),
+    ),
+    _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource)),
+    _Kind(_is_zarr_store, _open_zarr_store, verifies=True),
+    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True),
+    _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
+    _Kind(is_sparse, _in_memory(SparseSource)),
+    _Kind(lambda data: _kind_of(data).startswith(("xarray.", "anndata.")), _refuse),
 )
-"""Kinds of data and the functions that open them; the first that matches is used. A new kind of source has a line here."""
-_VERIFIED = (_open_path, _open_zarr_store, _open_zarr_node)
-"""Functions that compare chunks with a fingerprint, or refuse one by themselves."""
+"""Kinds of data; the first that matches is opened. A new kind of source has a line here."""

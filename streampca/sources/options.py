@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from streampca.errors import ParameterError
 
 StorageOptions = Mapping[str, Any]
 """Options of fsspec for a store behind a URL; their names and types are those of the client of its protocol."""
+
+
+class SourceKeywords(TypedDict, total=False):
+    """Keywords of `open_source`."""
+
+    array: str | None
+    orientation: str
+    missing_chunks: str
+    storage_options: StorageOptions | None
+    verify: str | Path | None
+    follow_symlinks: bool
+    decode: str
+    max_reads: float | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class ReadOptions:
     """``"error"``, or ``"fill"`` to read chunks that do not exist as the fill value."""
     storage_options: StorageOptions | None = None
     """Options of fsspec, for URLs."""
-    verify: str | None = None
+    verify: str | Path | None = None
     """File of the fingerprint, or ``"manifest"``."""
     follow_symlinks: bool = False
     """Whether files of a local store may be links to places outside of it."""

@@ -65,7 +65,7 @@ class SparseSource(Source):
         """Return a source whose rows are the features of this one, made dense a block at a time."""
         return SparseFeatures(self)
 
-    def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, still sparse."""
         values = self.rows[start:stop]
         n_bytes = values.data.nbytes + values.indices.nbytes + values.indptr.nbytes
@@ -106,6 +106,6 @@ class SparseFeatures(Source):
         return out, ReadCount(0, out.nbytes, out.nbytes)
 
 
-def is_sparse(values: Any) -> bool:
+def is_sparse(values: object) -> bool:
     """Return whether `values` are a sparse matrix or array of scipy."""
     return bool(issparse(values))

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
+from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, DType
 
 _MAX_BYTES = 2**34
 
 
-def read_vector(
-    key: str,
-    name: str,
-    *,
-    path: str,
-    array: str | None,
-    storage_options: dict[str, Any] | None = None,
-    follow_symlinks: bool = False,
-) -> Array:
+def read_vector(key: str, name: str, path: str, options: ReadOptions) -> Array:
     """Read the one-dimensional array at the path or of the array name `name`.
 
     Parameters
@@ -31,23 +23,18 @@ def read_vector(
     key : str
         Name of the parameter in messages.
     name : str
-        Path of an ``.npy`` file, or the name of an array beside `array` in the zarr group at `path`.
-    path, array : str
-        Where the data are.
-    storage_options : dict, optional
-        Passed to fsspec, for URLs.
-    follow_symlinks : bool
-        Whether files of a local store may lie outside of it.
+        Path of an ``.npy`` file, or the name of an array beside the data in a zarr group.
+    path : str
+        Path or URL of the data.
+    options : ReadOptions
+        How the data are opened: the array in the group, the options of the store, and whether links are followed.
 
     Raises
     ------
     DataError
         If there is no such array, or it is not one-dimensional and of real numbers.
     """
-    if name.endswith(".npy"):
-        values = _from_file(key, name)
-    else:
-        values = _from_group(key, name, path, array, storage_options, follow_symlinks)
+    values = _from_file(key, name) if name.endswith(".npy") else _from_group(key, name, path, options)
     _require_vector(key, name, values.shape, values.dtype)
     return values
 
@@ -64,9 +51,7 @@ def _from_file(key: str, name: str) -> Array:
         raise DataError(f"{key}: {name} cannot be read: {reason}") from error
 
 
-def _from_group(
-    key: str, name: str, path: str, array: str | None, storage_options: dict[str, Any] | None, follow_symlinks: bool
-) -> Array:
+def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
     import zarr
     from zarr.storage import LocalStore
 
@@ -75,10 +60,10 @@ def _from_group(
     from streampca.sources.zarr.metadata import require_readable
     from streampca.sources.zarr.strictness import StrictStore, as_stored, read_whole
 
-    beside = str(PurePosixPath(array or "").parent / name)
+    beside = str(PurePosixPath(options.array or "").parent / name)
     try:
-        store = open_store(path, storage_options) if "://" in path else LocalStore(path, read_only=True)
-        node: Any = zarr.open(StrictStore(store, follow_symlinks=follow_symlinks), mode="r")
+        store = open_store(path, options.storage_options) if "://" in path else LocalStore(path, read_only=True)
+        node = zarr.open(StrictStore(store, follow_symlinks=options.follow_symlinks), mode="r")
         nodes = [node[place] for place in (beside, name) if isinstance(node, zarr.Group) and place in node]
     except NotAvailableError:
         raise
@@ -90,7 +75,7 @@ def _from_group(
         raise DataError(
             f"{key}: {name} is neither a path that ends in .npy nor an array beside the data in a zarr group at {path}"
         )
-    values = as_stored(nodes[0], f"{path}/{name}", follow_symlinks)
+    values = as_stored(nodes[0], f"{path}/{name}", options.follow_symlinks)
     _require_vector(key, name, values.shape, np.dtype(values.dtype))
     require_unpacked(values.metadata, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
     require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)

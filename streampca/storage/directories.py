@@ -12,13 +12,16 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.storage.figures import figures_of
 from streampca.storage.files import flush, flush_one, output_error, write_atomically
 from streampca.storage.regular_files import read_regular
+
+if TYPE_CHECKING:
+    from streampca.typing import Json
 
 _NOUNS = {"scores": "store of scores"}
 RECORD = "streampca.json"
@@ -54,7 +57,7 @@ def is_own_file(kind: str, relative: str) -> bool:
     return _OUTPUT_FILES[kind].fullmatch(relative) is not None
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
+def read_record(path: Path) -> Json | None:
     """Return the commit record of the output at `path`, None if there is none."""
     try:
         record = json.loads(read_regular(path / RECORD))
@@ -63,7 +66,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and str(record.get("format", "")).startswith("streampca-") else None
 
 
-def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, Any] | None = None) -> None:
+def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, object] | None = None) -> None:
     """Write the commit record of a complete output of that kind to the directory `path`, with the entries of `more`."""
     record = {"format": f"streampca-{kind}", "run_id": run_id, **(more or {})}
     write_atomically(path / RECORD, [json.dumps(record).encode() + b"\n"])
@@ -157,7 +160,7 @@ class AtomicDirectory:
         overwrite: bool = False,
         run_id: str | None = None,
         keeps: Callable[[], Collection[str]] = tuple,
-        figures: dict[str, Any] | None = None,
+        figures: Json | None = None,
     ):
         self.figures = figures
         require_local(path)
@@ -212,9 +215,8 @@ class AtomicDirectory:
             raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
-        more: dict[str, Any] = {}
-        if self.kind == "run":
-            more["figures"] = figures_of(self.temporary) if self.figures is None else self.figures
+        figures = figures_of(self.temporary) if self.kind == "run" and self.figures is None else self.figures
+        more = {"figures": figures} if self.kind == "run" else None
         write_commit_record(self.temporary, self.kind, self.run_id, more)
         flush(self.temporary)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)

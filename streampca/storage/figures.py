@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streampca.typing import Json
 
 DOCUMENTS = ("manifest.json", "plan.json")
 """JSON documents of a run whose figures have a digest each."""
@@ -25,7 +28,7 @@ def figures_of(directory: Path) -> dict[str, dict[str, str]]:
     return digests
 
 
-def changed_figures(directory: Path, recorded: dict[str, Any]) -> list[tuple[str, str]]:
+def changed_figures(directory: Path, recorded: Json) -> list[tuple[str, str]]:
     """Return file and name of every figure whose digest differs from `recorded`, or that was removed or added."""
     present, changed = figures_of(directory), []
     for document in sorted({*present, *recorded}):

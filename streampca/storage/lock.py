@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypedDict
 
 import psutil
 
@@ -24,6 +24,18 @@ FORMAT = "streampca-lock"
 BEAT = 15.0
 """Seconds between signs of life; a holder on another machine is taken for dead after twice as long without one."""
 _TRIES = 40
+
+
+class _Holder(TypedDict):
+    """Content of a lock file: the process that holds it."""
+
+    format: str
+    host: str
+    place: str
+    pid: int
+    started: str | None
+    run_id: str
+    since: str
 
 
 def lock_of(path: Path) -> Path:
@@ -193,7 +205,7 @@ def _link(temporary: Path, path: Path) -> bool:
 
 
 def _holder(run_id: str) -> bytes:
-    holder = {
+    holder: _Holder = {
         "format": FORMAT,
         "host": socket.gethostname(),
         "place": _place(),
@@ -226,23 +238,23 @@ def _place() -> str:
         return ""
 
 
-def _read(content: bytes, path: Path) -> dict[str, Any]:
+def _read(content: bytes, path: Path) -> _Holder:
     try:
-        holder = json.loads(content)
+        holder: _Holder = json.loads(content)
         if holder["format"] == FORMAT and isinstance(holder["pid"], int):
-            return dict(holder)
+            return holder
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise OutputError(f"{path} is not a lock of streampca, or is damaged: if no run is at work here, remove it")
 
 
-def _is_dead(holder: dict[str, Any]) -> bool:
+def _is_dead(holder: _Holder) -> bool:
     """Return whether a holder was certainly a process of this machine and has ended."""
     here = holder.get("host") == socket.gethostname() and holder.get("place") == _place() != ""
     return here and _started(holder["pid"]) != holder.get("started")
 
 
-def _alive(holder: dict[str, Any], path: Path, temporary: Path) -> bool:
+def _alive(holder: _Holder, path: Path, temporary: Path) -> bool:
     if holder.get("host") == socket.gethostname():
         if holder.get("place") != _place():
             return _is_recent(path, temporary)  # another container, or before the machine was started

@@ -1,14 +1,20 @@
-"""One state in one file: a JSON header with its structure, then the bytes of its arrays; no pickle, no imports by name."""
+"""One state in one file: a line of JSON with its structure, then its arrays in the format of `np.save`; no pickle.
+
+``file.readline()`` twice returns the name of the format and the JSON, and ``np.load(file)`` the arrays one after the other.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
+from numpy.lib import format as npy
 
 from streampca.errors import DataError
 from streampca.storage.files import write_atomically
@@ -17,8 +23,7 @@ from streampca.typing import Array
 
 _T = TypeVar("_T")
 
-_MAGIC = b"streampca state 1\n"
-_ALIGN = 64
+_FORMAT = b"streampca state 2\n"
 _MOST_HEADER = 64 * 2**20
 
 
@@ -39,7 +44,7 @@ def storable(cls: type[_T]) -> type[_T]:
     return cls
 
 
-def write_state_file(path: Path, state: Any) -> tuple[int, str]:
+def write_state_file(path: Path, state: object) -> tuple[int, str]:
     """Write `state` to `path`, whole or not at all; return the size of the file and its xxh3-128.
 
     Raises
@@ -49,11 +54,11 @@ def write_state_file(path: Path, state: Any) -> tuple[int, str]:
     """
     arrays: list[Array] = []
     tree = _tree_of(state, arrays)
-    header = {"tree": tree, "arrays": [_described(array) for array in arrays]}
-    return write_atomically(path, _pieces(json.dumps(header).encode(), arrays))
+    header = json.dumps({"tree": tree, "n_arrays": len(arrays)}).encode()
+    return write_atomically(path, _pieces(header, arrays))
 
 
-def state_bytes(state: Any) -> int:
+def state_bytes(state: object) -> int:
     """Return the size in bytes of the arrays of `state`; raise `NotRecordableError` as `write_state_file` would."""
     arrays: list[Array] = []
     _tree_of(state, arrays)
@@ -69,21 +74,22 @@ def read_state_file(path: Path) -> Any:
         If the file does not match its header.
     """
     try:
-        with open_regular(path, buffering=0) as file:
-            header = _read_header(file, path)
-            size, at = path.stat().st_size, file.tell()
-            expected = sum(_length(entry) + -_length(entry) % _ALIGN for entry in header["arrays"])
-            if size - at != expected:
-                raise DataError(f"{path} holds {size - at} bytes of arrays: expected {expected}")
-            arrays = [_read_array(file, entry, path) for entry in header["arrays"]]
+        with open_regular(path) as file:
+            if file.readline(len(_FORMAT)) != _FORMAT:
+                raise DataError(f"{path} is not a state of this version of streampca")
+            header = json.loads(file.readline(_MOST_HEADER))
+            size = path.stat().st_size
+            arrays = [_read_array(file, size) for _ in range(header["n_arrays"])]
+            if file.tell() != size:
+                raise ValueError(f"{size - file.tell()} bytes follow its arrays")
         return _value_of(header["tree"], arrays)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read as a state: {error}") from error
 
 
-def _tree_of(value: Any, arrays: list[Array]) -> Any:
+def _tree_of(value: object, arrays: list[Array]) -> dict[str, object]:
     """Return JSON data for `value`, its arrays by their positions in `arrays`, to which they are added."""
     if value is None or isinstance(value, bool | int | str) or type(value) is float:
         return {"value": value}
@@ -100,7 +106,7 @@ def _tree_of(value: Any, arrays: list[Array]) -> Any:
     raise NotRecordableError(f"{type(value).__name__} is not kept in checkpoints")
 
 
-def _value_of(tree: Any, arrays: list[Array]) -> Any:
+def _value_of(tree: Any, arrays: list[Array]) -> object:
     if "value" in tree:
         return tree["value"]
     if "scalar" in tree:
@@ -113,27 +119,14 @@ def _value_of(tree: Any, arrays: list[Array]) -> Any:
     return _CLASSES[tree["state"]](**values)
 
 
-def _described(array: Array) -> dict[str, Any]:
-    """Return shape, type and order; the order in memory enters the bits of later products."""
-    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "order": "F" if fortran else "C"}
-
-
-def _length(entry: dict[str, Any]) -> int:
-    n_items: int = np.dtype(entry["dtype"]).itemsize
-    for n in entry["shape"]:
-        if type(n) is not int or n < 0:
-            raise ValueError(f"a side of {n!r}")
-        n_items *= n
-    return n_items
-
-
 def _pieces(header: bytes, arrays: list[Array]) -> Iterator[bytes | memoryview]:
-    yield _MAGIC + len(header).to_bytes(8, "little") + header
-    yield bytes(-(len(_MAGIC) + 8 + len(header)) % _ALIGN)
+    """Yield the bytes of a file; the order of an array in memory is stored, because it enters the bits of later products."""
+    yield _FORMAT + header + b"\n"
     for array in arrays:
+        array_header = BytesIO()
+        npy.write_array_header_1_0(array_header, npy.header_data_from_array_1_0(array))
+        yield array_header.getvalue()
         yield from _bytes_of(array)
-        yield bytes(-array.nbytes % _ALIGN)
 
 
 def _bytes_of(array: Array) -> Iterator[memoryview]:
@@ -149,28 +142,14 @@ def _bytes_of(array: Array) -> Iterator[memoryview]:
             yield from _bytes_of(np.ascontiguousarray(row))
 
 
-def _read_header(file: Any, path: Path) -> Any:
-    if file.read(len(_MAGIC)) != _MAGIC:
-        raise DataError(f"{path} is not a state of this version of streampca")
-    length = int.from_bytes(file.read(8), "little")
-    if length > _MOST_HEADER:
-        raise DataError(f"{path} declares a header of {length} bytes")
-    header = json.loads(file.read(length))
-    file.seek(-file.tell() % _ALIGN, 1)
-    return header
-
-
-def _read_array(file: Any, entry: dict[str, Any], path: Path) -> Array:
-    dtype = np.dtype(entry["dtype"])
-    if dtype.kind not in "biuf":
-        raise DataError(f"{path} declares an array of {dtype}")
-    array: Array = np.empty(tuple(entry["shape"]), dtype=dtype, order=entry["order"])
-    if array.size:
-        flat = (array.T if entry["order"] == "F" else array).reshape(-1).view(np.uint8).data
-        while len(flat):
-            n_bytes = file.readinto(flat)
-            if not n_bytes:
-                raise DataError(f"{path} ends too early")
-            flat = flat[n_bytes:]
-    file.seek(-array.nbytes % _ALIGN, 1)
-    return array
+def _read_array(file: BinaryIO, size: int) -> Array:
+    """Read the next array of a file of `size` bytes; check its header before memory is allocated."""
+    start = file.tell()
+    npy.read_magic(file)
+    shape, _, dtype = npy.read_array_header_1_0(file)
+    if dtype.kind not in "biuf" or min((0, *shape)) < 0:
+        raise ValueError(f"it declares an array of {dtype} of shape {shape}")
+    if math.prod(shape) * dtype.itemsize > size - file.tell():
+        raise ValueError("it ends too early")
+    file.seek(start)
+    return npy.read_array(file, allow_pickle=False)

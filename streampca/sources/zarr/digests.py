@@ -127,11 +127,11 @@ def load_digests(place: Path) -> ChunkDigests:
     return ChunkDigests(place, metadata, table, whole)
 
 
-def verified_by(verify: str | None, path: str, array: str | None) -> ChunkDigests | None:
+def verified_by(verify: str | Path | None, path: str, array: str | None) -> ChunkDigests | None:
     """Return the digests that `verify` names: a path, ``manifest`` for the default place, None for none."""
     if verify is None:
         return None
-    return load_digests(default_place(path, array) if verify == "manifest" else Path(verify).expanduser())
+    return load_digests(default_place(path, array) if str(verify) == "manifest" else Path(verify).expanduser())
 
 
 @lru_cache(maxsize=4)

@@ -195,7 +195,7 @@ def open_array(
     DataError
         If it is not a table of real numbers, does not match its fingerprint, or is packed and not to be read raw.
     """
-    if options.verify == "manifest" and description is None:
+    if str(options.verify) == "manifest" and description is None:
         raise DataError(
             "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
         )
