@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streampca.version import __version__
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from streampca.runs.run import run as run
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _EXPORTS:
         value = globals()[name] = getattr(import_module(_EXPORTS[name]), name)
         return value

@@ -1,7 +1,6 @@
 """Single-pass accumulators: each is a frozen configuration that updates and merges plain states."""
 
 import warnings
-from typing import Any
 
 from streampca.accumulators.adaptive import AdaptiveState, IncrementalBasis, IncrementalSVD, rescaled
 from streampca.accumulators.base import Accumulator
@@ -75,7 +74,7 @@ _RENAMED = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     new = _RENAMED[name]

@@ -8,7 +8,7 @@ its table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from streampca.block import Block
 from streampca.errors import MergeError
@@ -60,6 +60,10 @@ class Accumulator(Protocol[State, Result]):
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of an update with blocks of `n_rows` rows in one thread."""
         ...
+
+
+AnyAccumulator: TypeAlias = Accumulator[Any, Any]
+"""An accumulator of any states, which only it reads."""
 
 
 class SequentialMerge(Generic[SizedState]):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from streampca.accumulators.base import Accumulator
+from streampca.accumulators.base import AnyAccumulator
 from streampca.block import Block, as_block
 from streampca.typing import Array
 
@@ -15,29 +14,29 @@ from streampca.typing import Array
 class Joint:
     """Update each of several accumulators with every block; a state is the tuple of their states."""
 
-    parts: tuple[Accumulator[Any, Any], ...]
+    parts: tuple[AnyAccumulator, ...]
     """The accumulators."""
 
-    def init(self, n_features: int) -> tuple[Any, ...]:
+    def init(self, n_features: int) -> tuple[object, ...]:
         """Return the states of no rows."""
         return tuple(accumulator.init(n_features) for accumulator in self.parts)
 
-    def update(self, state: tuple[Any, ...], block: Block | Array) -> tuple[Any, ...]:
+    def update(self, state: tuple[object, ...], block: Block | Array) -> tuple[object, ...]:
         """Return every state with the rows of `block` added."""
         block = as_block(block)
         return tuple(accumulator.update(inner, block) for accumulator, inner in zip(self.parts, state, strict=True))
 
-    def merge(self, states: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def merge(self, states: Sequence[tuple[object, ...]]) -> tuple[object, ...]:
         """Merge the states of each accumulator."""
         return tuple(
             accumulator.merge(inner) for accumulator, inner in zip(self.parts, zip(*states, strict=True), strict=True)
         )
 
-    def absorb(self, state: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    def absorb(self, state: tuple[object, ...], other: tuple[object, ...]) -> tuple[object, ...]:
         """Absorb the states of each accumulator."""
         return tuple(accumulator.absorb(a, b) for accumulator, a, b in zip(self.parts, state, other, strict=True))
 
-    def finalize(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def finalize(self, state: tuple[object, ...]) -> tuple[object, ...]:
         """Return the result of each accumulator."""
         return tuple(accumulator.finalize(inner) for accumulator, inner in zip(self.parts, state, strict=True))
 

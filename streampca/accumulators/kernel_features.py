@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import (
-    refuse_not_finite,
-    step_between,
-)
+from streampca.accumulators.centring import refuse_not_finite, step_between
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
+from streampca.kernels.rows import dense
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
@@ -212,10 +210,7 @@ def in_panel(block: Block, dtype: DType) -> Array:
     NotFiniteError
         If they hold NaN or infinity.
     """
-    values: Any = block.values
-    if hasattr(values, "toarray"):
-        values = values.toarray()
-    rows: Array = np.ascontiguousarray(values, dtype=dtype)
+    rows = np.ascontiguousarray(dense(block.values), dtype=dtype)
     if not np.isfinite(rows).all():
         refuse_not_finite(rows, block.start)
     return rows

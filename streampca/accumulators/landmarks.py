@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,7 @@ from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError, ParameterError
 from streampca.kernels.base import Kernel, Prepared
-from streampca.kernels.rows import (
-    dense,
-    panels,
-)
+from streampca.kernels.rows import dense, panels
 from streampca.random import hashes
 from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray, IntArray
@@ -187,18 +183,19 @@ class Draw(SequentialMerge[LandmarksState], ABC):
             return state
         evicted = np.setdiff1d(np.arange(n_old), best[best < n_old])
         new, n_free = rows(chosen), len(evicted)
-        columns = (
-            (state.keys, keys[chosen]),
-            (state.index, index[chosen]),
-            (state.weights, weights[chosen]),
-            (state.rows, new),
-        )
-        updated: list[Any] = []
-        for old, values in columns:
+
+        def updated(old: Array, values: Array) -> Array:
             old[evicted] = values[:n_free]
             extra = values[n_free:]
-            updated.append(np.concatenate([old, extra.astype(old.dtype, copy=False)]) if len(extra) else old)
-        return replace(state, keys=updated[0], index=updated[1], weights=updated[2], rows=updated[3])
+            return np.concatenate([old, extra.astype(old.dtype, copy=False)]) if len(extra) else old
+
+        return replace(
+            state,
+            keys=updated(state.keys, keys[chosen]),
+            index=updated(state.index, index[chosen]),
+            weights=updated(state.weights, weights[chosen]),
+            rows=updated(state.rows, new),
+        )
 
     def _require_finite(self, weights: FloatArray, block: Block) -> None:
         if np.isfinite(weights).all():

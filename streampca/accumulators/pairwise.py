@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -202,7 +202,9 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             observed=state.observed + observed,
         )
 
-    def _in_float64(self, add: Any, state: PairwiseState, panel: Block) -> PairwiseState:
+    def _in_float64(
+        self, add: Callable[[PairwiseState, Block, DType], PairwiseState], state: PairwiseState, panel: Block
+    ) -> PairwiseState:
         """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
         middle = (len(panel) + 1) // 2
         for start in range(0, len(panel), middle):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -138,7 +137,7 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
                 n_samples += self._fill(group, first, block.slice(start, stop))
                 self._add_group(groups, points, group)
             start = stop
-        return replace(state, n_samples=n_samples, **_in_order(groups, points))
+        return _ordered_state(n_samples, groups, points, state.n_features)
 
     def absorb(self, state: RPCholeskyState, other: RPCholeskyState) -> RPCholeskyState:
         """Return the state of the rows behind both; may reuse the memory of `state`."""
@@ -158,7 +157,7 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
             ):
                 target[new] = source[new]
             self._add_group(groups, points, group)
-        return replace(state, n_samples=n_samples, **_in_order(groups, points))
+        return _ordered_state(n_samples, groups, points, state.n_features)
 
     def finalize(self, state: RPCholeskyState) -> Landmarks:
         """Return the points of all accumulated rows, merged from the last groups to the first."""
@@ -257,9 +256,9 @@ def _contains(points: dict[tuple[int, int], Reduced], number: int) -> bool:
     return any(number >> level == position for level, position in points)
 
 
-def _in_order(groups: dict[int, RowGroup], points: dict[tuple[int, int], Reduced]) -> dict[str, Any]:
-    """Return incomplete groups and points, ordered by their first group, as fields of the state."""
-    return {
-        "groups": tuple(groups[number] for number in sorted(groups)),
-        "points": tuple(sorted(points.values(), key=lambda node: node.position << node.level)),
-    }
+def _ordered_state(
+    n_samples: int, groups: dict[int, RowGroup], points: dict[tuple[int, int], Reduced], n_features: int
+) -> RPCholeskyState:
+    """Return the state of incomplete `groups` and `points`, ordered by their first group."""
+    nodes = sorted(points.values(), key=lambda node: node.position << node.level)
+    return RPCholeskyState(n_samples, tuple(groups[number] for number in sorted(groups)), tuple(nodes), n_features)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -51,8 +50,8 @@ class SketchState:
     @property
     def mean(self) -> FloatArray:
         """Return the mean of the observed values of each feature, shape ``(n_features,)``."""
-        weight: Any = self.observed if len(self.observed) else self.weight
-        offset = np.divide(self.sums, weight, out=np.zeros_like(self.sums), where=np.asarray(weight) > 0)
+        weight = self.observed if len(self.observed) else np.asarray(self.weight)
+        offset = np.divide(self.sums, weight, out=np.zeros_like(self.sums), where=weight > 0)
         mean: FloatArray = self.origin + offset
         return mean
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
-from streampca.accumulators.centring import (
-    refuse_overflow,
-    step_between,
-    work_dtype,
-)
+from streampca.accumulators.centring import refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow_of_stored
 from streampca.system.workspace import borrow
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, SparseRows
 
 _WEIGHT_BITS = 6  # binary digits of a ratio of weights, and so of a sum of squares, that may be lost
 
@@ -50,8 +45,7 @@ class SparseCovariance(Covariance):
         block = as_block(block)
         if not issparse(block.values):
             return super().update(state, block)
-        rows: Any = block.values
-        refuse_stored(rows, block.start)
+        refuse_stored(block.values, block.start)
         block = block.counted()
         rows = csr_array(block.values)
         if rows.nnz < self.dense_from * rows.shape[0] * rows.shape[1]:
@@ -142,8 +136,9 @@ class SparseCovariance(Covariance):
         return super().scratch_bytes(n_features, n_rows, itemsize) + panel + self.n_threads * 16 * side**2
 
 
-def refuse_stored(rows: Any, start: int) -> None:
+def refuse_stored(rows: Array | SparseRows, start: int) -> None:
     """Raise `NotFiniteError` if csr `rows`, with first row `start` of the source, store NaN or infinity."""
+    rows = csr_array(rows)
     if rows.dtype.kind != "f":
         return
     bad = ~np.isfinite(rows.data)

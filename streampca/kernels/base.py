@@ -6,21 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from streampca.errors import ParameterError
-from streampca.kernels.rows import (
-    as_table,
-    dense,
-    panel_rows,
-    panels,
-    value_dtype,
-)
+from streampca.kernels.rows import as_table, dense, panel_rows, panels, value_dtype
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, Rows
 
 _CASTING_BYTES = 4 * 8192 * 8  # numpy's buffers of an operation on two types
 
@@ -63,7 +57,7 @@ class Kernel(ABC):
             return self
         return replace(self, gamma=1.0 / max(1, n_features))  # type: ignore[type-var]
 
-    def prepare(self, Y: Any, dtype: DTypeLike | None = None) -> Prepared:
+    def prepare(self, Y: Rows, dtype: DTypeLike | None = None) -> Prepared:
         """Return the function from rows to their kernel values with the rows of `Y`.
 
         Parameters
@@ -90,7 +84,7 @@ class Kernel(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             return self.bound(table.shape[1])._prepare(landmarks, work)
 
-    def __call__(self, X: Any, Y: Any, out: Array | None = None) -> Array:
+    def __call__(self, X: Rows, Y: Rows, out: Array | None = None) -> Array:
         """Return κ(x, y) for all rows of `X` and `Y`, shape ``(len(X), len(Y))``.
 
         Parameters
@@ -108,7 +102,7 @@ class Kernel(ABC):
         left, right = as_table(X), as_table(Y)
         return self.prepare(right, value_dtype(left.dtype, right.dtype))(left, out)
 
-    def diagonal(self, X: Any) -> FloatArray:
+    def diagonal(self, X: Rows) -> FloatArray:
         """Return κ(x, x) of every row of `X`, shape ``(n_rows,)``, in float64, without warnings for infinity or NaN."""
         table = as_table(X)
         kernel = self.bound(table.shape[1])
@@ -131,22 +125,18 @@ class Kernel(ABC):
         needs, rows = self.needs(n_features), panel_rows(n_landmarks, np.dtype(np.float32))
         return 8 * rows * (needs.columns + n_features + needs.values * n_landmarks) + _CASTING_BYTES
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the kernel as plain data, the inverse of `kernel_from_dict`."""
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}  # type: ignore[arg-type]
 
-    def __add__(self, other: Any) -> Kernel:
-        pass
-
+    def __add__(self, other: object) -> Kernel:
         if isinstance(other, int | float) and other == 0:  # the start value of sum()
             return self
         return Sum((self, other)) if isinstance(other, Kernel) else NotImplemented
 
     __radd__ = __add__
 
-    def __mul__(self, factor: Any) -> Kernel:
-        pass
-
+    def __mul__(self, factor: object) -> Kernel:
         return Scaled(self, float(factor)) if isinstance(factor, Real) else NotImplemented
 
     __rmul__ = __mul__
@@ -171,7 +161,7 @@ class Prepared(ABC):
     dtype: DType
     """Type of the values, float32 or float64."""
 
-    def __call__(self, rows: Any, out: Array | None = None) -> Array:
+    def __call__(self, rows: Rows, out: Array | None = None) -> Array:
         """Return the kernel values of `rows` with every landmark, shape ``(n_rows, n_landmarks)``.
 
         The rows are processed in panels whose values fit in the cache. `out` has the type of the values. Overflow, NaN and
@@ -208,6 +198,13 @@ def check_parameters(kernel: Kernel, **domains: Callable[[float], bool]) -> None
             expected = "a finite number" + (" of at least 0" if not allowed(-1.0) else "")
             raise ParameterError(f"{kernel.name} kernel with {name}={value!r}: expected {expected}")
         object.__setattr__(kernel, name, float(value))
+
+
+def bound_gamma(gamma: float | None) -> float:
+    """Return `gamma` of a kernel that `Kernel.bound` returned."""
+    if gamma is None:
+        raise ParameterError("gamma=None: expected a kernel that is bound to a number of features")
+    return gamma
 
 
 def not_negative(value: float) -> bool:
@@ -253,7 +250,7 @@ class Scaled(Kernel):
         needs = self.kernel.needs(n_features)
         return Needs(needs.columns, needs.values, needs.flops + 1)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the kernel as plain data."""
         return {"name": self.name, "factor": self.factor, "kernel": self.kernel.to_dict()}
 
@@ -305,7 +302,7 @@ class Sum(Kernel):
             sum(needs_of_term.flops for needs_of_term in needs) + len(needs),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the kernel as plain data."""
         return {"name": self.name, "terms": [term.to_dict() for term in self.terms]}
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from streampca.errors import DataError
 from streampca.kernels.base import Kernel
 from streampca.kernels.rows import as_table, dense
+from streampca.typing import Rows
 
 
-def check_kernel(kernel: Kernel, rows: Any) -> dict[str, Any]:
+class KernelCheck(TypedDict):
+    """Symmetry and definiteness of a kernel matrix (`check_kernel`)."""
+
+    n_rows: int
+    symmetric: bool
+    asymmetry: float
+    positive_semidefinite: bool
+    smallest_eigenvalue: float
+    largest_eigenvalue: float
+
+
+def check_kernel(kernel: Kernel, rows: Rows) -> KernelCheck:
     """Return symmetry and extreme eigenvalues of the kernel matrix of `rows` in float64; O(n³) time, 3 n² numbers for n rows.
 
     Parameters

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+
+from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
 from streampca.kernels.base import Kernel, Scaled, Sum
@@ -26,11 +27,11 @@ _SYNONYMS = {"polynomial": "poly"}
 
 
 def kernel_of(
-    kernel: Any,
+    kernel: str | Kernel | Callable[..., ArrayLike],
     gamma: float | None = None,
     degree: float = 3,
     coef0: float = 1.0,
-    kernel_params: Mapping[str, Any] | None = None,
+    kernel_params: Mapping[str, object] | None = None,
 ) -> Kernel:
     """Return the kernel for the parameters of an estimator.
 
@@ -58,8 +59,7 @@ def kernel_of(
     if isinstance(kernel, str):
         given = {"gamma": gamma, "degree": degree, "coef0": coef0}
         cls = _KERNELS[_checked_name(kernel)]
-        names: Any = getattr(cls, "__dataclass_fields__", {})
-        return cls(**{name: value for name, value in given.items() if name in names})
+        return cls(**{name: value for name, value in given.items() if hasattr(cls, name)})
     if callable(kernel):
         try:
             return Custom(kernel, tuple(sorted(dict(kernel_params or {}).items())))
@@ -70,17 +70,18 @@ def kernel_of(
     )
 
 
-def kernel_from_dict(document: Mapping[str, Any]) -> Kernel:
+def kernel_from_dict(document: object) -> Kernel:
     """Return the kernel described by `document`, the result of `Kernel.to_dict`; `ParameterError` if it is not valid."""
-    name = document.get("name") if isinstance(document, Mapping) else None
     try:
-        parameters = {key: value for key, value in document.items() if key != "name"}
-        if name == "sum":
-            return Sum(tuple(kernel_from_dict(term) for term in parameters["terms"]))
-        if name == "scaled":
-            return Scaled(kernel_from_dict(parameters["kernel"]), parameters["factor"])
-        if isinstance(name, str):
-            return _KERNELS[_checked_name(name)](**parameters)
+        if isinstance(document, Mapping):
+            parameters = dict(document)
+            name = parameters.pop("name", None)
+            if name == "sum":
+                return Sum(tuple(kernel_from_dict(term) for term in parameters["terms"]))
+            if name == "scaled":
+                return Scaled(kernel_from_dict(parameters["kernel"]), parameters["factor"])
+            if isinstance(name, str):
+                return _KERNELS[_checked_name(name)](**parameters)
     except (KeyError, TypeError, AttributeError) as error:
         raise ParameterError(f"kernel {document!r}: expected a name and its parameters ({error})") from error
     raise ParameterError(f"kernel {document!r}: expected a mapping with the name of a kernel")

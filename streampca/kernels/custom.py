@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
 from streampca.kernels.base import Kernel, Needs, Prepared
@@ -25,9 +26,9 @@ class Custom(Kernel):
 
     name: ClassVar[str] = "custom"
 
-    function: Callable[..., Any]
+    function: Callable[..., ArrayLike]
     """The function."""
-    parameters: tuple[tuple[str, Any], ...] = ()
+    parameters: tuple[tuple[str, object], ...] = ()
     """Names and values of its keyword arguments."""
 
     def __post_init__(self) -> None:
@@ -43,7 +44,7 @@ class Custom(Kernel):
         """Return the cost of kernel values of rows of `n_features` features, with an estimate for the function."""
         return Needs(n_features, 2, 20.0 * n_features)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Raise `ParameterError`, because a function cannot be stored as data."""
         raise ParameterError(
             f"the kernel is the function {getattr(self.function, '__qualname__', self.function)!r}, which cannot be saved: "
@@ -77,10 +78,10 @@ class Custom(Kernel):
 class PreparedFunction(Prepared):
     """A user's kernel and the landmarks."""
 
+    kernel: Custom
     landmarks: Array
     """Shape ``(n_landmarks, n_features)``, of `dtype`."""
 
     def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
-        kernel: Any = self.kernel
-        np.copyto(out, kernel.values(rows.astype(self.dtype), self.landmarks), casting="same_kind")
+        np.copyto(out, self.kernel.values(rows.astype(self.dtype), self.landmarks), casting="same_kind")

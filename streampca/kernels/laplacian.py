@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from streampca.kernels.base import Kernel, Needs, Prepared, check_parameters, not_negative
+from streampca.kernels.base import Kernel, Needs, Prepared, bound_gamma, check_parameters, not_negative
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
@@ -48,6 +48,7 @@ class Laplacian(Kernel):
 class PreparedDistances(Prepared):
     """The Laplacian kernel and its landmarks."""
 
+    kernel: Laplacian
     landmarks: FloatArray
     """Shape ``(n_landmarks, n_features)``."""
 
@@ -55,7 +56,6 @@ class PreparedDistances(Prepared):
         """Write the kernel values of the `rows` of a panel to `out`."""
         from scipy.spatial.distance import cdist
 
-        kernel: Any = self.kernel
         wide = borrow("kernel rows", rows.shape, np.float64)
         np.copyto(wide, rows, casting="unsafe")
         if rows.size == 0 or self.n_landmarks == 0:
@@ -63,5 +63,5 @@ class PreparedDistances(Prepared):
             return
         distances = borrow("kernel distances", out.shape, np.float64)
         cdist(wide, self.landmarks, "cityblock", out=distances)
-        np.multiply(distances, -kernel.gamma, out=out, casting="same_kind")
+        np.multiply(distances, -bound_gamma(self.kernel.gamma), out=out, casting="same_kind")
         np.exp(out, out=out)

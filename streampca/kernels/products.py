@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from streampca.kernels.base import Kernel, Needs, Prepared, any_number, check_parameters, not_negative
-from streampca.kernels.rows import (
-    copied,
-    squared_norms,
-)
+from streampca.kernels.base import Kernel, Needs, Prepared, any_number, bound_gamma, check_parameters, not_negative
+from streampca.kernels.rows import copied, squared_norms
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
@@ -36,6 +33,7 @@ class ProductKernel(Kernel):
 class PreparedProduct(Prepared):
     """A kernel of inner products, and the transposed landmarks."""
 
+    kernel: ProductKernel
     right: Array
     """Vectors b of the landmarks in columns, shape ``(n_columns, n_landmarks)``; float64, or `dtype`."""
     origin: FloatArray | None = None
@@ -45,16 +43,15 @@ class PreparedProduct(Prepared):
 
     def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
-        kernel: Any = self.kernel
-        left = kernel.rows(rows, self)
+        left = self.kernel.rows(rows, self)
         values = out if out.dtype == self.right.dtype else borrow("kernel products", out.shape, self.right.dtype)
         np.matmul(left, self.right, out=values)
-        kernel.finish(values)
+        self.kernel.finish(values)
         if values is not out:
             np.copyto(out, values, casting="same_kind")
 
 
-def of_products(kernel: Kernel, right: Array, dtype: DType) -> PreparedProduct:
+def of_products(kernel: ProductKernel, right: Array, dtype: DType) -> PreparedProduct:
     """Return `kernel` with `right`, ``(n_features, n_landmarks)``, rounded to `dtype`."""
     n_features, n_landmarks = right.shape
     return PreparedProduct(kernel, n_landmarks, n_features, dtype, np.ascontiguousarray(right, dtype=dtype))
@@ -80,17 +77,18 @@ class Linear(ProductKernel):
 class GammaProduct(ProductKernel):
     """A kernel f(γ x · y + c) with the fields `gamma` and `coef0`."""
 
+    gamma: float | None
+    coef0: float
+
     def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return the rows themselves, because the landmarks include γ."""
         return copied(rows, prepared.right.dtype)
 
     def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
-        kernel: Any = self
-        return of_products(self, landmarks.T * kernel.gamma, dtype)
+        return of_products(self, landmarks.T * bound_gamma(self.gamma), dtype)
 
     def _diagonal(self, rows: Array) -> FloatArray:
-        kernel: Any = self
-        values: FloatArray = squared_norms(rows) * kernel.gamma
+        values: FloatArray = squared_norms(rows) * bound_gamma(self.gamma)
         self.finish(values)
         return values
 
@@ -202,9 +200,8 @@ def unit(rows: Array, out: Array) -> Array:
     with np.errstate(over="ignore", under="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
     low, high = (1e-30, 1e30) if out.dtype == np.float32 else (1e-140, 1e140)
-    odd = ~(
-        (norms > low) & (norms < high)
-    )  # squares overflow or underflow float64, 1/norm the type of `out`, or the row is 0
+    # Squares overflow or underflow float64, 1 / norm the type of `out`, or the row is 0.
+    odd = ~((norms > low) & (norms < high))
     if odd.any():
         scaled = rows[odd].astype(np.float64)
         peak = np.abs(scaled).max(axis=1, initial=0.0)

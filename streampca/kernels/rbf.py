@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from streampca.errors import ParameterError
-from streampca.kernels.base import Needs, Prepared, check_parameters, not_negative
+from streampca.kernels.base import Needs, Prepared, bound_gamma, check_parameters, not_negative
 from streampca.kernels.products import PreparedProduct, ProductKernel
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
@@ -74,7 +74,7 @@ class RBF(ProductKernel):
 
     def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
         n_landmarks, n_features = landmarks.shape
-        scale = (1.0 / max(1, n_features) if self.gamma is None else self.gamma) ** 0.5
+        scale = bound_gamma(self.gamma) ** 0.5
         # The origin in the type of the values, so that it is the same number for landmarks and rows.
         origin = (landmarks.mean(axis=0) if n_landmarks else np.zeros(n_features)).astype(dtype).astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):

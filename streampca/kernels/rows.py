@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,7 +10,7 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, Rows
 
 _PANEL_BYTES = 1 << 20  # kernel values that fit in the cache between the product and the function
 _PANEL_ROWS = 64, 1024  # fewer rows make products slow, more rows do not fit in the cache
@@ -30,11 +29,9 @@ def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterato
         yield slice(start, min(start + step, n_rows))
 
 
-def as_table(X: Any) -> Any:
+def as_table(X: Rows) -> Array | csr_array:
     """Return `X` as an array, or in csr form if it is sparse; `ParameterError` unless it is a table of real numbers."""
-    sparse = issparse(X)
-    table: Any = X
-    table = csr_array(table) if sparse else np.asarray(table)
+    table = csr_array(X) if issparse(X) else np.asarray(X)
     if table.ndim != 2:
         raise ParameterError(f"rows of shape {table.shape}: expected (n_rows, n_features)")
     if table.dtype.kind not in "fiub":
@@ -42,7 +39,7 @@ def as_table(X: Any) -> Any:
     return table
 
 
-def dense(rows: Any) -> Array:
+def dense(rows: Array | csr_array) -> Array:
     """Return sparse `rows` as a dense array, and a dense array unchanged."""
     return rows if isinstance(rows, np.ndarray) else np.asarray(rows.toarray())
 

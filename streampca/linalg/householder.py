@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,7 @@ def annihilate(factor: FloatArray, below: FloatArray, *, width: int, n_triangula
 
 
 @cache
-def _tpqrt() -> Callable[..., Any]:
+def _tpqrt() -> Callable[..., None]:
     """Return ``dtpqrt`` as a ctypes function, after checking its signature."""
     from scipy.linalg import cython_lapack
 

@@ -7,7 +7,7 @@ the order of additions does not decide a tie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
@@ -72,11 +72,11 @@ def smallest_count(values: FloatArray, total: float, share: float, rounding: flo
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def as_selection(n_components: Any, limit: int) -> Selection:
+def as_selection(n_components: object, limit: int) -> Selection:
     """Return the selection rule for the parameter `n_components`.
 
     Parameters

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from streampca.typing import FloatArray
+
+Item = TypeVar("Item")
 
 
 @lru_cache(maxsize=4)
@@ -27,7 +29,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has only the thread that called fork
 
 
-def spread(work: Callable[[Any], None], items: Iterable[Any], n_threads: int) -> None:
+def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
     """Call `work` on every item in `n_threads` threads; raise the first exception."""
     if n_threads <= 1:
         for item in items:

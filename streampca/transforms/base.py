@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, SupportsIndex
 
 import numpy as np
 import xxhash
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.errors import ParameterError
-from streampca.typing import Array, DType, FloatArray, IntArray
+from streampca.typing import Array, DType, FloatArray, IntArray, Rows
 
 _SPARSE_SLAB_FEATURES = 8192
 _SPARSE_PANEL_ROWS = 256
@@ -44,7 +44,7 @@ class Transform(Protocol):
         """Return the rows of Ω of features `start` to `stop`, shape ``(stop - start, size)``."""
         ...
 
-    def transform(self, block: Any) -> Array:
+    def transform(self, block: Rows) -> Array:
         """Return block @ Ω, shape ``(n_rows, size)``, for dense or sparse rows."""
         ...
 
@@ -57,7 +57,7 @@ class SparseTransform(Transform, Protocol):
         ...
 
 
-def whole(least: int | None, **values: Any) -> list[int]:
+def whole(least: int | None, **values: SupportsIndex) -> list[int]:
     """Return `values` as plain integers; `ParameterError` unless each is a whole number and at least `least`."""
     numbers = []
     for name, value in values.items():
@@ -76,10 +76,10 @@ def check_fields(transform: Transform, *counts: str, seed: bool = True) -> None:
     `ParameterError` unless they are whole numbers and, except the seed, at least 1.
     """
     names = ["n_features", "size", *counts]
-    numbers = whole(1, **{name: getattr(transform, name) for name in names})
+    numbers = whole(1, **{name: vars(transform)[name] for name in names})
     if seed:
         names.append("seed")
-        numbers += whole(None, seed=getattr(transform, "seed", None))
+        numbers += whole(None, seed=vars(transform)["seed"])
     for name, number in zip(names, numbers, strict=True):
         object.__setattr__(transform, name, number)
 
@@ -97,7 +97,7 @@ def work_dtype(dtype: DType) -> DType:
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
 
-def as_table(block: Any, n_features: int) -> Any:
+def table_of_features(block: Rows, n_features: int) -> Array | csc_array:
     """Return dense `block` as an array and sparse `block` by columns.
 
     Raises
@@ -105,17 +105,17 @@ def as_table(block: Any, n_features: int) -> Any:
     ParameterError
         If it is not a table of `n_features` real columns.
     """
-    sparse = issparse(block)
-    table: Any = block if sparse else np.asarray(block)
+    table = block if issparse(block) else np.asarray(block)
     if table.ndim != 2 or table.shape[1] != n_features:
         raise ParameterError(f"a block of shape {table.shape}: expected (n_rows, {n_features})")
+    table = csc_array(table) if issparse(table) else table
     if table.dtype.kind not in "fiub":
         raise ParameterError(f"a block of {table.dtype}: expected real numbers")
-    return csc_array(table, dtype=work_dtype(table.dtype)) if sparse else table
+    return table.astype(work_dtype(table.dtype), copy=False) if issparse(table) else table
 
 
 def multiply(
-    block: Any, n_features: int, size: int, slab_of: Callable[[int, int], Any], slab: int, panel: int
+    block: Rows, n_features: int, size: int, slab_of: Callable[[int, int], Array | csr_array], slab: int, panel: int
 ) -> Array:
     """Return block @ Ω for an Ω that `slab_of(start, stop)` generates in slabs of features.
 
@@ -130,16 +130,16 @@ def multiply(
     slab, panel : int
         Number of features of a slab, and of dense rows that are converted and multiplied at a time.
     """
-    table = as_table(block, n_features)
-    sparse, dtype, n_rows = issparse(table), work_dtype(table.dtype), table.shape[0]
+    table = table_of_features(block, n_features)
+    dtype, n_rows = work_dtype(table.dtype), table.shape[0]
     out = np.zeros((n_rows, size), dtype=dtype)
     for start in range(0, n_features, slab):
         stop = min(start + slab, n_features)
-        if n_rows == 0 or (sparse and table.indptr[start] == table.indptr[stop]):
+        if n_rows == 0 or (issparse(table) and table.indptr[start] == table.indptr[stop]):
             continue
         omega = slab_of(start, stop).astype(dtype, copy=False)
-        if sparse:
-            product: Any = table[:, start:stop] @ omega
+        if issparse(table):
+            product = table[:, start:stop] @ omega
             out += product if isinstance(product, np.ndarray) else product.toarray()
             continue
         for first in range(0, n_rows, panel):
@@ -148,7 +148,7 @@ def multiply(
     return out
 
 
-def multiply_sparse(transform: SparseTransform, block: Any) -> Array:
+def multiply_sparse(transform: SparseTransform, block: Rows) -> Array:
     """Return block @ Ω by slabs of Ω in compressed row form."""
     shape = transform.n_features, transform.size
     return multiply(block, *shape, transform.sparse, _SPARSE_SLAB_FEATURES, _SPARSE_PANEL_ROWS)

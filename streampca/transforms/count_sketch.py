@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -13,15 +12,8 @@ from scipy.sparse import csr_array
 
 from streampca.errors import ParameterError
 from streampca.random import hashes
-from streampca.transforms.base import (
-    bounds,
-    buckets,
-    check_fields,
-    compressed,
-    key_of,
-    multiply_sparse,
-)
-from streampca.typing import Array, FloatArray
+from streampca.transforms.base import bounds, buckets, check_fields, compressed, key_of, multiply_sparse
+from streampca.typing import Array, FloatArray, Rows
 
 
 @dataclass(frozen=True)
@@ -97,7 +89,7 @@ class CountSketch:
         """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
-    def transform(self, block: Any) -> Array:
+    def transform(self, block: Rows) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters

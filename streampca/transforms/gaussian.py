@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from streampca.random import generator
-from streampca.transforms.base import (
-    bounds,
-    check_fields,
-    key_of,
-    multiply,
-)
-from streampca.typing import Array, FloatArray
+from streampca.transforms.base import bounds, check_fields, key_of, multiply
+from streampca.typing import Array, FloatArray, Rows
 
 # Features per random generator; a change would change Ω.
 _RUN_FEATURES = 64
@@ -76,7 +70,7 @@ class GaussianProjection:
             run_rows *= scale
         return rows
 
-    def transform(self, block: Any) -> Array:
+    def transform(self, block: Rows) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
 from streampca.transforms.base import (
-    as_table,
     bounds,
     check_fields,
     compressed,
     key_of,
     multiply_sparse,
+    table_of_features,
     whole,
     work_dtype,
 )
-from streampca.typing import Array, DType, FloatArray, IntArray
+from streampca.typing import Array, DType, FloatArray, IntArray, Rows
 
 _PANEL_BYTES = 8 * 2**20
 
@@ -120,7 +119,7 @@ class Grouping:
         """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
-    def transform(self, block: Any) -> Array:
+    def transform(self, block: Rows) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters
@@ -135,7 +134,7 @@ class Grouping:
         """
         if issparse(block):
             return multiply_sparse(self, block)
-        table = as_table(block, self.n_features)
+        table = np.asarray(table_of_features(block, self.n_features))
         out = np.empty((len(table), self.size), dtype=work_dtype(table.dtype))
         step = max(1, _PANEL_BYTES // (8 * self.n_features))
         for start in range(0, len(table), step):

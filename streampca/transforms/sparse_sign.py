@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from streampca.errors import ParameterError
 from streampca.random import hashes
-from streampca.transforms.base import (
-    bounds,
-    buckets,
-    check_fields,
-    compressed,
-    key_of,
-    multiply_sparse,
-)
-from streampca.typing import Array, FloatArray
+from streampca.transforms.base import bounds, buckets, check_fields, compressed, key_of, multiply_sparse
+from streampca.typing import Array, FloatArray, Rows
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ class SparseSign:
         """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
         return np.asarray(self.sparse(start, stop).toarray())
 
-    def transform(self, block: Any) -> Array:
+    def transform(self, block: Rows) -> Array:
         """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
 
         Parameters
