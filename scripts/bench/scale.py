@@ -33,7 +33,7 @@ import psutil
 from _bench import machine, peak_mib
 from free_source import FreeSource
 
-from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
+from streampca.planning.shape import count_leaves, leaves_per_branch, states_at_once
 
 _BLOCKS_OF_A_LEAF = 4  # of `FreeSource`
 _ROWS_OF_A_STATE = 256

@@ -16,7 +16,7 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.kinds import as_weights
+from streampca.planning.checks import as_weights
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve, subtracted
 from streampca.sources import Source, open_source

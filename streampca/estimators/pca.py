@@ -25,7 +25,7 @@ from streampca.models.persistence.state import write_state
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, Sketch, Solver
-from streampca.planning.kinds import as_weights
+from streampca.planning.checks import as_weights
 from streampca.planning.plan import Plan
 from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.registry import SOLVERS

@@ -17,8 +17,8 @@ from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
 from streampca.models.stored_components import Components, StoredComponents
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch

@@ -16,8 +16,8 @@ from streampca.execution.checkpoint.pass_record import PassRecord, PassState, ne
 from streampca.execution.fold import FoldTask, merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter, ProgressCallback
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.process import release_freed_memory

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
 from streampca.execution.leaf import LeafRecord, LeafResult, Task
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 
 State = TypeVar("State")

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 from streampca.block import Block
 from streampca.execution.distributed.retries import read_with_retries
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array

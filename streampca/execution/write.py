@@ -27,8 +27,8 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.scores_by_features import scores_by_features
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import require_space

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from streampca.linalg.bounds import (
 )
 from streampca.linalg.eigen import relative_precision
 from streampca.linalg.nystrom import LowRank, Precision
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 _SHARES = (0.9, 0.95, 0.99)
 _REPEATED_ROWS = 64 * 2.0**-24  # rounding of float32 sums of 256 equal terms: a quarter of a unit for each
@@ -96,10 +95,10 @@ class Certified:
         first = self.values[0] if len(self.values) else 0.0
         return int(np.count_nonzero(self.values > self.precision * first))
 
-    def to_dict(self, n_passes: int) -> dict[str, Any]:
+    def to_dict(self, n_passes: int) -> Json:
         """Return the certificate as plain types, with the keys of exact certificates where the meaning is the same."""
         low, high = self.captured
-        certificate: dict[str, Any] = {
+        certificate: Json = {
             "kind": "approximate",
             "statement": self.statement(n_passes),
             "eigen_residual": None if self.residual is None else float(self.residual),

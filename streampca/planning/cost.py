@@ -6,10 +6,11 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from streampca.accumulators.base import Accumulator
 from streampca.block import Block
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
@@ -29,6 +30,9 @@ _FIXED_SECONDS = 0.03  # threads, first calls
 _ADAPTIVE_COST = 2.5  # of an incremental update, in passes of a sketch of as many columns
 _SKETCH_ALGEBRA = 30.0  # products of features x columns² that solving and certifying a sketch takes
 _DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache holds come several times as fast
+
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def _solve_seconds(plan: Plan, rates: Rates) -> float:
     return multiply + 2 * algebra / rates.multiply + small / rates.lapack
 
 
-def probe(source: Source, accumulator: Any, plan: Plan) -> Rates:
+def probe(source: Source, accumulator: Accumulator[State, object], plan: Plan) -> Rates:
     """Measure the rates for `plan` in about a second: reads a few blocks from all over the source and folds them.
 
     Takes no more memory than the plan allows for: a block, a state and the scratch of an update in each leaf.
@@ -187,7 +191,8 @@ def probe(source: Source, accumulator: Any, plan: Plan) -> Rates:
         if plan.tile_groups:  # the plan has room for the states of two groups, not of two matrices
             width = min(width, math.isqrt(plan.budget.bytes_for("states") // 16))
         if hasattr(accumulator, "n_threads"):
-            accumulator = replace(accumulator, n_threads=plan.threads_per_leaf)
+            shared: Any = accumulator
+            accumulator = replace(shared, n_threads=plan.threads_per_leaf)
         blocks = [Block(block.values[:, :width], block.start) for block in blocks]
         fold, merge = _probe_folding(accumulator, blocks, width, pool)
         if isinstance(
@@ -221,7 +226,7 @@ def _probe_reading(
 ) -> tuple[list[Block], float, float, float]:
     """Return one block for each leaf in flight, and the rates of reading: alone, together, processor seconds per byte."""
     width, leaves = source.shape[1], plan.leaves_in_flight
-    buffers: list[Any] = [None] * leaves
+    buffers: list[Array | None] = [None] * leaves
     if source.buffered:
         # Filled beforehand, because a leaf reads into memory that is in use already.
         buffers = [np.zeros((plan.rows_per_block, width), dtype=source.dtype) for _ in range(leaves)]
@@ -255,12 +260,14 @@ def _probe_reading(
     return blocks, alone, total / seconds, min(cpu_seconds, seconds * leaves) / total
 
 
-def _probe_folding(accumulator: Any, blocks: list[Block], width: int, pool: ThreadPoolExecutor) -> tuple[float, float]:
+def _probe_folding(
+    accumulator: Accumulator[State, object], blocks: list[Block], width: int, pool: ThreadPoolExecutor
+) -> tuple[float, float]:
     """Return how fast blocks are folded in all leaves at once, and how fast states are merged."""
     states = list(pool.map(lambda block: accumulator.update(accumulator.init(width), block), blocks))
     until = time.perf_counter() + _FOLD_SECONDS
 
-    def fold(item: tuple[Any, Block]) -> tuple[int, float]:
+    def fold(item: tuple[State, Block]) -> tuple[int, float]:
         state, block = item
         rows, began = 0, time.perf_counter()
         while True:

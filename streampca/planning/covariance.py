@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from streampca.accumulators.centring import work_dtype
 from streampca.formatting import as_text
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget, Resources
+from streampca.planning.covariance_accumulators import CovarianceAccumulator
 from streampca.planning.detail import CovarianceDetail
-from streampca.planning.leaves import count_leaves
 from streampca.planning.memory.covariance import covariance_needs
 from streampca.planning.plan import Cost, DataShape, Plan
 from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import WorkShape, count_leaves
 from streampca.sources.base import Source
 
 _SMALL_STATE_BYTES = 16 * 2**20
 """Size of a state up to which finished leaves may wait to be merged."""
 
 
-def plan_covariance(source: Source, accumulator: Any, n_components: int | None, resources: Resources) -> Plan:
+def plan_covariance(
+    source: Source, accumulator: CovarianceAccumulator, n_components: int | None, resources: Resources
+) -> Plan:
     """Return how the covariance of `source` is accumulated within the memory that is allowed.
 
     Raises

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
+
+from streampca.typing import Json
 
 
 @dataclass(frozen=True)
 class SolverDetail:
     """Settings of a solver that other solvers do not have; none for a pass that only computes scores."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the settings by the names that they have in the plain form of a plan."""
         return asdict(self)
 
@@ -20,7 +22,7 @@ class SolverDetail:
         yield from ()
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Json) -> Self:
         """Return the settings that are in the plain form `data` of a plan."""
         return cls(**{entry.name: data[entry.name] for entry in fields(cls) if entry.name in data})
 
@@ -72,12 +74,12 @@ class SketchDetail(SolverDetail):
     tolerance: float | None = None
     """Relative error of the eigenvalues at which passes end; None = one pass."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the settings under ``sketch``."""
         return {"sketch": asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Json) -> Self:
         """Return the settings that are under ``sketch`` in `data`."""
         return cls(**data["sketch"])
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from html import escape
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Generic, Self, TypeVar, overload
 
 from streampca.formatting import as_seconds, as_text
 from streampca.planning.budget import MemoryBudget, Resources
 from streampca.planning.detail import DETAILS, CovarianceDetail, GramDetail, KernelDetail, SolverDetail
-from streampca.planning.leaves import Leaf
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import Leaf, WorkShape
 from streampca.sources.base import Source
+from streampca.typing import Json
 
 __all__ = ["TYPES_OF_ENTRIES", "AnyPlan", "Cost", "DataShape", "Plan", "Resources", "with_repeated_reads"]
 
 AnyPlan = TypeVar("AnyPlan", bound="Plan")
 T = TypeVar("T")
+Part = TypeVar("Part", "DataShape", WorkShape, "Cost")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Plan:
     """Settings of the solver."""
     notes: tuple[str, ...] = ()
     """What a user should know."""
-    alternatives: tuple[dict[str, Any], ...] = ()
+    alternatives: tuple[Json, ...] = ()
     """Figures of the solvers that were not chosen."""
 
     n_samples = _Of(lambda plan: plan.data.n_samples)
@@ -137,9 +138,9 @@ class Plan:
         return isinstance(self.detail, GramDetail) and self.detail.components_on_disk
 
     @property
-    def sketch(self) -> dict[str, Any]:
+    def sketch(self) -> Json:
         """Return the settings of an approximate solver as a dictionary; empty for exact ones."""
-        sketch: dict[str, Any] = self.detail.to_dict().get("sketch", {})
+        sketch: Json = self.detail.to_dict().get("sketch", {})
         return sketch
 
     def leaves(self) -> list[Leaf]:
@@ -150,7 +151,7 @@ class Plan:
         """Return one leaf."""
         return self.shape.leaf(index)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return the plan with `changes` to entries of its plain form (`to_dict`)."""
         return self.from_dict(self.to_dict() | changes)
 
@@ -166,9 +167,9 @@ class Plan:
         """Return the plan with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return plain data for JSON: the entries of all parts side by side."""
-        data: dict[str, Any] = {"solver": self.solver, "reason": self.reason, "work_dtype": self.work_dtype}
+        data: Json = {"solver": self.solver, "reason": self.reason, "work_dtype": self.work_dtype}
         data |= {"n_components": self.n_components, **vars(self.data), **vars(self.shape), **vars(self.cost)}
         del data["extent"]
         return {
@@ -186,7 +187,7 @@ class Plan:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: Json) -> Self:
         """Return the plan of the plain form `data`, also if it was stored as JSON or by version 0.1.0.
 
         Raises
@@ -247,7 +248,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "or", _alternative_in_words(other)
 
 
-def _alternative_in_words(other: dict[str, Any]) -> str:
+def _alternative_in_words(other: Json) -> str:
     """Return the figures of a solver that was not chosen, on one line."""
     if not other["fits"]:
         return f"{other['solver']}: no: {other['why']}"
@@ -259,7 +260,7 @@ def _alternative_in_words(other: dict[str, Any]) -> str:
     )
 
 
-def _passes(passes: int, sketch: dict[str, Any]) -> str:
+def _passes(passes: int, sketch: Json) -> str:
     """Return the number of passes; "at most" so many where an approximate solver may stop earlier."""
     most = "at most " if sketch.get("passes", passes) > 1 and sketch.get("tolerance") else ""
     return f"{most}{passes} pass{'es' if passes > 1 else ''}"
@@ -302,19 +303,19 @@ TYPES_OF_ENTRIES = {
 """Types of the entries of the plain form of a plan, as annotations."""
 
 
-def _part(kind: type[T], data: dict[str, Any]) -> T:
+def _part(kind: type[Part], data: Json) -> Part:
     """Return the part of a plan of type `kind` from the entries of its plain form."""
-    return kind(**{entry.name: data[entry.name] for entry in fields(cast(Any, kind)) if entry.name in data})
+    return kind(**{entry.name: data[entry.name] for entry in fields(kind) if entry.name in data})
 
 
-def _shape(data: dict[str, Any]) -> WorkShape:
+def _shape(data: Json) -> WorkShape:
     """Return the shape of the work from the plain form of a plan; `extent` follows from the data and the axis."""
     edges = data.get("edges")
     extent = data["n_features" if data.get("axis") == "features" else "n_samples"]
     return _part(WorkShape, data | {"extent": extent, "edges": None if edges is None else tuple(edges)})
 
 
-def _budget(data: dict[str, Any]) -> MemoryBudget:
+def _budget(data: Json) -> MemoryBudget:
     """Return the budget from the plain form of a plan; without phases (version 0.1.0), of its peak alone."""
     peak, by_phase = data["projected_bytes"], dict(data.get("memory_by_phase", {}))
     if max(by_phase.values(), default=None) != peak:

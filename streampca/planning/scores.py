@@ -12,11 +12,10 @@ from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
-from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.memory.scores import kernel_scores_needs, scores_by_features_needs, scores_needs
 from streampca.planning.plan import Cost, DataShape, Plan, with_repeated_reads
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import WorkShape, count_leaves
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 

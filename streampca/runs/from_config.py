@@ -18,7 +18,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import Threshold
 from streampca.parameters import Parameters
-from streampca.planning.kinds import as_weights
+from streampca.planning.checks import as_weights
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig
 from streampca.runs.config.values import ThresholdValue, plain_options

@@ -19,7 +19,7 @@ from streampca.linalg.selection import Count
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
 from streampca.planning.covariance import plan_covariance
-from streampca.planning.kinds import accumulator_of, as_kept
+from streampca.planning.covariance_accumulators import accumulator_of, general_form
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
@@ -111,7 +111,7 @@ class CovarianceSolver(ContinuableSolver):
         weights = parameters.sample_weight
         state, count = accumulate(source, both, plan, client=client, progress=progress, weights=weights)
         state, samples = state if keep_rows else (state, None)
-        general, state, n_left_out = as_kept(replace(covariance, n_threads=plan.threads), state)
+        general, state, n_left_out = general_form(replace(covariance, n_threads=plan.threads), state)
         if samples is not None and parameters.missing != "error":
             samples = samples.complete()
         return Accumulated(replace(general, n_threads=plan.threads), state, samples, count, n_left_out)

@@ -21,13 +21,12 @@ from streampca.linalg.tiles import TileGrid
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget
+from streampca.planning.covariance_accumulators import accumulator_of
 from streampca.planning.detail import CovarianceDetail
-from streampca.planning.kinds import accumulator_of, as_kept
-from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import WORKER_PROCESS_BYTES
 from streampca.planning.memory.covariance import disk_needs
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.result import Fit
 from streampca.sources.base import ReadCount, Source
@@ -242,7 +241,8 @@ def _fill(
         if joint:
             state, samples = state
         count += more
-        _, state, _ = as_kept(group, state)
+        if isinstance(group, ExactIntegerCovariance):
+            state = group.to_covariance(state, out=state.products)
         tiles.append(state.scatter)
         state = replace(state, scatter=np.empty(0))
         release_freed_memory()

@@ -12,10 +12,10 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
-from streampca.planning.kinds import require_rows
+from streampca.planning.checks import require_rows
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
-from streampca.planning.resources import WorkerLimits, limits_of, spread, tightest
+from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.result import Fit
@@ -57,7 +57,7 @@ def plan_fit(
         )
     parameters.selection(source)
     require_rows(source, parameters)
-    limits = limits_of(client)
+    limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
     with naming_the_limit(resources, limits):
@@ -65,7 +65,7 @@ def plan_fit(
     edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
     plan = plan.with_edges(edges)
     if limits:
-        plan = spread(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
+        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
     if alternatives:
         return with_alternatives(plan, source, parameters, resources, probed=probe)
     return with_time(plan, source, parameters, probed=probe)
@@ -94,7 +94,7 @@ def resources_of(
     # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
     process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
     resources = replace(resources, process_bytes=process, threads=max(each.threads for each in limits))
-    least = tightest(limits)
+    least = least_memory(limits)
     if least is not None and least - WORKER_PROCESS_BYTES < resources.allowed_bytes - process:
         return replace(resources, allowed_bytes=least, process_bytes=WORKER_PROCESS_BYTES)
     return resources
@@ -106,7 +106,7 @@ def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterat
     try:
         yield
     except PlanError as error:
-        if resources.allowed_bytes != tightest(limits):
+        if resources.allowed_bytes != least_memory(limits):
             raise
         raise PlanError(
             f"{error}; the ceiling is that of the worker with the least memory: give workers more, or have fewer on a machine"

@@ -12,11 +12,10 @@ from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import SketchDetail
-from streampca.planning.leaves import count_leaves, most_leaves
 from streampca.planning.memory.sketch import sketch_needs
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import WorkShape, count_leaves, most_leaves
 from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
 from streampca.typing import DType

@@ -21,11 +21,10 @@ from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import QRDetail
-from streampca.planning.leaves import count_leaves
 from streampca.planning.memory.qr import qr_needs
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source

@@ -15,8 +15,8 @@ import numpy as np
 
 from streampca.execution.checkpoint.directory import StoredState
 from streampca.execution.checkpoint.ledger import SHARE, BegunLeaf, Entry, ProgressLog, log_in_use
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streampca.execution.distributed.retries import ATTEMPTS
-from streampca.planning.leaves import Leaf
+from streampca.planning.shape import Leaf
 
 _PATIENCE = 3  # times as many attempts where workers are lost for other reasons, too
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from streampca.errors import ClusterError
 from streampca.execution.distributed.workers import Worker
-from streampca.planning.resources import is_here
+from streampca.planning.worker_limits import is_here
 from streampca.system import distributed_interface as interface
 
 Enqueue = Callable[[Callable[[], None]], None]

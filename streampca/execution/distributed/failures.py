@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from streampca.errors import BlockFailedError, ClusterError
 from streampca.execution.distributed.attempts import LeafAttempts, one_block
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 
 _SHOWN_KEYS = 5

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from streampca.execution.distributed.partial_state import LostStateError, PartialState
 from streampca.execution.leaf import LeafResult, Task, run_leaf
-from streampca.planning.leaves import Leaf
+from streampca.planning.shape import Leaf
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.distributed_interface import pickled, unpickled
 

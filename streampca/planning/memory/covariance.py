@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
@@ -12,6 +11,7 @@ from streampca.accumulators.pairwise import PairwiseCovariance
 from streampca.linalg.lanczos import block_size
 from streampca.models.conditional import scratch_bytes
 from streampca.planning.budget import MemoryNeed, Phase, Resources
+from streampca.planning.covariance_accumulators import CovarianceAccumulator
 from streampca.planning.memory import (
     buffer_bytes,
     eigenproblem_bytes,
@@ -26,7 +26,7 @@ from streampca.sources.base import Source
 
 
 def covariance_needs(
-    source: Source, accumulator: Any, n_components: int | None, shape: WorkShape, resources: Resources
+    source: Source, accumulator: CovarianceAccumulator, n_components: int | None, shape: WorkShape, resources: Resources
 ) -> list[MemoryNeed]:
     """Return the needs of a fit with the matrix in memory.
 
@@ -42,7 +42,7 @@ def covariance_needs(
 
 
 def disk_needs(
-    source: Source, accumulator: Any, k: int, load: tuple[int, int, int], resources: Resources
+    source: Source, accumulator: CovarianceAccumulator, k: int, load: tuple[int, int, int], resources: Resources
 ) -> list[MemoryNeed]:
     """Return the needs of a fit with the matrix on disk, for a `load` of (rows of a block, threads, tiles of a group).
 
@@ -62,7 +62,11 @@ def disk_needs(
 
 
 def _shared_needs(
-    source: Source, accumulator: Any, n_components: int | None, load: tuple[int, int], resources: Resources
+    source: Source,
+    accumulator: CovarianceAccumulator,
+    n_components: int | None,
+    load: tuple[int, int],
+    resources: Resources,
 ) -> list[MemoryNeed]:
     """Return the needs that do not depend on where the matrix is, for a `load` of (rows of a block, leaves at once)."""
     (n, d), (rows, leaves) = source.shape, load

@@ -12,7 +12,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
-from streampca.planning.resources import limits_of, spread
+from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -48,7 +48,7 @@ def plan_kernel(
     n = source.shape[0]
     if n < 2:
         raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
-    limits = limits_of(client)
+    limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
     method, why = _choose(source, parameters, resources)
@@ -61,7 +61,7 @@ def plan_kernel(
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     plan = plan.with_edges(edges)
     if limits and "states" in plan.memory:
-        plan = spread(plan, limits, plan.budget.bytes_for("process", "landmarks", "solve", "model"))
+        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "landmarks", "solve", "model"))
     if alternatives:
         others = tuple(_figures(name, source, parameters, resources) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)

@@ -13,7 +13,6 @@ from streampca.linalg.eigen import uses_krylov
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import KernelDetail
-from streampca.planning.leaves import count_leaves
 from streampca.planning.memory.kernel import (
     HELD_OUT,
     PAIR_SIDE,
@@ -24,7 +23,7 @@ from streampca.planning.memory.kernel import (
 )
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape
+from streampca.planning.shape import WorkShape, count_leaves
 from streampca.sources.base import Source
 from streampca.typing import Json
 

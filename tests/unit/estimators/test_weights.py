@@ -20,7 +20,7 @@ from streampca.block import Block, RowWeights
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
 from streampca.execution.fold import FoldTask
 from streampca.execution.leaf import run_leaf
-from streampca.planning.leaves import Leaf
+from streampca.planning.shape import Leaf
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical

@@ -33,11 +33,11 @@ from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_af
 from streampca.execution.drive import accumulate
 from streampca.execution.fold import FoldTask
 from streampca.execution.leaf import run_leaf
-from streampca.planning import resources as limits
-from streampca.planning.leaves import Leaf
+from streampca.planning import worker_limits as limits
 from streampca.planning.memory import WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
-from streampca.planning.resources import WorkerLimits, limits_of, spread
+from streampca.planning.shape import Leaf
+from streampca.planning.worker_limits import WorkerLimits, for_workers, worker_limits
 from streampca.solvers.fit import Parameters, plan_fit, resources_of
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
@@ -252,9 +252,9 @@ def test_the_limits_of_workers() -> None:
         **{"1": {"nthreads": 2, "memory_limit": 4 * GIB, "host": "10.0.0.1"}},
         **{"2": {"nthreads": 4, "memory_limit": 2 * GIB, "host": "10.0.0.1"}},
     )
-    assert limits_of(client) == [WorkerLimits(2, int(3.2 * GIB)), WorkerLimits(4, int(1.6 * GIB))]
-    assert limits_of(None) == []
-    assert limits_of(Workers()) == [WorkerLimits(1)]
+    assert worker_limits(client) == [WorkerLimits(2, int(3.2 * GIB)), WorkerLimits(4, int(1.6 * GIB))]
+    assert worker_limits(None) == []
+    assert worker_limits(Workers()) == [WorkerLimits(1)]
 
 
 def test_workers_without_a_limit_share_what_their_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,10 +262,10 @@ def test_workers_without_a_limit_share_what_their_machine_has(monkeypatch: pytes
     monkeypatch.setattr(limits, "_available_at", lambda _, address: asked.append(address) or 10 * GIB)
     client = Workers(**{n: {"nthreads": 1, "memory_limit": 0, "host": "10.0.0.1"} for n in ("1", "2", "3")})
     share = int(0.6 * 10 * GIB / 3) + WORKER_PROCESS_BYTES
-    assert limits_of(client) == [WorkerLimits(1, share)] * 3
+    assert worker_limits(client) == [WorkerLimits(1, share)] * 3
     assert len(asked) == 1
     monkeypatch.setattr(limits, "_available_at", lambda *_: None)
-    assert limits_of(client) == [WorkerLimits(1, None)] * 3
+    assert worker_limits(client) == [WorkerLimits(1, None)] * 3
 
 
 def test_a_plan_is_made_for_the_worker_with_the_least_memory() -> None:
@@ -290,9 +290,9 @@ def test_a_plan_for_a_cluster_has_as_many_leaves_in_flight_as_fit_in_its_workers
     source = open_source(np.zeros((400_000, 100), dtype=np.float32))
     two = plan_fit(source, Parameters(5, solver="covariance", memory="8GiB", threads=2))
     assert (two.leaves_in_flight, two.leaves_per_worker) == (2, 0)
-    wide = spread(two, [WorkerLimits(2), WorkerLimits(4), WorkerLimits(1)], two.memory["process"])
+    wide = for_workers(two, [WorkerLimits(2), WorkerLimits(4), WorkerLimits(1)], two.memory["process"])
     assert (wide.leaves_in_flight, wide.leaves_per_worker, wide.threads, wide.window) == (5, 2, 7, 10)
-    narrow = spread(two.replace(allowed_bytes=two.memory["process"]), [WorkerLimits(2)] * 9, two.memory["process"])
+    narrow = for_workers(two.replace(allowed_bytes=two.memory["process"]), [WorkerLimits(2)] * 9, two.memory["process"])
     assert (narrow.leaves_in_flight, narrow.window) == (1, 1)
     assert [leaf.edges for leaf in wide.leaves()] == [leaf.edges for leaf in two.leaves()]
     assert all(a.edges[-1] == b.edges[0] for a, b in pairwise(wide.leaves()))

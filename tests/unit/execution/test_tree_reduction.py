@@ -19,9 +19,9 @@ from streampca.execution.distributed.workers import WorkerPool
 from streampca.execution.drive import accumulate
 from streampca.execution.fold import FoldTask, merge_neighbours
 from streampca.execution.leaf import LeafResult, run_leaf
-from streampca.planning.leaves import count_leaves, leaves_per_branch, states_at_once
 from streampca.planning.plan import Plan
-from streampca.planning.resources import WorkerLimits, spread
+from streampca.planning.shape import count_leaves, leaves_per_branch, states_at_once
+from streampca.planning.worker_limits import WorkerLimits, for_workers
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources import open_source
 from streampca.sources.base import ReadCount
@@ -46,8 +46,8 @@ def test_a_plan_of_branches_has_room_for_the_branch_and_does_not_wait_for_the_dr
     assert per_branch > 1
     assert states_at_once(1, n_leaves, per_branch) == 4
     plan = _plan(leaves_per_branch=1, memory={"process": 0, "states": 2 * 2**20}, window=1)
-    narrow = spread(plan.replace(allowed_bytes=4 * 2**20), [WorkerLimits(1)] * 20, 0)
-    wide = spread(
+    narrow = for_workers(plan.replace(allowed_bytes=4 * 2**20), [WorkerLimits(1)] * 20, 0)
+    wide = for_workers(
         plan.replace(leaves_per_branch=4, allowed_bytes=4 * 2**20, memory={"process": 0, "states": 4 * 2**20}),
         [WorkerLimits(1)] * 20,
         0,

@@ -14,7 +14,7 @@ import streampca as sp
 from streampca.cli import cli
 from streampca.formatting import as_seconds
 from streampca.planning.cost import Rates, expected_seconds, folded_flops, nominal_rates, probe
-from streampca.planning.kinds import accumulator_of
+from streampca.planning.covariance_accumulators import accumulator_of
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources import open_source
 from streampca.system.process import process_bytes

@@ -18,9 +18,9 @@ from streampca.errors import DataError, ParameterError, PlanError
 from streampca.formatting import as_text
 from streampca.planning.budget import MemoryBudget, MemoryNeed
 from streampca.planning.covariance import plan_covariance
-from streampca.planning.leaves import count_leaves
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan, Resources
+from streampca.planning.shape import count_leaves
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources.base import ReadCount, Source
 

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from streampca import PCA, KernelPCA
 from streampca.execution.distributed.payload import run_on_worker
 from streampca.execution.fold import FoldTask
-from streampca.planning.leaves import Leaf
+from streampca.planning.shape import Leaf
 from streampca.runs.run import run
 from streampca.runs.verify import verify_run
 from streampca.sources import open_source

@@ -1,4 +1,4 @@
-"""What the workers of a cluster may use, as a plan takes it, and a plan spread over them."""
+"""Threads and memory of the workers of a cluster, and plans for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 from streampca.planning.memory import WORKER_PROCESS_BYTES
-from streampca.planning.plan import Plan
+from streampca.planning.plan import AnyPlan
 from streampca.system.distributed_interface import host_of
 from streampca.system.process import available_bytes
+from streampca.typing import Json
 
-AnyPlan = TypeVar("AnyPlan", bound=Plan)
+if TYPE_CHECKING:
+    from distributed import Client
 
 _SAFE_SHARE = 0.6  # of what a machine has to spare, as for this process
 _ANSWER_SECONDS = 10
@@ -29,7 +31,7 @@ class WorkerLimits:
     """Ceiling of the resident memory of its process; None where it is not known."""
 
 
-def limits_of(client: Any) -> list[WorkerLimits]:
+def worker_limits(client: Client | None) -> list[WorkerLimits]:
     """Return the limits of each worker of `client`, one without any if it has none yet; none without a cluster.
 
     A worker with a memory limit is paused by Dask before it reaches it, so that much is not used. Workers without one
@@ -37,9 +39,8 @@ def limits_of(client: Any) -> list[WorkerLimits]:
     """
     if client is None:
         return []
-    workers: list[dict[str, Any]] = []
-    for address, told in client.scheduler_info(n_workers=-1)["workers"].items():
-        workers.append({**told, "address": address})
+    info = client.scheduler_info(n_workers=-1)["workers"]
+    workers: list[Json] = [{**worker, "address": address} for address, worker in info.items()]
     unlimited = [worker for worker in workers if not worker.get("memory_limit")]
     shares = _shares(unlimited, lambda address: _available_at(client, address))
     return [
@@ -53,12 +54,12 @@ def limits_of(client: Any) -> list[WorkerLimits]:
     ] or [WorkerLimits(1)]
 
 
-def tightest(limits: Iterable[WorkerLimits]) -> int | None:
+def least_memory(limits: Iterable[WorkerLimits]) -> int | None:
     """Return the least that a worker may use in bytes; None where nothing is known."""
     return min((each.memory_bytes for each in limits if each.memory_bytes is not None), default=None)
 
 
-def spread(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPlan:
+def for_workers(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPlan:
     """Return `plan`, made for one worker, for a cluster of them.
 
     This process holds no more states than its ceiling allows beside `kept_bytes`; those of branches grow on the workers.
@@ -90,7 +91,7 @@ def _share_of_limit() -> float:
     return 1.0
 
 
-def _shares(workers: list[dict[str, Any]], available_at: Callable[[str], int | None]) -> dict[str, int | None]:
+def _shares(workers: list[Json], available_at: Callable[[str], int | None]) -> dict[str, int | None]:
     """Return for each address of workers without a limit what it may use."""
     on_host = Counter(worker["host"] for worker in workers)
     shares: dict[str, int | None] = {}
@@ -111,12 +112,10 @@ def is_here(address: str) -> bool:
     return address.startswith("inproc://") or host_of(address) in ("127.0.0.1", "::1", "localhost")
 
 
-def _available_at(client: Any, address: str) -> int | None:
+def _available_at(client: Client, address: str) -> int | None:
     """Return what the machine of a worker has to spare, by the worker itself; None if it does not say."""
-    asked = client.submit(available_bytes, workers=[address], pure=False)
+    future = client.submit(available_bytes, workers=[address], pure=False)
     try:
-        return int(asked.result(timeout=_ANSWER_SECONDS))
+        return int(future.result(timeout=_ANSWER_SECONDS))
     except (OSError, RuntimeError, CancelledError):  # a time limit is an OSError
         return None
-    finally:
-        asked.release()
