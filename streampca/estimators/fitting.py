@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from streampca.execution.checkpoint.resume import fit_with_checkpoint
 from streampca.execution.distributed.active_client import active_client
@@ -14,7 +14,10 @@ from streampca.solvers.base import Solver
 from streampca.solvers.result import FitResult
 from streampca.sources import Source
 
-AnyParameters = TypeVar("AnyParameters")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+AnyParameters = TypeVar("AnyParameters", bound="DataclassInstance")
 AnyFit = TypeVar("AnyFit", bound=FitResult)
 
 

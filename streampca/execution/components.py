@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch
 from streampca.storage.state_file import storable
+from streampca.system.distributed_interface import DaskClient
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array, DType, FloatArray, IntArray
@@ -88,7 +89,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class ComponentsTask(Task):
+class ComponentsTask(Task[ComponentsPart]):
     """Entries of the components for the features of a leaf: V = Xᵀ U S⁻¹ (Turk & Pentland 1991, eq. 6).
 
     Components beyond the rank are drawn, addressed by component and feature, and are made orthogonal in the end.
@@ -217,7 +218,11 @@ class WideComponents:
 
 
 def find_components(
-    task: ComponentsTask, plan: Plan, client: Any, progress: ProgressCallback | None, scratch: Scratch | None
+    task: ComponentsTask,
+    plan: Plan,
+    client: DaskClient | None,
+    progress: ProgressCallback | None,
+    scratch: Scratch | None,
 ) -> WideComponents:
     """Run the second pass; with `scratch`, components are written there and stay there."""
     k, d = task.k, plan.n_features
@@ -228,7 +233,7 @@ def find_components(
     task = replace(task, stored=stored, axes=task.axes.astype(task.work_dtype()))
     samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
 
-    def piece(first: int, last: int) -> Any:
+    def piece(first: int, last: int) -> tuple[int, Array, FloatArray | None]:
         start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
         return start, samples[:, start:stop], table.components[:, start:stop] if isinstance(table, InMemory) else None
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import RowWeights
@@ -24,25 +24,29 @@ from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release
 from streampca.typing import FloatArray
 
-Merge = Callable[[Any, Any], Any]
-"""Returns the first argument, the total so far, with the second, the state of the next leaves; may reuse its memory."""
+if TYPE_CHECKING:
+    from streampca.system.distributed_interface import DaskClient
+
+_Total = TypeVar("_Total")
+_State = TypeVar("_State")
+_Read = TypeVar("_Read")
 
 
-class _Future(Protocol):
-    def add_done_callback(self, callback: Callable[[Any], Any]) -> Any: ...
-    def result(self) -> LeafResult: ...
+class _Future(Protocol[_Read]):
+    def add_done_callback(self, callback: Callable[[object], None], /) -> None: ...
+    def result(self) -> LeafResult[_Read]: ...
 
 
 def accumulate(
     source: Source,
-    accumulator: Accumulator[Any, Any],
+    accumulator: Accumulator[_Total, object],
     plan: Plan,
     *,
-    client: Any = None,
+    client: DaskClient | None = None,
     progress: ProgressCallback | None = None,
     weights: FloatArray | None = None,
     phase: str = "fit",
-) -> tuple[Any, ReadCount]:
+) -> tuple[_Total, ReadCount]:
     """Read `source` once and return the state of all rows, and what reading cost.
 
     `weights` are the sample weights, ``(n_samples,)``; None = all 1. `phase` is reported to `progress`. Runs on threads of
@@ -63,18 +67,19 @@ def accumulate(
 
 
 def drive(
-    task: Task,
+    task: Task[_State],
     plan: Plan,
     record: PassRecord,
-    start: PassState,
-    merge: Merge,
+    start: PassState[_Total],
+    merge: Callable[[_Total, _State], _Total],
     *,
-    client: Any = None,
+    client: DaskClient | None = None,
     progress: ProgressCallback | None = None,
-) -> tuple[Any, ReadCount]:
+) -> tuple[_Total, ReadCount]:
     """Run `task` on all leaves from ``start.next_leaf`` on; return the total of their states and what reading cost.
 
-    States are merged in the plan's order, whatever the order in which leaves finish. Checkpoints go to `record`: when one is
+    `merge` returns its first argument, the total so far, with the second, the state of the next leaves; it may reuse the
+    memory of the first. States are merged in the plan's order, whatever the order in which leaves finish. Checkpoints go to `record`: when one is
     due, and when an error or a signal stops the pass between two merges.
 
     Raises
@@ -113,7 +118,9 @@ def drive(
     return total, count
 
 
-def execute(task: Task, plan: Plan, meter: Meter, client: Any = None, first: int = 0) -> Generator[LeafResult]:
+def execute(
+    task: Task[_State], plan: Plan, meter: Meter, client: DaskClient | None = None, first: int = 0
+) -> Generator[LeafResult[_State]]:
     """Yield the results of `task` for the leaves from `first` on in the plan's order, from threads or from the workers of `client`.
 
     A result holds ``task.leaves_per_result(plan)`` leaves, merged where they were read.
@@ -126,7 +133,7 @@ def execute(task: Task, plan: Plan, meter: Meter, client: Any = None, first: int
     return results if size == 1 else merge_neighbours(results, task, size)
 
 
-def _on_threads(task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
+def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Generator[LeafResult[_State]]:
     stop = threading.Event()
     pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
     try:
@@ -154,13 +161,13 @@ def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:
         done.result()
 
 
-def in_order(plan: Plan, submit: Callable[[Leaf], _Future], first: int = 0) -> Iterator[LeafResult]:
+def in_order(plan: Plan, submit: Callable[[Leaf], _Future[_State]], first: int = 0) -> Iterator[LeafResult[_State]]:
     """Submit leaves from `first` on, at most ``plan.window`` at a time, and yield their results in order.
 
     An error is raised when its leaf is next in order, so which error ends a run does not depend on timing.
     """
     done: queue.SimpleQueue[int] = queue.SimpleQueue()
-    futures: dict[int, _Future] = {}
+    futures: dict[int, _Future[_State]] = {}
     finished: set[int] = set()
     submitted = first
     for index in range(first, plan.n_leaves):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
@@ -13,10 +13,10 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 
-State = TypeVar("State")
+_State = TypeVar("_State")
 
 
-def fold(accumulator: Accumulator[State, Any], blocks: Iterable[Block], n_features: int) -> State:
+def fold(accumulator: Accumulator[_State, object], blocks: Iterable[Block], n_features: int) -> _State:
     """Return the state of all rows of `blocks`."""
     state = accumulator.init(n_features)
     for block in blocks:
@@ -25,28 +25,28 @@ def fold(accumulator: Accumulator[State, Any], blocks: Iterable[Block], n_featur
 
 
 @dataclass(frozen=True)
-class FoldTask(Task):
+class FoldTask(Task[_State]):
     """Fold the blocks of a leaf into a state of an accumulator."""
 
     common: ClassVar[str] = "accumulator"
     source: Source
-    accumulator: Accumulator[Any, Any]
+    accumulator: Accumulator[_State, object]
     """What blocks are folded with."""
     weights: RowWeights | None = None
     """Sample weights; None = all 1."""
     record: LeafRecord | None = None
 
-    def for_leaf(self, leaf: Leaf) -> FoldTask:
+    def for_leaf(self, leaf: Leaf) -> FoldTask[_State]:
         """Return the task with only the rows and sample weights of `leaf`."""
         start, stop = leaf.edges[0], leaf.edges[-1]
         weights = None if self.weights is None else self.weights.slice(start, stop)
         return replace(self, source=self.source.slice(start, stop), weights=weights, record=None)
 
-    def init(self, leaf: Leaf) -> Any:
+    def init(self, leaf: Leaf) -> _State:
         """Return the state of no rows."""
         return self.accumulator.init(self.source.shape[1])
 
-    def update(self, state: Any, block: Block) -> Any:
+    def update(self, state: _State, block: Block) -> _State:
         """Return `state` with the weighted rows of `block` added."""
         return self.accumulator.update(state, block if self.weights is None else self.weights.on(block))
 
@@ -54,14 +54,17 @@ class FoldTask(Task):
         """Return the number of leaves per branch of the tree reduction."""
         return plan.leaves_per_branch
 
-    def absorb(self, state: Any, following: Any) -> Any:
+    def absorb(self, state: _State, following: _State) -> _State:
         """Return `state` merged with the state of the rows after it; may reuse its memory."""
         return self.accumulator.absorb(state, following)
 
 
-def merge_neighbours(results: Generator[LeafResult], task: Task, n_leaves: int) -> Generator[LeafResult]:
+def merge_neighbours(
+    results: Generator[LeafResult[_State]], task: Task[_State], n_leaves: int
+) -> Generator[LeafResult[_State]]:
     """Yield `results` merged from left to right in groups of `n_leaves`; the last group may be smaller."""
-    merged, size = None, 0
+    merged: LeafResult[_State] | None = None
+    size = 0
     try:
         for result in results:
             if merged is None:

@@ -6,8 +6,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from streampca.block import Block
 from streampca.execution.distributed.retries import read_with_retries
@@ -17,6 +17,8 @@ from streampca.sources.base import ReadCount, Source
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
+_State = TypeVar("_State")
+
 OnBlock = Callable[[Block, ReadCount], None]
 
 
@@ -25,11 +27,11 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class LeafResult:
+class LeafResult(Generic[_State]):
     """Result of a leaf, or of several neighbouring leaves."""
 
-    state: Any
-    """State of the rows; its type depends on the task."""
+    state: _State
+    """State of the rows."""
     count: ReadCount
     """What reading the rows cost."""
 
@@ -41,14 +43,15 @@ class LeafRecord(Protocol):
         """Return the number of completed blocks, their state and what they cost; None if there are none."""
         ...
 
-    def folded(self, leaf: Leaf, blocks: int, state: Any, count: ReadCount) -> None:
+    def folded(self, leaf: Leaf, blocks: int, state: object, count: ReadCount) -> None:
         """Record that `state` holds the first `blocks` blocks."""
         ...
 
 
-class Task(ABC):
+class Task(ABC, Generic[_State]):
     """What is computed from the blocks of a leaf; a dataclass that is sent to the worker which runs the leaf."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
     common: ClassVar[str]
     """Name of the field that is the same for all leaves and may be large."""
     source: Source
@@ -61,14 +64,14 @@ class Task(ABC):
         """Return the task with only what `leaf` needs."""
 
     @abstractmethod
-    def init(self, leaf: Leaf) -> Any:
+    def init(self, leaf: Leaf) -> _State:
         """Return the state before the first block of `leaf`."""
 
     @abstractmethod
-    def update(self, state: Any, block: Block) -> Any:
+    def update(self, state: _State, block: Block) -> _State:
         """Return `state` after `block`; may change it in place."""
 
-    def finish(self, state: Any) -> Any:
+    def finish(self, state: _State) -> _State:
         """Return the result of a leaf, given the state after its last block."""
         return state
 
@@ -76,14 +79,17 @@ class Task(ABC):
         """Return how many neighbouring leaves are merged before the driver receives them."""
         return 1
 
-    def absorb(self, state: Any, following: Any) -> Any:
+    def absorb(self, state: _State, following: _State) -> _State:
         """Return `state` merged with that of the leaf after it; called where results have several leaves."""
         raise NotImplementedError
 
 
 def run_leaf(
-    task: Task, leaf: Leaf, stop: threading.Event | None = None, on_block: OnBlock | None = None
-) -> LeafResult:
+    task: Task[_State],
+    leaf: Leaf,
+    stop: threading.Event | None = None,
+    on_block: OnBlock | None = None,
+) -> LeafResult[_State]:
     """Run `task` on the blocks of `leaf`, from where its record says that it was stopped.
 
     Raises

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FeatureBandTask(Task):
+class FeatureBandTask(Task[FloatArray]):
     """Compute the contributions of the features of a leaf to the scores of all samples."""
 
     common: ClassVar[str] = "model"

@@ -7,7 +7,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import zarr
@@ -37,14 +37,18 @@ from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
 from streampca.typing import FloatArray
 
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ZarrArray
+    from streampca.system.distributed_interface import DaskClient
+
 _CHUNK_BYTES = 8 * 2**20
 _ANSWER_SECONDS = 10  # for workers to say whether they can write to the output
 _LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 
 
 @dataclass(frozen=True)
-class ScoreTask(Task):
-    """Transform the blocks of a leaf and write each as one chunk."""
+class ScoreTask(Task["ZarrArray | None"]):
+    """Transform the blocks of a leaf and write each as one chunk; the state is the array of scores, once it is open."""
 
     common: ClassVar[str] = "model"
     """Name of the field that all leaves share."""
@@ -59,11 +63,10 @@ class ScoreTask(Task):
         """Return the task with no more of the source than `leaf` needs."""
         return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
 
-    def init(self, leaf: Leaf) -> zarr.Array[Any]:
-        """Open the array of scores."""
-        return zarr.open_array(self.path / "scores", mode="r+")
+    def init(self, leaf: Leaf) -> None:
+        """Return nothing: the first block opens the array."""
 
-    def update(self, state: zarr.Array[Any], block: Block) -> zarr.Array[Any]:
+    def update(self, state: ZarrArray | None, block: Block) -> ZarrArray:
         """Transform `block` and write its scores.
 
         Raises
@@ -86,10 +89,11 @@ class ScoreTask(Task):
             raise OutputError(
                 f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
             )
-        state[block.start : block.start + n_rows] = scores
-        return state
+        array = zarr.open_array(self.path / "scores", mode="r+") if state is None else state
+        array[block.start : block.start + n_rows] = scores
+        return array
 
-    def finish(self, state: zarr.Array[Any]) -> None:
+    def finish(self, state: ZarrArray | None) -> None:
         """Return nothing: scores are in the store."""
 
 
@@ -140,7 +144,7 @@ def _write_by_rows(
     return count
 
 
-def require_writable_by_workers(client: Any, directory: Path) -> None:
+def require_writable_by_workers(client: DaskClient | None, directory: Path) -> None:
     """Raise `OutputError` if a machine of the workers of `client` cannot write to `directory`; without a client, do nothing.
 
     One worker of each machine is asked. Those that do not answer within seconds have other work, or are lost, which is found
@@ -247,12 +251,12 @@ def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path
         array[start : start + rows] = part / model.deviations if model.whiten else part
 
 
-def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int) -> zarr.Array[Any]:
+def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int) -> ZarrArray:
     n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
     require_space(path, n * k * dtype.itemsize)
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
-    array: zarr.Array[Any] = group.create_array(
+    array = group.create_array(
         "scores",
         shape=(n, k),
         chunks=(min(n, rows_per_chunk), k),

@@ -62,7 +62,7 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
         chosen, rows, count = once(
             "pilot", lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, told)
         )
-        middle, seen = sampled_origin(rows, rows.dtype), ~np.isnan(rows).all(axis=0)
+        middle, seen = sampled_origin(rows, rows.dtype), np.asarray(~np.isnan(rows).all(axis=0))
         origin = None if source.sparse else middle  # sparse rows would be filled by it
         row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
         weights, near = _prepare(rows, middle, weights, parameters, row_weights, plan.threads)

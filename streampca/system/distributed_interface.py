@@ -2,18 +2,21 @@
 
 A unit test calls `missing_names` and every function on a client, so that a version that lacks one of them is noticed.
 """
+# ruff: noqa: D102  methods of the protocols are documented by distributed
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 if TYPE_CHECKING:
-    from distributed import Client, Nanny, Worker
-    from distributed.core import PooledRPCCall, Status, rpc
+    from distributed import Client, Nanny, Worker, WorkerPlugin
+    from distributed.core import ConnectionPool, PooledRPCCall, Status
+    from distributed.core import rpc as CoreRPC  # noqa: N812
 
 _NAMES = {
     "distributed": ("Client._instances", "Worker._instances", "Client.subscribe_topic", "Client.restart_workers"),
@@ -35,10 +38,54 @@ _CLIENT_ATTRIBUTES = (
 )
 
 
+EventHandler = Callable[[tuple[float, object]], Awaitable[None] | None]
+
+
 class _WithStatus(Protocol):
     """A worker, nanny, job or cluster of distributed."""
 
     status: Status
+
+
+class WorkerInfo(TypedDict, total=False):
+    """What the scheduler says of a worker, as far as it is used."""
+
+    host: str
+    nthreads: int
+    memory_limit: int
+    last_seen: float
+    status: str
+    nanny: str | None
+
+
+class DaskFuture(Protocol):
+    """What is used of a `distributed.Future`."""
+
+    @property
+    def status(self) -> str | None: ...
+    def release(self) -> None: ...
+    def add_done_callback(self, callback: Callable[[DaskFuture], None]) -> None: ...
+    def result(self, timeout: float) -> object: ...
+    def exception(self, timeout: float) -> BaseException | None: ...
+    def traceback(self, timeout: float) -> TracebackType | None: ...
+
+
+class DaskClient(Protocol):
+    """What is used of a `distributed.Client`, whose methods have no types."""
+
+    direct_to_workers: bool | None
+    rpc: ConnectionPool
+    scheduler: PooledRPCCall | CoreRPC | None
+    status: str
+
+    @property
+    def asynchronous(self) -> bool: ...
+    def submit(self, function: Callable[..., object], /, *arguments: Any, **options: Any) -> DaskFuture: ...
+    def scheduler_info(self, n_workers: int) -> dict[str, dict[str, WorkerInfo]]: ...
+    def subscribe_topic(self, topic: str, handler: EventHandler) -> None: ...
+    def unsubscribe_topic(self, topic: str) -> None: ...
+    async def restart_workers(self, workers: list[str], *, raise_for_error: bool) -> object: ...
+    def register_plugin(self, plugin: WorkerPlugin) -> object: ...
 
 
 def missing_names(client: object = None) -> list[str]:
@@ -81,18 +128,19 @@ def clients_and_workers() -> list[Client | Worker]:
     return [one for name in names for one in getattr(getattr(distributed, name, None), "_instances", ())]
 
 
-def event_handler(client: Client, topic: str) -> Any:
+def event_handler(client: DaskClient, topic: str) -> EventHandler | None:
     """Return the function that `client` calls for events of `topic`, None if there is none."""
-    return getattr(client, "_event_handlers", {}).get(topic)
+    handlers: dict[str, EventHandler] = getattr(client, "_event_handlers", {})
+    return handlers.get(topic)
 
 
-def event_loop(client: Any) -> asyncio.AbstractEventLoop:
+def event_loop(client: DaskClient) -> asyncio.AbstractEventLoop:
     """Return the asyncio event loop of `client`."""
-    loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+    loop: asyncio.AbstractEventLoop = getattr(client, "loop").asyncio_loop  # noqa: B009
     return loop
 
 
-async def fetch_from_worker(client: Client, key: str, address: str) -> list[object]:
+async def fetch_from_worker(client: DaskClient, key: str, address: str) -> list[object]:
     """Return the result of task `key` from the worker at `address` in a list, which is empty if the worker lacks it."""
     from distributed.utils_comm import gather_from_workers
 
@@ -100,24 +148,24 @@ async def fetch_from_worker(client: Client, key: str, address: str) -> list[obje
     return [results[key]] if key in results else []
 
 
-async def fetch_from_scheduler(client: Client, key: str) -> object:
+async def fetch_from_scheduler(client: DaskClient, key: str) -> object:
     """Return the result of task `key` by way of the scheduler, None if it is lost."""
     response = await _scheduler(client).gather(keys=[key])
     return response["data"][key] if response["status"] == "OK" else None
 
 
-async def workers_of(client: Client) -> dict[str, Any]:
+async def workers_of(client: DaskClient) -> dict[str, WorkerInfo]:
     """Return what the scheduler knows of each worker, by address."""
-    workers: dict[str, Any] = (await _scheduler(client).identity())["workers"]
+    workers: dict[str, WorkerInfo] = (await _scheduler(client).identity())["workers"]
     return workers
 
 
-def fetches_directly(client: Client) -> bool:
+def fetches_directly(client: DaskClient) -> bool:
     """Tell whether `client` connects to workers itself."""
     return bool(client.direct_to_workers)
 
 
-def _scheduler(client: Client) -> PooledRPCCall | rpc:
+def _scheduler(client: DaskClient) -> PooledRPCCall | CoreRPC:
     if client.scheduler is None:
         raise OSError("there is no connection to the scheduler")
     return client.scheduler

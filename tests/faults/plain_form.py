@@ -12,13 +12,13 @@ from typing import Any, cast
 
 from distributed import Client, Future, as_completed
 from distributed.scheduler import KilledWorker
+from streampca.planning.shape import Leaf
 
 from streampca.errors import BlockFailedError
 from streampca.execution.distributed import cluster, payload
 from streampca.execution.fold import merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter
-from streampca.planning.leaves import Leaf
 from streampca.planning.plan import Plan
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.distributed_interface import pickled, unpickled

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -16,6 +15,7 @@ from streampca.errors import OutputError
 from streampca.storage.directories import RECORD, read_record
 from streampca.storage.files import TEMPORARY, digest_of, write_atomically, writing
 from streampca.storage.regular_files import read_regular
+from streampca.typing import Json
 
 FORMAT = "streampca-checkpoint"
 VERSION = 1
@@ -59,7 +59,7 @@ class CheckpointDirectory:
                 f"{self.path} exists and is not a checkpoint of streampca: it is left untouched; move it away, or name another place"
             )
 
-    def newest(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def newest(self) -> tuple[Json | None, list[str]]:
         """Return the newest ledger that is intact with all states it names, or None, and messages texts damaged ones."""
         damaged: list[str] = []
         for generation in sorted(self._generations(), reverse=True):
@@ -74,7 +74,7 @@ class CheckpointDirectory:
             return data, damaged
         return None, damaged
 
-    def write(self, data: dict[str, Any], texts: dict[str, str]) -> None:
+    def write(self, data: Json, texts: dict[str, str]) -> None:
         """Write the ledger `data` as its generation and drop what neither it nor the one before names.
 
         `texts` are further files, by name, that are written once beside the record.
@@ -140,7 +140,7 @@ class CheckpointDirectory:
                     child.unlink()
 
 
-def states_of(data: dict[str, Any]) -> Iterable[StoredState]:
+def states_of(data: Json) -> Iterable[StoredState]:
     """Yield the files that a ledger names."""
     for reading in data["readings"]:
         begun = [leaf["state"] for leaf in reading["begun"].values()]
@@ -155,13 +155,13 @@ def _is_ours(child: Path) -> bool:
     return known and not child.is_symlink() and child.is_file()
 
 
-def _checked(path: Path) -> dict[str, Any]:
+def _checked(path: Path) -> Json:
     whole = json.loads(read_regular(path))
-    data: dict[str, Any] = whole["ledger"]
+    data: Json = whole["ledger"]
     if xxhash.xxh3_128(_canonical(data).encode()).hexdigest() != whole["xxh3"]:
         raise ValueError("it does not have the digest that was written with it")
     return data
 
 
-def _canonical(data: dict[str, Any]) -> str:
+def _canonical(data: Json) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))

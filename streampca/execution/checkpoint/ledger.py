@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import xxhash
@@ -21,6 +21,9 @@ from streampca.execution.checkpoint.directory import CheckpointDirectory, Stored
 from streampca.sources.base import ReadCount
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes, write_state_file
+from streampca.typing import Json
+
+_T = TypeVar("_T")
 
 SHARE = 50.0
 """Writing a checkpoint may take one part in so many of the time since the last."""
@@ -62,7 +65,7 @@ class Entry:
     """Leaves of which some blocks are completed."""
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Entry:
+    def from_dict(cls, data: Json) -> Entry:
         """Return the entry whose `to_dict` is `data`."""
         begun = {
             int(index): BegunLeaf(leaf["blocks"], ReadCount(**leaf["count"]), StoredState(**leaf["state"]))
@@ -79,7 +82,7 @@ class Entry:
             begun,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the entry as plain data for JSON."""
         data = asdict(self)
         return data | {"begun": {str(index): leaf for index, leaf in data["begun"].items()}}
@@ -110,12 +113,12 @@ class ProgressLog:
         self,
         directory: CheckpointDirectory,
         identity: RunIdentity,
-        stored: dict[str, Any] | None = None,
+        stored: Json | None = None,
         require_held: Callable[[], None] | None = None,
     ):
         self.directory, self.identity = directory, identity
         self.attempts = 1 + (stored["attempts"] if stored else 0)
-        self.plan: dict[str, Any] | None = stored["plan"] if stored else None
+        self.plan: Json | None = stored["plan"] if stored else None
         self.stopping = False
         self.written = stored is not None
         self.lock = threading.RLock()
@@ -133,11 +136,12 @@ class ProgressLog:
         self._n_passes[phase] = number = self._n_passes.get(phase, 0) + 1
         return phase if number == 1 else f"{phase} ({number})"
 
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
+    def once(self, name: str, make: Callable[[], _T]) -> _T:
         """Return the result of `make`, or its stored result if a stopped run called it."""
         entry = self._entries.get(name)
         if entry is not None and entry.state is not None:
-            return read_state_file(self.directory.path / entry.state.file)
+            stored: _T = read_state_file(self.directory.path / entry.state.file)
+            return stored
         made = make()
         try:
             cheap = time.monotonic() - self._began >= SHARE * self.cost(state_bytes(made))
@@ -175,7 +179,11 @@ class ProgressLog:
         return time.monotonic() - self._began
 
     def save(
-        self, entry: Entry, state: Any = None, piece: Any = None, begun: tuple[int, BegunLeaf, Any] | None = None
+        self,
+        entry: Entry,
+        state: object = None,
+        piece: object = None,
+        begun: tuple[int, BegunLeaf, object] | None = None,
     ) -> Entry:
         """Write the new `state`, `piece` and begun leaf of `entry`, then a ledger that names them; return the entry as written.
 
@@ -205,7 +213,7 @@ class ProgressLog:
             self._generation = generation
             self.directory.write(self._to_dict(), self.identity.texts)
             self.written, self._saved = True, time.monotonic()
-            self._learn(n_bytes, self._saved - started)
+            self._update_cost(n_bytes, self._saved - started)
         return entry
 
     def require_held(self) -> None:
@@ -217,16 +225,16 @@ class ProgressLog:
         """Remove the checkpoint of a finished run."""
         self.directory.remove()
 
-    def resumption(self) -> dict[str, Any] | None:
+    def resumption(self) -> Json | None:
         """Return the manifest's entry about earlier attempts; None for a run that was never stopped."""
         if self.attempts == 1:
             return None
         return {"attempts": self.attempts, "seconds_before": self._seconds_before}
 
-    def _write(self, name: str, state: Any) -> StoredState:
+    def _write(self, name: str, state: object) -> StoredState:
         return StoredState(name, *write_state_file(self.directory.path / name, state))
 
-    def _to_dict(self) -> dict[str, Any]:
+    def _to_dict(self) -> Json:
         return {
             "format": "streampca-ledger",
             "version": 1,
@@ -239,7 +247,7 @@ class ProgressLog:
             "readings": [entry.to_dict() for entry in self._entries.values()],
         }
 
-    def _learn(self, n_bytes: int, seconds: float) -> None:
+    def _update_cost(self, n_bytes: int, seconds: float) -> None:
         """Update the estimates of `cost` by one measurement."""
         if n_bytes < 2**20:
             self._cost = (self._cost + max(seconds, 1e-3)) / 2
@@ -265,7 +273,7 @@ def log_in_use() -> ProgressLog | None:
     return _in_use.get()
 
 
-def once(name: str, make: Callable[[], Any]) -> Any:
+def once(name: str, make: Callable[[], _T]) -> _T:
     """Return the result of `make`, or the one stored by the run that is resumed."""
     log = _in_use.get()
     return make() if log is None else log.once(name, make)
@@ -279,7 +287,7 @@ def note_stop(error: BaseException) -> None:
         log.stopping = True
 
 
-def model_digest(model: Any) -> str:
+def model_digest(model: object) -> str:
     """Return a digest of the arrays of `model`; empty if no run is recorded."""
     if _in_use.get() is None:
         return ""

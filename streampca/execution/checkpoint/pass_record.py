@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,14 +21,16 @@ from streampca.sources.base import ReadCount
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes
 
+_Total = TypeVar("_Total")
+
 _STEPS = 20  # checkpoints of a pass, if they are cheap
 _LAST_SECONDS = 8.0  # time for writing after a signal, of the ten seconds that are promised
 
 
-class PassState(NamedTuple):
+class PassState(NamedTuple, Generic[_Total]):
     """Where a pass starts."""
 
-    total: Any
+    total: _Total
     """State of the leaves before."""
     read_count: ReadCount
     """What reading them cost."""
@@ -62,7 +64,7 @@ class PassRecord:
         plan: Plan,
         made_with: str = "",
         before_saving: Callable[[int, int], None] | None = None,
-        piece: Callable[[int, int], Any] | None = None,
+        piece: Callable[[int, int], object] | None = None,
     ):
         self.log, self.phase, self.n_leaves = log, phase, plan.n_leaves
         work = f"{plan.axis} {plan.extent} {plan.rows_per_block} {plan.n_blocks} {plan.n_leaves} {plan.shuffle_seed} {made_with}"
@@ -72,7 +74,7 @@ class PassRecord:
         self._last_saved: dict[int, tuple[float, int]] = {}
         self._before_saving, self._piece = before_saving, piece
 
-    def begin(self, template: Any) -> PassState:
+    def begin(self, template: _Total) -> PassState[_Total]:
         """Return where the pass starts; `template` is its state before the first leaf.
 
         A checkpoint made for another plan or other parameters is dropped, with all later ones.
@@ -86,7 +88,7 @@ class PassRecord:
         self._entry = entry
         return PassState(state, entry.count, entry.next_leaf)
 
-    def restart(self, template: Any) -> PassState:
+    def restart(self, template: _Total) -> PassState[_Total]:
         """Drop the checkpoint of this pass; return its beginning."""
         if self.log is not None:
             self.log.forget_from(self._entry.key)
@@ -110,7 +112,7 @@ class PassRecord:
         """Return the leaves of which some blocks are completed, by index."""
         return self._entry.begun if self.log else {}
 
-    def absorbed(self, index: int, state: Any, count: ReadCount) -> None:
+    def absorbed(self, index: int, state: object, count: ReadCount) -> None:
         """Write a checkpoint if one is due, now that leaf `index` is merged into `state`."""
         if self.log is None or self.log.identity.every is None:
             return
@@ -129,7 +131,7 @@ class PassRecord:
         if due:
             self._save(self.log, next_leaf, state, count)
 
-    def folded(self, leaf: Leaf, blocks: int, state: Any, count: ReadCount) -> None:
+    def folded(self, leaf: Leaf, blocks: int, state: object, count: ReadCount) -> None:
         """Write a checkpoint of the first `blocks` blocks of `leaf` if one is due; called by the leaf's thread."""
         log = self.log
         if log is None or log.identity.every is None or blocks == len(leaf.spans):
@@ -151,7 +153,7 @@ class PassRecord:
                 self._entry = log.save(self._entry, begun=(leaf.index, begun, state))
             self._last_saved[leaf.index] = time.monotonic(), blocks
 
-    def stopped(self, next_leaf: int, state: Any, count: ReadCount) -> None:
+    def stopped(self, next_leaf: int, state: object, count: ReadCount) -> None:
         """Write a last checkpoint after an error or signal if there are new leaves and time enough."""
         log = self.log
         if log is None or log.identity.every is None or not log.stopping or next_leaf <= self._entry.next_leaf:
@@ -162,7 +164,7 @@ class PassRecord:
         except NotRecordableError:
             return
 
-    def _save(self, log: ProgressLog, next_leaf: int, state: Any, count: ReadCount) -> None:
+    def _save(self, log: ProgressLog, next_leaf: int, state: object, count: ReadCount) -> None:
         with uninterrupted(), log.lock:
             if self._before_saving is not None:
                 self._before_saving(self._entry.next_leaf, next_leaf)
@@ -172,17 +174,17 @@ class PassRecord:
             self._entry = log.save(entry, state, piece)
 
 
-def _alike(template: Any, state: Any) -> bool:
+def _alike(template: object, state: object) -> bool:
     """Tell whether `state` has the classes, array types and texts of `template`."""
     if type(template) is not type(state):
         return False
-    if isinstance(template, tuple):
+    if isinstance(template, tuple) and isinstance(state, tuple):
         return len(template) == len(state) and all(map(_alike, template, state))
-    if isinstance(template, np.ndarray):
+    if isinstance(template, np.ndarray) and isinstance(state, np.ndarray):
         return bool(template.dtype == state.dtype and template.ndim == state.ndim)
     if isinstance(template, str):
         return bool(template == state)
-    if is_dataclass(template):
+    if is_dataclass(template) and not isinstance(template, type):
         pairs = [(getattr(template, f.name), getattr(state, f.name)) for f in fields(template)]
         return all(_alike(a, b) for a, b in pairs if isinstance(a, str | np.ndarray) or is_dataclass(a))
     return True
@@ -194,7 +196,7 @@ def next_pass(
     made_with: str = "",
     *,
     before_saving: Callable[[int, int], None] | None = None,
-    piece: Callable[[int, int], Any] | None = None,
+    piece: Callable[[int, int], object] | None = None,
 ) -> PassRecord:
     """Return the record of the next pass called `phase` in the log in use; without a log it writes nothing."""
     return PassRecord(log_in_use(), phase, plan, made_with, before_saving, piece)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import xxhash
@@ -20,22 +20,15 @@ from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, reco
 from streampca.storage.lock import Lock
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from streampca.planning.plan import Plan
     from streampca.sources.base import Source
 
-
-Notice = Callable[[str], None]
-
-
-AnyPlan = TypeVar("AnyPlan", bound="Plan")
-
-
-AnyFit = TypeVar("AnyFit")
-
+_Plan = TypeVar("_Plan", bound="Plan")
+_Fit = TypeVar("_Fit")
 
 _VERSIONS = ("streampca", "numpy", "scipy", "blas")
-
-
 _SHAPE_OF_THE_WORK = (
     "solver",
     "n_samples",
@@ -57,7 +50,7 @@ _SHAPE_OF_THE_WORK = (
 )
 
 
-def identity_of_fit(source: Source, parameters: Any) -> dict[str, str]:
+def identity_of_fit(source: Source, parameters: DataclassInstance) -> dict[str, str]:
     """Return, by name, everything that determines the bits of a fit."""
     identity = {}
     for field in fields(parameters):
@@ -99,7 +92,7 @@ def _of_input(source: Source) -> str:
     return digest.hexdigest()
 
 
-def array_digest(values: Any) -> str:
+def array_digest(values: object) -> str:
     """Return a digest of shape, type and values of an array."""
     array, digest = np.asarray(values), xxhash.xxh3_128()
     digest.update(f"{array.shape}{array.dtype}".encode())
@@ -117,7 +110,7 @@ def open_ledger(
     *,
     resume: bool,
     fresh: bool,
-    notice: Notice,
+    notice: Callable[[str], None],
     require_held: Callable[[], None] | None = None,
 ) -> ProgressLog:
     """Return the ledger of the run that was stopped, or a new one.
@@ -176,7 +169,7 @@ def _progress(ledger: ProgressLog) -> str:
     return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
 
 
-def recorded_plan(ledger: ProgressLog, plan: AnyPlan) -> AnyPlan:
+def recorded_plan(ledger: ProgressLog, plan: _Plan) -> _Plan:
     """Return `plan`, or that of the stopped run where blocks or leaves would be others; `PlanError` if it does not fit now."""
     if ledger.plan is None:
         return plan
@@ -209,11 +202,11 @@ def concluding(ledger: ProgressLog) -> Iterator[None]:
 def fit_with_checkpoint(
     directory: Path,
     source: Source,
-    parameters: Any,
+    parameters: DataclassInstance,
     *,
-    plan: Callable[[], AnyPlan],
-    fit: Callable[[AnyPlan], AnyFit],
-) -> AnyFit:
+    plan: Callable[[], _Plan],
+    fit: Callable[[_Plan], _Fit],
+) -> _Fit:
     """Return what `fit` makes of what `plan` returns, from where an earlier fit stopped whose checkpoint is `directory`.
 
     The checkpoint is removed when the fit is done.

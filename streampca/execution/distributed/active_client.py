@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from typing import Any
 
 from streampca.errors import ClusterError
 from streampca.sources.base import Source
-from streampca.system.distributed_interface import clients_and_workers
+from streampca.system.distributed_interface import DaskClient, clients_and_workers
 from streampca.system.process import worker_of_this_task
 
-_inherited: weakref.WeakSet[Any] = weakref.WeakSet()
+_inherited: weakref.WeakSet[object] = weakref.WeakSet()
 """Clients and workers of the process that this one was forked from: their event loops do not run here."""
 
 
-def active_client(source: Source) -> Any:
+def active_client(source: Source) -> DaskClient | None:
     """Return the active `distributed.Client` if its workers can be used for `source`, else None, which stands for threads.
 
     They cannot be used by a task that holds a thread of a worker, because the fit would wait for tasks that wait for that
@@ -52,7 +51,7 @@ def share_credentials(source: Source) -> None:
         active_client(source)
 
 
-def _usable_client() -> Any:
+def _usable_client() -> DaskClient | None:
     if "distributed" not in sys.modules:
         return None
     from distributed import Client, get_client

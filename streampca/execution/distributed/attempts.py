@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from streampca.execution.distributed.retries import ATTEMPTS
 from streampca.planning.shape import Leaf
+from streampca.system.distributed_interface import DaskFuture
 
 _PATIENCE = 3  # times as many attempts where workers are lost for other reasons, too
 
@@ -26,9 +26,9 @@ class RunningTask:
     """Address of the worker."""
     began: float
     """When it was submitted, by `time.monotonic`."""
-    future: Any
+    future: DaskFuture
     """Dask's future of the result."""
-    fetching: Future[Any] | None = None
+    fetching: Future[object] | None = None
     """Fetches the result; None before the task is done."""
 
     def release(self) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from streampca.errors import ClusterError
 from streampca.execution.distributed.workers import Worker
 from streampca.planning.worker_limits import is_here
 from streampca.system import distributed_interface as interface
+from streampca.system.distributed_interface import DaskClient, DaskFuture, WorkerInfo
+
+_T = TypeVar("_T")
 
 Enqueue = Callable[[Callable[[], None]], None]
 """Queues a call for the driver's thread."""
@@ -40,12 +43,12 @@ class ClusterClient:
         Queues a call for the driver's thread.
     """
 
-    def __init__(self, client: Any, enqueue: Enqueue):
+    def __init__(self, client: DaskClient, enqueue: Enqueue):
         self._client, self._enqueue = client, enqueue
         self._listener: _EventListener | None = None
-        self._request: Future[Any] | None = None
+        self._request: Future[dict[str, WorkerInfo]] | None = None
         self._request_outdated = False
-        self._placeholder: Any = None
+        self._placeholder: DaskFuture | None = None
         self._restarting: set[str] = set()
         self.unanswered_seconds = 0.0
         """Seconds for which the scheduler has not answered."""
@@ -74,11 +77,11 @@ class ClusterClient:
                 "the connection to the scheduler was lost: look whether it still runs, start it again if not, and run again"
             )
 
-    def watch(self, future: Any, done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+    def watch(self, future: DaskFuture, done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         """Queue a call of `done` when the task of `future` is done, or of `failed` with its error."""
         future.add_done_callback(partial(self._finished, done, failed))
 
-    def _finished(self, done: Callable[[], None], failed: Callable[[BaseException], None], future: Any) -> None:
+    def _finished(self, done: Callable[[], None], failed: Callable[[BaseException], None], future: DaskFuture) -> None:
         """Queue the outcome of a task; called by Dask in a thread of its own."""
         if future.status == "finished":
             self._enqueue(done)
@@ -93,18 +96,18 @@ class ClusterClient:
                 _log.debug("the error of a task was lost with the connection")
         self._enqueue(partial(failed, error))
 
-    def fetch(self, key: str, address: str, done: Callable[[Future[Any]], None]) -> Future[Any]:
+    def fetch(self, key: str, address: str, done: Callable[[Future[object]], None]) -> Future[object]:
         """Fetch the result of a task from its worker; queue a call of `done` with the future of it, None if it was lost."""
         return self._run(self._fetch(key, address), done)
 
-    async def _fetch(self, key: str, address: str) -> Any:
+    async def _fetch(self, key: str, address: str) -> object:
         # Client.gather would put several into one request, and one frozen worker would hold up all of them.
         if interface.fetches_directly(self._client) or is_here(address):
             for result in await interface.fetch_from_worker(self._client, key, address):
                 return result
         return await interface.fetch_from_scheduler(self._client, key)
 
-    def request_workers(self, seconds: float, done: Callable[[dict[str, Any]], None]) -> None:
+    def request_workers(self, seconds: float, done: Callable[[dict[str, WorkerInfo]], None]) -> None:
         """Queue a call of `done` with all workers, by address.
 
         If a request is pending, add `seconds`, the time since the last call, to `unanswered_seconds` instead.
@@ -119,7 +122,7 @@ class ClusterClient:
         """Repeat the pending request for workers: its answer may be older than an event."""
         self._request_outdated = True
 
-    def _answered(self, done: Callable[[dict[str, Any]], None], answer: Future[Any]) -> None:
+    def _answered(self, done: Callable[[dict[str, WorkerInfo]], None], answer: Future[dict[str, WorkerInfo]]) -> None:
         if answer is not self._request:
             return
         self._request = None
@@ -145,7 +148,7 @@ class ClusterClient:
             self._placeholder.release()
             self._placeholder = None
 
-    def _run(self, work: Coroutine[Any, Any, Any], done: Callable[[Future[Any]], None]) -> Future[Any]:
+    def _run(self, work: Coroutine[object, None, _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
         pending = asyncio.run_coroutine_threadsafe(work, interface.event_loop(self._client))
         pending.add_done_callback(lambda answer: self._enqueue(partial(done, answer)))
         return pending
@@ -156,7 +159,7 @@ class _EventListener:
 
     def __init__(
         self,
-        client: Any,
+        client: DaskClient,
         enqueue: Enqueue,
         worker_removed: Callable[[str, bool], None],
         worker_joined: Callable[[], None],
@@ -169,7 +172,7 @@ class _EventListener:
         self._previous = None if isinstance(previous, _EventListener) and previous.closed else previous
         client.subscribe_topic("all", self)
 
-    def __call__(self, event: tuple[float, Any]) -> Any:
+    def __call__(self, event: tuple[float, object]) -> Awaitable[None] | None:
         """Queue an event; return the result of the user's handler, which may be awaitable."""
         message = event[1] if isinstance(event[1], dict) else {}
         if not self.closed and message.get("action") == "remove-worker":

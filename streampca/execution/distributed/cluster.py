@@ -14,28 +14,32 @@ from bisect import insort
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from streampca.execution.distributed.attempts import LeafAttempts, RunningTask, one_block
 from streampca.execution.distributed.client import ClusterClient, ttl_seconds
 from streampca.execution.distributed.failures import retries_exhausted, stalled, with_advice, worker_killed
 from streampca.execution.distributed.liveness import LivenessMonitor
 from streampca.execution.distributed.payload import LostPayloadError, TaskPayload
-from streampca.execution.distributed.results import FetchedResults, ResultPolicy
+from streampca.execution.distributed.results import FetchedResults
 from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after
 from streampca.execution.distributed.tree_reduction import TreeReduction
 from streampca.execution.distributed.workers import Worker, WorkerPool
 from streampca.execution.leaf import LeafResult, Task
 from streampca.execution.progress import Meter
 from streampca.planning.plan import Plan
-from streampca.system.distributed_interface import killed_by
+from streampca.system.distributed_interface import DaskClient, WorkerInfo, killed_by
+
+_State = TypeVar("_State")
 
 
 class LostResultError(Exception):
     """The result of a task was lost with its worker before it was fetched."""
 
 
-def on_cluster(client: Any, task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
+def on_cluster(
+    client: DaskClient, task: Task[_State], plan: Plan, meter: Meter, first: int = 0
+) -> Generator[LeafResult[_State]]:
     """Yield the results of `task` for the leaves from `first` on in the plan's order, computed by the workers of `client`.
 
     A result holds ``task.leaves_per_result(plan)`` leaves, merged on the workers.
@@ -59,10 +63,10 @@ def on_cluster(client: Any, task: Task, plan: Plan, meter: Meter, first: int = 0
         cluster_pass.close()
 
 
-class ClusterPass:
+class ClusterPass(Generic[_State]):
     """One pass over the source by a cluster; its state is changed only in the thread that iterates `results`."""
 
-    def __init__(self, client: Any, task: Task, plan: Plan, first: int):
+    def __init__(self, client: DaskClient, task: Task[_State], plan: Plan, first: int):
         self._task, self._plan, self._first = task, plan, first
         self._name = f"streampca-{secrets.token_hex(6)}"
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -75,16 +79,16 @@ class ClusterPass:
         self._queued: list[int] = []
         self._attempts: dict[int, LeafAttempts] = {}
         self._running: dict[str, RunningTask] = {}
-        self._outcomes: dict[int, LeafResult | BaseException] = {}
+        self._outcomes: dict[int, LeafResult[_State] | BaseException] = {}
         self._losses = self._n_tasks = 0
         self._leaves_per_result = task.leaves_per_result(plan)
-        self._policy: ResultPolicy = (
+        self._policy = (
             FetchedResults(self._client, self)
             if self._leaves_per_result == 1
             else TreeReduction(plan, first, self._payload, self._client, self._workers, self)
         )
 
-    def results(self) -> Generator[LeafResult]:
+    def results(self) -> Generator[LeafResult[_State]]:
         """Yield results in order, each as soon as all before it are there; raise an error when its leaf is next in order."""
         self._client.open(self._worker_removed, self._worker_joined)
         size = self._leaves_per_result
@@ -129,21 +133,21 @@ class ClusterPass:
         self._attempts[task.leaf].keys.discard(task.key)
         self._forget(task.leaf)
 
-    def fetched(self, key: str, answer: Future[Any]) -> None:
+    def fetched(self, key: str, answer: Future[object]) -> None:
         """Store a fetched result, or schedule a retry if its worker died."""
         task = self._running.get(key)
         if task is None:
             return
         error = CancelledError() if answer.cancelled() else answer.exception()
         result = None if error is not None else answer.result()
-        if result is None:
+        if not isinstance(result, LeafResult):
             self._task_failed(key, error or LostResultError("its result was lost with a worker"))
             return
         self._liveness.leaf_finished(task.began)
         self._forget(task.leaf)
         self.conclude(task.leaf, result)
 
-    def conclude(self, index: int, outcome: LeafResult | BaseException) -> None:
+    def conclude(self, index: int, outcome: LeafResult[Any] | BaseException) -> None:
         """Store the result or the error with number `index` in the order of results."""
         self._outcomes[index] = outcome
 
@@ -307,7 +311,7 @@ class ClusterPass:
             self._queued.remove(leaf)
         del self._attempts[leaf]
 
-    def _update_workers(self, workers: dict[str, Any]) -> None:
+    def _update_workers(self, workers: dict[str, WorkerInfo]) -> None:
         """Compare the scheduler's workers with ours; give up those that are gone or silent."""
         for address in self._workers.update(workers, self._liveness.seconds_since_update()):
             self._worker_removed(address, False)

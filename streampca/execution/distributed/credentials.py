@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import weakref
 from contextlib import suppress
-from typing import Any
 
-from distributed import WorkerPlugin
+from distributed import Worker, WorkerPlugin
 
 from streampca.sources import credentials
+from streampca.system.distributed_interface import DaskClient
 
-_given: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_given: weakref.WeakKeyDictionary[DaskClient, set[str]] = weakref.WeakKeyDictionary()
 
 
 class Credentials(WorkerPlugin):
@@ -21,12 +21,12 @@ class Credentials(WorkerPlugin):
         self.values = values
         self.name = f"streampca-{secrets.token_hex(6)}"
 
-    def setup(self, worker: Any) -> None:
+    def setup(self, worker: Worker) -> None:
         """Store the credentials in the process of `worker`."""
         credentials.update(self.values)
 
 
-def give_credentials(client: Any) -> None:
+def give_credentials(client: DaskClient) -> None:
     """Send the credentials of this process to the workers of `client`, unless they were sent before."""
     values, given = credentials.registered(), _given.setdefault(client, set())
     new = {token: value for token, value in values.items() if token not in given}

@@ -6,11 +6,11 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from streampca.errors import ClusterError
 from streampca.execution.distributed.client import ClusterClient
 from streampca.execution.distributed.workers import WorkerPool
+from streampca.system.distributed_interface import WorkerInfo
 
 _CHECK_SECONDS = 1.0  # between two checks
 _UNHEARD = 1.6  # times the time that a worker may be silent, after which all are lost
@@ -56,7 +56,7 @@ class LivenessMonitor:
         self._client.discard_pending_answer()
         self.next_check = 0.0
 
-    def check(self, update: Callable[[dict[str, Any]], None]) -> float | None:
+    def check(self, update: Callable[[dict[str, WorkerInfo]], None]) -> float | None:
         """Request the state of workers, for `update`; return the seconds without a result if they are too many, else None.
 
         Raises

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, TypeVar
 
-from streampca.execution.distributed.partial_state import LostStateError, PartialState
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.planning.shape import Leaf
+from streampca.sources.base import ReadCount
 from streampca.system.blas_threads import one_blas_thread
-from streampca.system.distributed_interface import pickled, unpickled
+from streampca.system.distributed_interface import DaskClient, DaskFuture, pickled, unpickled
+
+_State = TypeVar("_State")
 
 Wanted = Literal["result", "state", "nothing"]
 """What a task returns: the result of its leaf, the state, which stays on the worker, or nothing."""
@@ -23,7 +26,41 @@ class LostPayloadError(Exception):
     """A worker does not have the common data of the leaves: it is new, or another pass replaced them."""
 
 
-class TaskPayload:
+class LostStateError(Exception):
+    """A state on a worker is incomplete or has been used already and must be recomputed."""
+
+
+@dataclass(eq=False)
+class PartialState(Generic[_State]):
+    """State of neighbouring leaves, on the worker that ran the first of them; extended in place."""
+
+    state: _State
+    """State of the rows."""
+    count: ReadCount
+    """What reading them cost."""
+    first: int
+    """Index of the first leaf."""
+    stop: int
+    """Index after the last leaf; -1 during a merge, so that an interrupted merge is never used."""
+
+    def absorb(self, task: Task[_State], other: PartialState[_State]) -> PartialState[_State]:
+        """Merge the state of the leaves after these into this one and return it.
+
+        Raises
+        ------
+        LostStateError
+            If `other` does not follow: it is merged already, or a merge was interrupted.
+        """
+        if self.stop != other.first:
+            raise LostStateError(f"leaves {self.first} to {self.stop} are not before leaf {other.first}")
+        self.stop = -1
+        self.state = task.absorb(self.state, other.state)
+        self.count += other.count
+        self.stop = other.stop
+        return self
+
+
+class TaskPayload(Generic[_State]):
     """The task of one pass as it is sent to workers.
 
     Tasks are pickled here and unpickled by workers, so the scheduler only passes on bytes. Large data that all leaves share,
@@ -31,18 +68,18 @@ class TaskPayload:
     if all workers that had them are lost. A worker that has completed a leaf caches them.
     """
 
-    def __init__(self, client: Any, task: Task, name: str):
+    def __init__(self, client: DaskClient, task: Task[_State], name: str):
         self._client, self._name = client, name
-        self._task: Any = task
+        self._task = task
         self._common: bytes | None = None
         self._merge_task: bytes | None = None
-        self._carrier: Any = None
+        self._carrier: DaskFuture | None = None
         self._n_carriers = 0
         common = pickled(getattr(task, task.common))
         if len(common) > _SMALL_BYTES:
-            self._common, self._task = common, replace(cast("Any", task), **{task.common: None})
+            self._common, self._task = common, replace(task, **{task.common: None})
 
-    def submit(self, leaf: Leaf, key: str, address: str, *, wanted: Wanted, cached: bool) -> Any:
+    def submit(self, leaf: Leaf, key: str, address: str, *, wanted: Wanted, cached: bool) -> DaskFuture:
         """Submit `leaf` to the worker at `address` and return the future of what is `wanted`.
 
         `cached` tells whether the worker has the common data.
@@ -50,7 +87,9 @@ class TaskPayload:
         body = pickled(self._task.for_leaf(leaf))
         return self._submit(run_on_worker, body, (leaf, wanted), key, address, cached=cached)
 
-    def submit_merge(self, merged: Any, following: Any, name: str, address: str, *, cached: bool) -> tuple[str, Any]:
+    def submit_merge(
+        self, merged: DaskFuture, following: DaskFuture, name: str, address: str, *, cached: bool
+    ) -> tuple[str, DaskFuture]:
         """Submit the merge of the state behind the future `following` into that of `merged`, which is on the worker at `address`.
 
         Returns the key of the task and its future.
@@ -60,7 +99,16 @@ class TaskPayload:
         key = f"{self._name}-{name}"
         return key, self._submit(merge_on_worker, self._merge_task, (merged, following), key, address, cached=cached)
 
-    def _submit(self, function: Any, body: bytes, arguments: Any, key: str, address: str, *, cached: bool) -> Any:
+    def _submit(
+        self,
+        function: Callable[..., object],
+        body: bytes,
+        arguments: tuple[object, ...],
+        key: str,
+        address: str,
+        *,
+        cached: bool,
+    ) -> DaskFuture:
         name = None if self._common is None else self._name
         common = None if self._common is None or cached else self._common_future()
         with _without_size_warning(len(body)):
@@ -77,7 +125,7 @@ class TaskPayload:
             self._carrier.release()
             self._carrier = None
 
-    def _common_future(self) -> Any:
+    def _common_future(self) -> DaskFuture | None:
         if self._carrier is None and self._common is not None:
             key = f"{self._name}-common-{self._n_carriers}"
             self._n_carriers += 1
@@ -86,7 +134,7 @@ class TaskPayload:
         return self._carrier
 
 
-def _without_size_warning(n_bytes: int) -> AbstractContextManager[Any]:
+def _without_size_warning(n_bytes: int) -> AbstractContextManager[object]:
     """Suppress Dask's warning about large tasks where this one has to be large."""
     if n_bytes <= _SMALL_BYTES:
         return nullcontext()
@@ -96,12 +144,12 @@ def _without_size_warning(n_bytes: int) -> AbstractContextManager[Any]:
 
 
 _begun: deque[str] = deque(maxlen=1024)  # in a worker: keys of tasks that must not run again
-_cached: tuple[str, Any] | None = None  # in a worker: the name of a pass, and the common data of its leaves
+_cached: tuple[str, object] | None = None  # in a worker: the name of a pass, and the common data of its leaves
 
 
 def run_on_worker(
-    body: bytes, leaf: Leaf, wanted: Wanted, name: str | None, common: Any
-) -> LeafResult | PartialState | None:
+    body: bytes, leaf: Leaf, wanted: Wanted, name: str | None, common: object
+) -> LeafResult[object] | PartialState[object] | None:
     """Run a leaf; called by Dask on a worker. `name` is that of the pass if it has common data.
 
     Raises
@@ -136,8 +184,8 @@ def _begin_once() -> None:
 
 
 def merge_on_worker(
-    body: bytes, merged: PartialState, following: PartialState, name: str | None, common: Any
-) -> PartialState:
+    body: bytes, merged: PartialState[object], following: PartialState[object], name: str | None, common: object
+) -> PartialState[object]:
     """Merge the state of the next leaves into that of a branch; called by Dask on the worker that has the latter.
 
     Raises
@@ -151,9 +199,9 @@ def merge_on_worker(
         return merged.absorb(_task_of(body, name, common), following)
 
 
-def _task_of(body: bytes, name: str | None, common: Any) -> Any:
+def _task_of(body: bytes, name: str | None, common: object) -> Task[object]:
     global _cached
-    task = unpickled(body)
+    task: Task[object] = unpickled(body)
     if name is None:
         return task
     if common is not None:

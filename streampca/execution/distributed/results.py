@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from streampca.execution.distributed.attempts import RunningTask
 from streampca.execution.distributed.client import ClusterClient
@@ -31,94 +31,54 @@ class PassDriver(Protocol):
         """Store a fetched result, or schedule a retry if it was lost."""
         ...
 
-    def conclude(self, index: int, outcome: LeafResult | BaseException) -> None:
+    def conclude(self, index: int, outcome: LeafResult[Any] | BaseException) -> None:
         """Store the result or the error with number `index` in the order of results."""
         ...
 
 
-class ResultPolicy(Protocol):
-    """Where the states of finished leaves go."""
-
-    wanted: ClassVar[Wanted]
-    """What a task returns."""
-    queues_ahead: ClassVar[bool]
-    """Whether leaves may wait on busy workers."""
-
-    def request(self, index: int) -> None:
-        """Note that result `index` is the next one that is needed."""
-        ...
-
-    def window_start(self, index: int) -> int:
-        """Return the leaf from which the window of submitted leaves counts while result `index` is needed."""
-        ...
-
-    def keeps_state(self, leaf: int) -> bool:
-        """Tell whether the state of `leaf` will wait on its worker."""
-        ...
-
-    def leaf_done(self, task: RunningTask) -> None:
-        """Take the state of a leaf whose task is done."""
-        ...
-
-    def leaf_failed(self, leaf: int, error: BaseException) -> None:
-        """Take the error of a leaf."""
-        ...
-
-    def merges_at(self, address: str) -> bool:
-        """Tell whether a worker is merging states."""
-        ...
-
-    def worker_lost(self, address: str, *, expected: bool) -> None:
-        """Recompute the states that were on a worker."""
-        ...
-
-    def cancel_late(self, seconds: float) -> bool:
-        """Start merges again that take longer than `seconds`; return whether there were any."""
-        ...
-
-    def close(self) -> None:
-        """Release all states."""
-        ...
-
-
 class FetchedResults:
-    """The policy for small states: the result of every leaf is fetched as soon as it is there; the driver merges."""
+    """The policy for small states: the result of every leaf is fetched as soon as it is there; the driver merges.
+
+    Its methods are the interface of all policies; those that return nothing here have nothing to do.
+    """
 
     wanted: ClassVar[Wanted] = "result"
+    """What a task returns."""
     queues_ahead: ClassVar[bool] = True
+    """Whether leaves may wait on busy workers."""
 
     def __init__(self, client: ClusterClient, driver: PassDriver):
         self._client, self._driver = client, driver
 
     def request(self, index: int) -> None:
-        """Do nothing: all results are fetched."""
+        """Note that result `index` is the next one that is needed."""
 
     def window_start(self, index: int) -> int:
-        """Return `index`: results are leaves."""
+        """Return the leaf from which the window of submitted leaves counts while result `index` is needed."""
         return index
 
     def keeps_state(self, leaf: int) -> bool:
-        """Return False: results leave the worker at once."""
+        """Tell whether the state of `leaf` will wait on its worker."""
         return False
 
     def leaf_done(self, task: RunningTask) -> None:
-        """Fetch the result."""
+        """Take the state of a leaf whose task is done."""
         task.fetching = self._client.fetch(task.key, task.worker, partial(self._driver.fetched, task.key))
 
     def leaf_failed(self, leaf: int, error: BaseException) -> None:
-        """Raise the error when the leaf is next in order."""
+        """Take the error of a leaf, which is raised when the leaf is next in order."""
         self._driver.conclude(leaf, error)
 
     def merges_at(self, address: str) -> bool:
-        """Return False."""
+        """Tell whether a worker is merging states."""
         return False
 
     def worker_lost(self, address: str, *, expected: bool) -> None:
-        """Do nothing: tasks on the worker are retried by the pass."""
+        """Recompute the states that were on a worker; the pass retries its tasks."""
 
     def cancel_late(self, seconds: float) -> bool:
-        """Return False: there are no merges."""
+        """Start merges again that take longer than `seconds`; return whether there were any."""
         return False
 
     def close(self) -> None:
-        """Do nothing: tasks are released by the pass."""
+        """Release all states."""

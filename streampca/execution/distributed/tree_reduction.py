@@ -18,14 +18,13 @@ from streampca.errors import ClusterError
 from streampca.execution.distributed.attempts import RunningTask
 from streampca.execution.distributed.client import ClusterClient
 from streampca.execution.distributed.failures import with_advice
-from streampca.execution.distributed.partial_state import LostStateError, PartialState
-from streampca.execution.distributed.payload import LostPayloadError, TaskPayload, Wanted
-from streampca.execution.distributed.results import PassDriver
+from streampca.execution.distributed.payload import LostPayloadError, LostStateError, PartialState, TaskPayload, Wanted
+from streampca.execution.distributed.results import FetchedResults, PassDriver
 from streampca.execution.distributed.retries import ATTEMPTS, may_pass
 from streampca.execution.distributed.workers import WorkerPool
 from streampca.execution.leaf import LeafResult
 from streampca.planning.plan import Plan
-from streampca.system.distributed_interface import killed_by
+from streampca.system.distributed_interface import DaskFuture, killed_by
 
 _LOSSES = 3 * ATTEMPTS  # workers that may be lost while they merge the same branch
 _ADVICE = "look at the logs and the memory of the workers, give them more, and run again"
@@ -40,7 +39,7 @@ class _StateOnWorker:
     """Key of the task that returned it."""
     address: str
     """Address of the worker."""
-    future: Any
+    future: DaskFuture
     """Dask's future of the state."""
 
 
@@ -52,7 +51,7 @@ class _Merge:
     """Key of the task."""
     began: float
     """When it was submitted, by `time.monotonic`."""
-    future: Any
+    future: DaskFuture
     """Dask's future of the merged state."""
 
 
@@ -74,7 +73,7 @@ class _Branch:
     """States, or errors, of leaves that are not merged yet."""
     merge: _Merge | None = None
     """The running merge."""
-    fetching: Future[Any] | None = None
+    fetching: Future[object] | None = None
     """Fetches the state of all leaves."""
     failures: int = 0
     """Transient errors."""
@@ -86,7 +85,7 @@ class _Branch:
     """Whether the branch has its result or its error."""
 
 
-class TreeReduction:
+class TreeReduction(FetchedResults):
     """The branches of one pass; used in the thread of the pass only.
 
     Parameters
@@ -108,12 +107,13 @@ class TreeReduction:
         self,
         plan: Plan,
         first: int,
-        payload: TaskPayload,
+        payload: TaskPayload[Any],
         client: ClusterClient,
         workers: WorkerPool,
         driver: PassDriver,
     ):
-        self._first, self._payload, self._client, self._workers, self._driver = first, payload, client, workers, driver
+        super().__init__(client, driver)
+        self._first, self._payload, self._workers = first, payload, workers
         self._size, self._requested = plan.leaves_per_branch, 0
         self._branches = [
             _Branch(index, start, min(start + self._size, plan.n_leaves), start)
@@ -140,7 +140,7 @@ class TreeReduction:
         self._driver.hand_over(task)
         self.add(task.leaf, task.key, task.worker, task.future)
 
-    def add(self, leaf: int, key: str, address: str, future: Any) -> None:
+    def add(self, leaf: int, key: str, address: str, future: DaskFuture) -> None:
         """Add the state of `leaf` on the worker at `address` to its branch."""
         branch = self._branches[leaf // self._size]
         if branch.concluded or leaf < branch.reached or leaf in branch.pending:
@@ -282,7 +282,7 @@ class TreeReduction:
                 self._drop(branch, branch.reached)
             self._restart(branch)
 
-    def _fetched(self, branch: _Branch, merged: _StateOnWorker, answer: Future[Any]) -> None:
+    def _fetched(self, branch: _Branch, merged: _StateOnWorker, answer: Future[object]) -> None:
         """Conclude a branch with its fetched state, or restart it if that was lost."""
         if branch.concluded or branch.merged is not merged:
             return
@@ -339,7 +339,7 @@ class TreeReduction:
                 self._release(state)
         branch.pending.clear()
 
-    def _conclude(self, branch: _Branch, outcome: LeafResult | BaseException) -> None:
+    def _conclude(self, branch: _Branch, outcome: LeafResult[Any] | BaseException) -> None:
         """Pass the result or the error of a branch to the driver."""
         branch.concluded = True
         self._release_all(branch)

@@ -6,7 +6,8 @@ import heapq
 import itertools
 from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any
+
+from streampca.system.distributed_interface import WorkerInfo
 
 _MOST_STATES = 2  # that wait on a worker before it is given more to read
 
@@ -76,7 +77,7 @@ class WorkerPool:
         self._serial = itertools.count(1)
         self._reserved: str | None = None
 
-    def update(self, reported: dict[str, dict[str, Any]], seconds: float) -> list[str]:
+    def update(self, reported: dict[str, WorkerInfo], seconds: float) -> list[str]:
         """Update the workers from the scheduler's, `seconds` after the last update; return the addresses of those that are gone."""
         self.unheard += seconds
         for address, info in reported.items():

@@ -12,7 +12,7 @@ import pytest
 from streampca.accumulators import Covariance
 from streampca.errors import ClusterError, DataError
 from streampca.execution.distributed import payload as parcel
-from streampca.execution.distributed.partial_state import LostStateError, PartialState
+from streampca.execution.distributed.payload import LostStateError, PartialState
 from streampca.execution.distributed.retries import ATTEMPTS
 from streampca.execution.distributed.tree_reduction import TreeReduction
 from streampca.execution.distributed.workers import WorkerPool
