@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
+from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
@@ -76,7 +77,9 @@ def verify_run(
     plan = _planned(source, model, config)
     scores, scores_check = _stored_scores(directory, config, model, source)
     weights = getattr(fit_of(config).parameters, "sample_weight", None)
-    measured = KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
+    measured: AnyAccumulator = (
+        KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
+    )
     with one_blas_thread():
         state, count = accumulate(source, measured, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))

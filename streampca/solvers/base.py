@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from streampca.errors import NotAvailableError
 from streampca.execution.progress import ProgressCallback
@@ -16,7 +16,10 @@ from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Json
 
-AnyParameters = TypeVar("AnyParameters")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+AnyParameters = TypeVar("AnyParameters", bound="DataclassInstance")
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 AnyFit = TypeVar("AnyFit", bound=FitResult)
 

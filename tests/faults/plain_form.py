@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from distributed import Client, Future, as_completed
 from distributed.scheduler import KilledWorker
-from streampca.planning.shape import Leaf
 
 from streampca.errors import BlockFailedError
 from streampca.execution.distributed import cluster, payload
@@ -20,6 +19,7 @@ from streampca.execution.fold import merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter
 from streampca.planning.plan import Plan
+from streampca.planning.shape import Leaf
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.distributed_interface import pickled, unpickled
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.accumulators.base import Accumulator
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.kernel_features import in_panel
 from streampca.accumulators.landmarks import (
     ColumnNormLandmarks,
-    Landmarks,
     LandmarksState,
     UniformLandmarks,
     WeightedLandmarks,
@@ -134,7 +133,7 @@ def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[Unifor
 
 def _drawing(
     sampling: str, source: Source, parameters: KernelParameters, reservoir: Array | None = None
-) -> Accumulator[Any, Landmarks]:
+) -> AnyAccumulator:
     """Return the accumulator that draws the landmarks; without a reservoir one that takes as much memory."""
     n, d = source.shape
     m, seed, dtype = min(parameters.n_landmarks, n), parameters.seed, str(source.dtype)

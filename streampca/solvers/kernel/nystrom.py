@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
 from streampca.accumulators.landmarks import LandmarksState
@@ -178,7 +179,7 @@ class NystromMethod(KernelMethod):
             kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
             release_freed_memory()
             draws = held_out_draws(parameters, source)
-            joint = Joint((features, kept, *draws))
+            joint: AnyAccumulator = Joint((features, kept, *draws))
             (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
             streamed = time.perf_counter()
             sums = projected(features, whitening, features.finalize(state))
