@@ -41,7 +41,7 @@ _CLIENT_ATTRIBUTES = (
 EventHandler = Callable[[tuple[float, object]], Awaitable[None] | None]
 
 
-class _WithStatus(Protocol):
+class WithStatus(Protocol):
     """A worker, nanny, job or cluster of distributed."""
 
     status: Status
@@ -207,14 +207,14 @@ def default_processes_and_threads() -> tuple[int, int]:
     return int(n_workers), int(n_threads)
 
 
-def has_ended(nanny: _WithStatus) -> bool:
+def has_ended(nanny: WithStatus) -> bool:
     """Tell whether a nanny, or a job, has ended or failed."""
     from distributed.core import Status
 
     return nanny.status in (Status.closed, Status.failed)
 
 
-def mark_closed(resource: _WithStatus) -> None:
+def mark_closed(resource: WithStatus) -> None:
     """Give a cluster or a job the status of one that was closed."""
     from distributed.core import Status
 

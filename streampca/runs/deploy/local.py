@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 import psutil
 
 from streampca.runs.config.clusters import LocalCluster
-from streampca.system.distributed_interface import default_processes_and_threads, has_ended, starting_workers
+from streampca.system.distributed_interface import (
+    WithStatus,
+    default_processes_and_threads,
+    has_ended,
+    starting_workers,
+)
 
 if TYPE_CHECKING:
     from distributed import Nanny
-    from distributed.core import Status
 
 _ATTEMPTS = 3
 _SYNC_SECONDS = 10.0
@@ -28,10 +32,9 @@ class Closable(Protocol):
         ...
 
 
-class StartedCluster(Closable, Protocol):
+class StartedCluster(Closable, WithStatus, Protocol):
     """What is used of a cluster of Dask that started workers; those of Kubernetes have no `workers`."""
 
-    status: Status
     workers: dict[object, Nanny]
     scheduler_info: dict[str, dict[str, object]]
 
