@@ -16,6 +16,7 @@ from streampca.accumulators.centring import (
 from streampca.accumulators.missing import refuse_infinite
 from streampca.accumulators.shifting import sampled_origin
 from streampca.accumulators.sparse import refuse_stored
+from streampca.execution.distributed.retries import read_with_retries
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import Array, BoolArray, FloatArray, IntArray
@@ -109,7 +110,7 @@ def read_pilot(
     count, at = ReadCount(), 0
     for group in _runs(chosen, source):
         first, last = int(group[0]), int(group[-1]) + 1
-        values, cost = source.read(first, last)  # csr where the source is sparse
+        values, cost = read_with_retries(source, first, last)  # csr where the source is sparse
         count += cost
         if issparse(values):
             refuse_stored(values, first)
@@ -140,7 +141,7 @@ def observed_origin(
     dtype, n = work_dtype(source.dtype), source.shape[0]
     while not seen.all() and start < n:
         stop = min(n, start + max(_ORIGIN_ROWS, source.chunk_rows))
-        values, cost = source.read(start, stop)
+        values, cost = read_with_retries(source, start, stop)
         count += cost
         rows = np.where(np.isfinite(values), values, np.nan).astype(dtype)
         if weights is not None:

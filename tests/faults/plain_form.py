@@ -61,7 +61,9 @@ def in_order(client: Client, task: Task, plan: Plan, first: int) -> Generator[Le
                 submitted += 1
             while index not in results:
                 future, result = next(done)
-                results[running.pop(future)] = error_of(future, result)
+                results[running.pop(future)] = (
+                    result[1] if isinstance(result, tuple) else result
+                )  # type, error, traceback
             result = results.pop(index)
             if isinstance(result, KilledWorker):
                 start, stop = plan.leaf(index).edges[0], plan.leaf(index).edges[-1]
@@ -72,11 +74,6 @@ def in_order(client: Client, task: Task, plan: Plan, first: int) -> Generator[Le
     finally:
         done.clear()
         client.cancel([*running, *([] if carrier is None else [carrier])])
-
-
-def error_of(future: Future, result: Any) -> Any:
-    """Return the error of a future that failed, else its result."""
-    return result if future.status == "finished" else result[1] if isinstance(result, tuple) else RuntimeError(result)
 
 
 def run_on_worker(body: bytes, leaf: Leaf, name: str, common: Any) -> LeafResult:

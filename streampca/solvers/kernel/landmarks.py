@@ -19,6 +19,7 @@ from streampca.accumulators.landmarks import (
 from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.errors import DataError, ParameterError
+from streampca.execution.distributed.retries import read_with_retries
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.solvers.kernel.plan import HELD_OUT
@@ -197,7 +198,7 @@ def _given(source: Source, given: Array, sampling: str) -> tuple[ChosenLandmarks
         for band in np.unique(index // step):
             here = np.flatnonzero(index // step == band)
             first, last = int(index[here[0]]), int(index[here[-1]]) + 1
-            values, cost = source.read(first, last)
+            values, cost = read_with_retries(source, first, last)
             rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
             count += cost
     return ChosenLandmarks(rows, index, np.full(m, n / m), sampling), count

@@ -9,12 +9,13 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.kernel_features import in_panel
-from streampca.block import Block
 from streampca.errors import NotFiniteError
+from streampca.execution.leaf import read_ahead
 from streampca.linalg.tiles import spread
+from streampca.planning.shape import Leaf
 from streampca.solvers.kernel.plan import PAIR_SIDE
 from streampca.sources.base import ReadCount, Source
-from streampca.system.workspace import borrow
+from streampca.system.workspace import borrow, release
 from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
@@ -121,12 +122,11 @@ def read_all(source: Source, rows_per_block: int) -> tuple[Array, ReadCount]:
     DataError
         If data is missing, damaged or not finite.
     """
-    n, dtype, count = source.shape[0], work_dtype(source.dtype), ReadCount()
-    rows = np.empty(source.shape, dtype)
+    rows, count = np.empty(source.shape, work_dtype(source.dtype)), ReadCount()
+    leaf = Leaf(0, (*range(0, source.shape[0], rows_per_block), source.shape[0]))
     with source.reading():
-        for start in range(0, n, rows_per_block):
-            stop = min(n, start + rows_per_block)
-            values, cost = source.read(start, stop)
-            rows[start:stop] = in_panel(Block(values, start), dtype)
+        for block, cost in read_ahead(source, leaf):
+            rows[block.start : block.start + len(block)] = in_panel(block, rows.dtype)
             count += cost
+    release()
     return rows, count

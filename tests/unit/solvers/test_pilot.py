@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 
 from streampca.errors import NotFiniteError
+from streampca.execution.distributed import retries
+from streampca.solvers.kernel.matrix import read_all
 from streampca.solvers.pilot import Pilot, plan_pilot, read_pilot, rows_of
 from streampca.sources import open_source
 
@@ -74,3 +77,28 @@ def test_nan_is_an_error_unless_it_has_a_meaning(missing: str) -> None:
     values[7, 1] = np.inf
     with pytest.raises(NotFiniteError, match="infinity"):
         read_pilot(pilot, source, 0, missing)
+
+
+@pytest.mark.parametrize("reading", ["pilot", "kernel matrix"])
+def test_rows_read_before_the_pass_are_read_again_after_a_transient_error(
+    reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "pause_after", lambda _: 0.0)
+    rows = np.random.default_rng(0).standard_normal((200, 4))
+    source, calls = open_source(rows), list[int]()
+    read = source.read
+
+    def flaky(start: int, stop: int, out: Any = None) -> Any:
+        calls.append(start)
+        if len(calls) == 2:
+            raise TimeoutError("slow")
+        return read(start, stop, out)
+
+    monkeypatch.setattr(source, "read", flaky)
+    if reading == "pilot":
+        index, found, _ = read_pilot(Pilot(10, 0, 320), source, seed=0)
+        np.testing.assert_array_equal(found, rows[index])
+    else:
+        found, _ = read_all(source, 50)
+        np.testing.assert_array_equal(found, rows)
+    assert len(calls) == len(set(calls)) + 1
