@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,38 +13,95 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.errors import ParameterError
-from streampca.estimators.containers import require_lazy_output
-from streampca.estimators.inputs import _is_array_like, _is_dask, _lazy_rows, _map_rows
+from streampca.estimators.inputs import is_array_like, is_dask, lazy_rows, map_rows, require_lazy_output
+from streampca.execution.checkpoint.resume import fit_with_checkpoint
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import write_scores
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
+from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array
 
 if TYPE_CHECKING:
     import dask.array as da
-    import zarr
 
-    from streampca.execution.progress import ProgressCallback
-
-    Lazy: TypeAlias = da.Array | zarr.Array[Any] | str | Path | Source
-    """Input whose scores are a lazy Dask array."""
+    from streampca.estimators.inputs import Input, Lazy, Table
+    from streampca.system.distributed_interface import DaskClient
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 """Scores or rows, float32 or float64."""
 
 
-class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PlanOptions(TypedDict, total=False):
+    """Options of a plan."""
+
+    scores: bool
+    """Whether scores are written after the fit."""
+    report: bool
+    """Whether a report is drawn."""
+    client: DaskClient | None
+    """Dask client whose workers read."""
+    alternatives: bool
+    """Whether the figures of other solvers are added."""
+
+
+class FitOptions(TypedDict, total=False):
+    """Options of a fit that do not change its result."""
+
+    keep_rows: int
+    """Rows to copy out of the stream."""
+    progress: ProgressCallback | None
+    """Called as blocks finish."""
+
+
+class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, Generic[AnyParameters, AnyFit]):  # type: ignore[misc]
     """An estimator of scikit-learn whose input may also be a store, a lazy array or a sparse matrix."""
 
+    _solvers: ClassVar[Mapping[str, Solver[Any, Any, Any]]]
+    """Its solvers by name."""
+
     if TYPE_CHECKING:
-        _model: Any
+        _model: PCAModel | KernelModel
         memory: int | str | None
+        checkpoint: str | Path | None
         progress: ProgressCallback | None
         n_components_: int
         n_features_in_: int
         n_samples_seen_: int
         feature_names_in_: Array
+
+    def _parameters(self, threads: int | None = None) -> AnyParameters:
+        """Return the checked parameters of a fit."""
+        raise NotImplementedError
+
+    def _plan_source(
+        self, source: Source, parameters: AnyParameters, *, probe: bool = False, **options: Unpack[PlanOptions]
+    ) -> Plan:
+        """Return the plan of a fit of `source`; `probe` reads a few blocks to measure how long it takes."""
+        raise NotImplementedError
+
+    def _fit_source(
+        self, source: Source, parameters: AnyParameters, plan: Plan | None = None, **options: Unpack[FitOptions]
+    ) -> AnyFit:
+        """Return the fit of `source` by `plan`; None plans it first."""
+        raise NotImplementedError
+
+    def _fit_or_resume(self, source: Source, parameters: AnyParameters) -> AnyFit:
+        """Return the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
+        if self.checkpoint is None:
+            return self._fit_source(source, parameters, progress=self.progress)
+        return fit_with_checkpoint(
+            Path(self.checkpoint),
+            source,
+            parameters,
+            plan=lambda: self._plan_source(source, parameters, client=active_client(source)),
+            fit=lambda plan: self._fit_source(source, parameters, plan, progress=self.progress),
+        )
 
     @property
     def error_(self) -> Mapping[str, Any]:
@@ -52,19 +109,19 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return MappingProxyType(self._model.certificate)
 
     @overload
-    def fit_transform(self, X: Lazy, y: Any = None, **params: Any) -> da.Array: ...
+    def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
 
     @overload
-    def fit_transform(self, X: ArrayLike, y: Any = None, **params: Any) -> Floats: ...
+    def fit_transform(self, X: ArrayLike, y: object = None, **params: object) -> Floats: ...
 
     @overload
-    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any: ...
+    def fit_transform(self, X: Table, y: object = None, **params: object) -> Floats | da.Array: ...
 
-    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
+    def fit_transform(self, X: Input, y: object = None, **params: object) -> Floats | da.Array:
         """Fit `X` and return its scores: what `fit` and `transform` do."""
-        if not _is_array_like(X) and not isinstance(X, np.ndarray):
-            require_lazy_output(self)  # before the fit, not after it
-        return super().fit_transform(X, y, **params)
+        require_lazy_output(self, X)  # before the fit, not after it
+        self.fit(X, y, **params)
+        return self._scores_of_fit(X)
 
     @overload
     def transform(self, X: Lazy) -> da.Array: ...  # type: ignore[overload-overlap]
@@ -73,24 +130,21 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def transform(self, X: ArrayLike) -> Floats: ...
 
     @overload
-    def transform(self, X: Any) -> Any: ...
+    def transform(self, X: Table) -> Floats | da.Array: ...
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Input) -> Floats | da.Array:
         """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
         check_is_fitted(self)
-        if _is_array_like(X):
+        if is_array_like(X):
             return self._model.transform(self._validated(X))
-        if not isinstance(X, np.ndarray):
-            require_lazy_output(self)
+        require_lazy_output(self, X)
         source = self._open_fitted(X)
-        if isinstance(X, np.ndarray) or (source.sparse and not _is_dask(X)):
+        if isinstance(X, np.ndarray) or (source.sparse and not is_dask(X)):
             return self._model.transform(source.read(0, source.shape[0])[0])
-        lazy = X if _is_dask(X) else _lazy_rows(source)
-        if lazy.numblocks[1] > 1:
-            lazy = lazy.rechunk({1: -1})
-        return _map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
+        lazy = X if is_dask(X) else lazy_rows(source)
+        return map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
 
-    def transform_to(self, X: Any, path: str | Path, *, overwrite: bool = False) -> Path:
+    def transform_to(self, X: Input, path: str | Path, *, overwrite: bool = False) -> Path:
         """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
 
         Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
@@ -113,7 +167,7 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     @overload
     def inverse_transform(self, X: ArrayLike) -> Floats: ...
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: da.Array | ArrayLike) -> Floats | da.Array:
         """Return rows, shape (n_samples, n_features), for scores `X`, shape (n_samples, k).
 
         numpy for numpy, a lazy Dask array for Dask; float32 for float32 scores, else float64. `PCA` returns the rows of the
@@ -121,31 +175,36 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         `ParameterError` unless it was fitted with ``fit_inverse_transform=True``.
         """
         check_is_fitted(self)
-        if _is_dask(X):
-            return _map_rows(self._model.inverse_transform, X.rechunk({1: -1}), self.n_features_in_, X.dtype)
-        X = np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != self.n_components_:
-            raise ParameterError(f"scores of shape {X.shape}: expected (n_samples, {self.n_components_})")
-        return self._model.inverse_transform(X)
+        if is_dask(X):
+            return map_rows(self._model.inverse_transform, X, self.n_features_in_, X.dtype)
+        scores = np.asarray(X)
+        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+            raise ParameterError(f"scores of shape {scores.shape}: expected (n_samples, {self.n_components_})")
+        return self._model.inverse_transform(scores)
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
-    def _open(self, X: Any) -> Source:
+    def _scores_of_fit(self, X: Input) -> Floats | da.Array:
+        """Return the scores of the rows of the fit."""
+        return self.transform(X)
+
+    def _open(self, X: Input) -> Source:
         """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
-        if _is_array_like(X):
-            X = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
+        if is_array_like(X):
+            return open_source(validate_data(self, X, accept_sparse="csr", ensure_all_finite=False))
         return open_source(X)
 
-    def _validated(self, X: Any) -> Any:
+    def _validated(self, X: ArrayLike) -> Array:
         """Return rows to be transformed, checked by scikit-learn; NaN is let through where it has a meaning."""
         finite = "allow-nan" if self._model.missing != "error" else True
-        return validate_data(self, X, reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        rows: Array = validate_data(self, X, reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        return rows
 
-    def _open_fitted(self, X: Any) -> Source:
+    def _open_fitted(self, X: Input) -> Source:
         """Return a reader of `X`, which has as many features as the rows of the fit."""
-        source = open_source(self._validated(X)) if _is_array_like(X) else self._open(X)
+        source = open_source(self._validated(X)) if is_array_like(X) else self._open(X)
         if source.shape[1] != self.n_features_in_:
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
 from streampca.errors import MergeError, ParameterError
-from streampca.estimators.fitting import Fitting
+from streampca.estimators.base import StreamEstimator
+from streampca.estimators.inputs import is_array_like
 from streampca.linalg.selection import as_selection
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -20,6 +21,9 @@ from streampca.planning.checks import as_weights
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve, subtracted
 from streampca.sources import Source, open_source
+
+if TYPE_CHECKING:
+    from streampca.estimators.inputs import Input
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
 _SOLVED = frozenset(
@@ -34,7 +38,7 @@ _NO_STATE = (
 )
 
 
-class Continuing(Fitting[Parameters, Fit]):
+class Continuing(StreamEstimator[Parameters, Fit]):
     """What an estimator that keeps its state can do with it.
 
     Attributes that come from the model are solved when one of them is first asked for, so adding many small batches
@@ -43,7 +47,11 @@ class Continuing(Fitting[Parameters, Fit]):
 
     _kept: FittedState | None
 
-    def partial_fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
+    def _set_model(self, model: PCAModel) -> None:
+        """Set the attributes that come from `model`."""
+        raise NotImplementedError
+
+    def partial_fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Add the rows of `X` to those the model was fitted on; the first call is a fit.
 
         Any grouping of the same rows gives the same model up to rounding. A batch may have any number of rows from one
@@ -75,7 +83,7 @@ class Continuing(Fitting[Parameters, Fit]):
         self.bytes_read_ = count.bytes + (0 if kept is None else self.__dict__.get("bytes_read_", 0))
         return self
 
-    def partial_unfit(self, X: Any, *, sample_weight: ArrayLike | None = None) -> Self:
+    def partial_unfit(self, X: Input, *, sample_weight: ArrayLike | None = None) -> Self:
         """Take the rows of `X`, which are among those the model was fitted on, out again: the inverse of `partial_fit`.
 
         What remains has the absolute rounding of what there was, so the relative one grows with the share that is taken
@@ -132,9 +140,9 @@ class Continuing(Fitting[Parameters, Fit]):
             raise MergeError(_NO_STATE)
         return kept
 
-    def _open_batch(self, X: Any, *, first: bool) -> Source:
+    def _open_batch(self, X: Input, *, first: bool) -> Source:
         """Open `X`, whose features are remembered if it is the first batch and compared with those else."""
-        if self._is_checked_by_sklearn(X):
+        if is_array_like(X):
             return open_source(validate_data(self, X, reset=first, accept_sparse="csr", ensure_all_finite=False))
         source = self._open(X)
         names = None if source.feature_names is None else list(source.feature_names)
@@ -148,20 +156,10 @@ class Continuing(Fitting[Parameters, Fit]):
             raise MergeError(f"the feature names of {source.description} are not those of the rows seen before")
         return source
 
-    if TYPE_CHECKING:
-        n_features_in_: int
-        n_samples_seen_: int
 
-        def _parameters(self) -> Parameters: ...
-        def _open(self, X: Any) -> Source: ...
-        def _set_model(self, model: PCAModel) -> None: ...
-        def _remember_features(self, source: Source) -> None: ...
-        def _is_checked_by_sklearn(self, X: Any) -> bool: ...
-
-
-def names_of(estimator: Any) -> list[str] | None:
+def names_of(estimator: object) -> list[str] | None:
     """Return the feature names that `estimator` knows."""
-    names = estimator.__dict__.get("feature_names_in_")
+    names = vars(estimator).get("feature_names_in_")
     return None if names is None else [str(name) for name in names]
 
 
@@ -171,7 +169,7 @@ def _some(names: list[str] | None) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def with_names(model: _Model, estimator: Any) -> _Model:
+def with_names(model: _Model, estimator: object) -> _Model:
     """Return `model` with the feature names that `estimator` knows and the source did not."""
     names = names_of(estimator)
     if names is None or model.source.get("feature_names"):

@@ -1,22 +1,39 @@
-"""Which inputs scikit-learn checks, and lazy arrays of rows."""
+"""What estimators take: which inputs scikit-learn checks, and which stay lazy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn import get_config
 
+from streampca.errors import ParameterError
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.sources import Source
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
-    pass
+    import dask.array as da
+
+    from streampca.storage.zarr_interface import ZarrArray
+
+    class Table(Protocol):
+        """A sparse matrix, a data frame, or an object of a library of labelled arrays."""
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """Numbers of rows and columns."""
+
+    Lazy: TypeAlias = da.Array | ZarrArray | str | Path | Source
+    """Input whose scores are a lazy Dask array."""
+    Input: TypeAlias = Lazy | ArrayLike | Table
+    """Everything that estimators read rows from."""
 
 
-def _is_array_like(X: Any) -> bool:
+def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
     if isinstance(X, np.memmap | str | Path | Source):
         return False
@@ -24,18 +41,37 @@ def _is_array_like(X: Any) -> bool:
     return not module.startswith(("zarr.", "dask.", "xarray.", "anndata."))
 
 
-def _map_rows(function: Callable[..., Array], lazy: Any, n_columns: int, dtype: DType) -> Any:
-    """Return the lazy array of `function` applied to every block of rows, `n_columns` wide."""
-    meta = np.empty((0, 0), dtype=dtype)
-    return lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
-
-
-def _is_dask(X: Any) -> bool:
+def is_dask(X: Input) -> TypeGuard[da.Array]:
+    """Tell whether `X` is a Dask array."""
     return type(X).__module__.startswith("dask.array")
 
 
-def _lazy_rows(source: Source) -> Any:
+def map_rows(function: Callable[..., Array], lazy: Any, n_columns: int, dtype: DType) -> da.Array:
+    """Return the lazy array of `function` applied to every block of rows of the Dask array `lazy`, `n_columns` wide."""
+    if lazy.numblocks[1] > 1:
+        lazy = lazy.rechunk({1: -1})
+    meta = np.empty((0, 0), dtype=dtype)
+    mapped: da.Array = lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
+    return mapped
+
+
+def lazy_rows(source: Source) -> da.Array:
     """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
     share_credentials(source)
     rows = max(1, 2**25 // source.row_bytes)
     return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
+
+
+def require_lazy_output(estimator: object, X: Input) -> None:
+    """Raise `ParameterError` if scikit-learn would make a data frame, in memory, of the scores of `X`, which is not in memory.
+
+    Called before `X` is read. The setting is that of ``set_output``, or else of ``sklearn.set_config(transform_output=…)``.
+    """
+    if isinstance(X, np.ndarray) or is_array_like(X):
+        return
+    chosen = getattr(estimator, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
+    if chosen != "default":
+        raise ParameterError(
+            f"set_output(transform={chosen!r}) makes a data frame of all scores in memory, whatever the ceiling, and this input is "
+            'not in memory: use set_output(transform="default"), which gives a lazy Dask array, or transform_to(X, path)'
+        )

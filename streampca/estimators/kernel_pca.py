@@ -5,18 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ParameterError
-from streampca.estimators.base import StreamEstimator
-from streampca.estimators.containers import require_lazy_output
+from streampca.estimators.base import FitOptions, Floats, PlanOptions, StreamEstimator
 from streampca.estimators.continuing import with_names
-from streampca.estimators.fitting import Fitting
-from streampca.estimators.inputs import _is_array_like
+from streampca.estimators.inputs import is_array_like
 from streampca.estimators.persistence import record_of_fitted
 from streampca.kernels import Kernel, kernel_of
 from streampca.linalg.selection import Threshold
@@ -27,17 +25,21 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel import METHODS
+from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
-from streampca.solvers.kernel.result import KernelFit
 from streampca.sources import Source
 from streampca.typing import Array, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
+    import dask.array as da
+    from sklearn.utils import Tags
+
+    from streampca.estimators.inputs import Input
     from streampca.execution.progress import ProgressCallback
 
 
-class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
+class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
     Parameters
@@ -111,7 +113,7 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         self,
         n_components: int | float | Threshold | None = None,
         *,
-        kernel: KernelName | Kernel | Callable[..., Any] = "rbf",
+        kernel: KernelName | Kernel | Callable[..., Array] = "rbf",
         gamma: float | None = None,
         degree: float = 3,
         coef0: float = 1,
@@ -153,6 +155,8 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         self.progress = progress
 
     if TYPE_CHECKING:
+        _model: KernelModel
+        _rows: Source | None
         eigenvalues_: FloatArray
         eigenvectors_: FloatArray
         explained_variance_ratio_: FloatArray
@@ -170,14 +174,14 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         """The certificate: what can be said of the error of this answer."""
         return KernelCertificate.of(self._model.certificate)
 
-    def plan(self, X: Any) -> Plan:
+    def plan(self, X: Input) -> Plan:
         """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other methods.
 
         Reads metadata only; raises what `fit` raises.
         """
         return plan_kernel(self._open(X), self._parameters(), alternatives=True)
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Input, y: object = None) -> Self:
         """Find the kernel principal components of `X`.
 
         Parameters
@@ -210,16 +214,12 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         self._take(result, source if not source.buffered else None)
         for concern in result.model.concerns:
             warnings.warn(concern, UserWarning, stacklevel=2)
-        if not _is_array_like(X):
+        if not is_array_like(X):
             self._remember_features(source)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
-        """Fit `X` and return its scores, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
-        if not _is_array_like(X) and not isinstance(X, np.ndarray):
-            require_lazy_output(self)  # before the fit, not after it
-        self.fit(X, y, **params)
-        if _is_array_like(X) and self.method_ == "exact":
+    def _scores_of_fit(self, X: Input) -> Floats | da.Array:
+        if is_array_like(X) and self.method_ == "exact":
             dtype = self._model.score_dtype(np.dtype(self.plan_.dtype))
             return (self.eigenvectors_ * np.sqrt(self.eigenvalues_)).astype(dtype, copy=False)
         return self.transform(X)
@@ -259,12 +259,12 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
             return self.eigenvectors_
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> Json:
         state = dict(super().__getstate__())
         state.pop("_rows", None)  # the training rows are the user's; a copy of the estimator does not take them along
         return state
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.sparse = True
@@ -285,12 +285,12 @@ class KernelPCA(Fitting[KernelParameters, KernelFit], StreamEstimator):
         )
 
     def _plan_source(
-        self, source: Source, parameters: KernelParameters, *, probe: bool = False, **options: Any
+        self, source: Source, parameters: KernelParameters, *, probe: bool = False, **options: Unpack[PlanOptions]
     ) -> Plan:
         return plan_kernel(source, parameters, **options)
 
     def _fit_source(
-        self, source: Source, parameters: KernelParameters, plan: Plan | None = None, **options: Any
+        self, source: Source, parameters: KernelParameters, plan: Plan | None = None, **options: Unpack[FitOptions]
     ) -> KernelFit:
         return fit_kernel(source, parameters, plan, **options)  # type: ignore[arg-type]
 

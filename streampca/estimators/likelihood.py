@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import NotAvailableError
+from streampca.estimators.base import StreamEstimator
 from streampca.models.conditional import patterns_of, posterior
-from streampca.sources.sparse import is_sparse
+from streampca.parameters import Parameters
+from streampca.solvers.result import Fit
 from streampca.typing import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
 
 
-class Likelihood:
+class Likelihood(StreamEstimator[Parameters, Fit]):
     """The part of `PCA` that rests on the probabilistic model of Tipping & Bishop (1999)."""
-
-    components_: Any
-    explained_variance_: FloatArray
-    noise_variance_: float
-    n_features_in_: int
 
     if TYPE_CHECKING:
         _model: PCAModel
-
-        def _validated(self, X: Any) -> Any: ...
+        components_: FloatArray
+        explained_variance_: FloatArray
+        noise_variance_: float
 
     def get_covariance(self) -> FloatArray:
         """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).
@@ -48,15 +47,16 @@ class Likelihood:
         precision.flat[:: len(precision) + 1] += 1 / noise
         return precision
 
-    def score_samples(self, X: Any) -> FloatArray:
+    def score_samples(self, X: ArrayLike) -> FloatArray:
         """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,).
 
         For a row with missing values that of its observed values, or with ``missing_scores="mean"`` of the row filled with
         means; a row without any observed value has 0.
         """
         self._require_in_memory("score")
-        rows = self._validated(X)
-        rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64) - self._model.mean
+        checked = self._validated(X)
+        dense = getattr(checked, "toarray", lambda: checked)()
+        rows = np.asarray(dense, dtype=np.float64) - self._model.mean
         missing = np.isnan(rows)
         if self._model.stand_in is not None:
             np.copyto(rows, self._model.stand_in - self._model.mean, where=missing)
@@ -76,7 +76,7 @@ class Likelihood:
     def _of_observed(self, rows: FloatArray, missing: BoolArray) -> FloatArray:
         """Return the log-likelihood of the observed values alone of `rows`, in which others are 0, ``(n_rows,)``."""
         noise, variance = self._floored()
-        spread, found = np.maximum(variance - noise, 0.0), np.empty(len(rows))
+        spread, likelihood = np.maximum(variance - noise, 0.0), np.empty(len(rows))
         for first, members in patterns_of(missing):
             seen = ~missing[first]
             axes = self.components_[:, seen]
@@ -86,18 +86,19 @@ class Likelihood:
             left = np.maximum(squares - np.einsum("ij,jk,ik->i", projected, inverse[0], projected), 0.0)
             n_seen = int(seen.sum())
             constant = logarithm[0] + (n_seen - len(axes)) * np.log(noise) + n_seen * np.log(2 * np.pi)
-            found[members] = -0.5 * (left / noise + constant) if n_seen else 0.0
-        return found
+            likelihood[members] = -0.5 * (left / noise + constant) if n_seen else 0.0
+        return likelihood
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log-likelihood of the rows."""
         return float(self.score_samples(X).mean())
 
     def _require_in_memory(self, what: str) -> None:
         """Raise `NotFittedError`, or `NotAvailableError` if the components are on disk."""
         check_is_fitted(self)
-        if not isinstance(self.components_, np.ndarray):
-            k, d = self.components_.shape
+        components = self._model.components
+        if not isinstance(components, np.ndarray):
+            k, d = components.shape
             raise NotAvailableError(
                 f"{what} needs the components in memory, and {k} x {d:,} of them are on disk because they did not fit: use transform, or fit "
                 f"with fewer components or more memory (they take {8 * k * d:,} bytes)"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -146,7 +145,7 @@ def _set_parameters(
         estimator._parameters()
 
 
-def _set_figures(estimator: Any, record: FitRecord, kind: type[Plan], path: Path) -> None:
+def _set_figures(estimator: PCA | KernelPCA, record: FitRecord, kind: type[Plan], path: Path) -> None:
     """Give `estimator` the plan and the reads of its fit."""
     with _naming(path):
         plan = plan_from(record, kind)

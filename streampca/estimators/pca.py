@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ModelError
-from streampca.estimators.base import StreamEstimator
+from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
-from streampca.estimators.inputs import _is_array_like
+from streampca.estimators.inputs import is_array_like
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import Threshold
@@ -33,10 +33,13 @@ from streampca.sources import Source
 from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+    from streampca.estimators.inputs import Input
     from streampca.execution.progress import ProgressCallback
 
 
-class PCA(Continuing, Likelihood, StreamEstimator):
+class PCA(Continuing, Likelihood):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters
@@ -187,6 +190,7 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         self.progress = progress
 
     if TYPE_CHECKING:
+        _model: PCAModel
         components_: FloatArray  # where they do not fit in memory an array of zarr, which a plan says
         explained_variance_: FloatArray
         explained_variance_ratio_: FloatArray
@@ -207,7 +211,7 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         """The certificate: what can be said of the error of this answer."""
         return certificate_of(self._model.certificate)
 
-    def plan(self, X: Any, *, probe: bool = False) -> Plan:
+    def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other solvers.
 
         Reads metadata only; raises what `fit` raises. With `probe` a few blocks are read and folded, which takes about
@@ -215,7 +219,7 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         """
         return plan_fit(self._open(X), self._parameters(), alternatives=True, probe=probe)
 
-    def fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Find the components of `X`, which is read once, or as often as `plan` says.
 
         Parameters
@@ -239,8 +243,8 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        self._take(self._fit_or_resume(source, parameters), replace(parameters, sample_weight=None))
-        if not _is_array_like(X):
+        self._take(self._fit_or_resume(source, parameters))
+        if not is_array_like(X):
             self._remember_features(source)
         return self
 
@@ -263,7 +267,7 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         fit = record_of_fitted(self)
         return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.sparse = self.missing == "error" and self.solver in ("auto", "covariance")
@@ -275,25 +279,26 @@ class PCA(Continuing, Likelihood, StreamEstimator):
         named = checked(PCA_PARAMETERS, vars(self))
         return Parameters(**named, feature_weight=as_weights("feature_weight", self.feature_weight), threads=threads)
 
-    def _is_checked_by_sklearn(self, X: Any) -> bool:
-        return _is_array_like(X)
+    def _plan_source(
+        self, source: Source, parameters: Parameters, *, probe: bool = False, **options: Unpack[PlanOptions]
+    ) -> Plan:
+        return plan_fit(source, parameters, probe=probe, **options)
 
-    def _plan_source(self, source: Source, parameters: Parameters, **options: Any) -> Plan:
-        return plan_fit(source, parameters, **options)
-
-    def _fit_source(self, source: Source, parameters: Parameters, plan: Plan | None = None, **options: Any) -> Fit:
+    def _fit_source(
+        self, source: Source, parameters: Parameters, plan: Plan | None = None, **options: Unpack[FitOptions]
+    ) -> Fit:
         return fit(source, parameters, plan, **options)
 
-    def _take(self, result: Fit, parameters: Parameters) -> None:
+    def _take(self, result: Fit) -> None:
         self._set_model(result.model)
-        self._kept = result.fitted_state(parameters)
+        self._kept = result.fitted_state
         self.plan_, self.solver_ = result.plan, result.plan.solver
         self.n_passes_ = result.passes
         self.bytes_read_ = result.count.bytes
 
     def _set_model(self, model: PCAModel) -> None:
         self._model = model
-        components: Any = model.components
+        components = model.components
         stored: Any = components.array if isinstance(components, StoredComponents) else components
         self.components_ = stored
         self.explained_variance_ = model.explained_variance

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 
 from streampca.errors import ModelError, StreamPCAError
 from streampca.kernels import Kernel, kernel_from_dict
@@ -32,7 +34,7 @@ _TYPES_OF_FIELDS: dict[str, tuple[type, ...]] = {
 
 
 def record_of(
-    estimator: Any,
+    estimator: BaseEstimator,
     *,
     plan: Plan | None,
     n_passes: int | None,
@@ -44,7 +46,7 @@ def record_of(
     A parameter that no file can hold, such as the function `progress`, is left out and has its default after loading.
     """
     arrays: dict[str, Array] = {}
-    parameters = {}
+    parameters: Json = {}
     for name, value in estimator.get_params(deep=False).items():
         if name == "feature_weight" and value is not None:
             parameters[name] = {"array": "feature_weight"}  # the model has it
@@ -62,7 +64,7 @@ def record_of(
     return FitRecord(parameters, written, n_passes, bytes_read, __version__, arrays)
 
 
-def record_of_fitted(estimator: Any) -> FitRecord:
+def record_of_fitted(estimator: BaseEstimator) -> FitRecord:
     """Return the record of a fitted estimator, from its attributes."""
     known = estimator.__dict__
     return record_of(
@@ -109,7 +111,7 @@ def plan_from(record: FitRecord, kind: type[AnyPlan]) -> AnyPlan | None:
     return plan
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a parameter as JSON has it, `_NO_DATA` if it has no such form."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -130,28 +132,26 @@ def _plain(value: Any) -> Any:
     return _NO_DATA
 
 
-def _value(name: str, plain: Any, arrays: Mapping[str, Array | None]) -> Any:
+def _value(name: str, plain: object, arrays: Mapping[str, Array | None]) -> object:
     """Return the parameter that `_plain` has written."""
     if not isinstance(plain, dict):
         return plain
-    form: Any
-    written: Any
-    form, written = next(iter(plain.items()), ("", None))
+    form = next(iter(plain), "")
     try:
         if form == "array":
-            return np.array(arrays[written])
+            return np.array(arrays[plain[form]])
         if form == "mapping":
-            return {str(key): _value(str(key), item, arrays) for key, item in written.items()}
+            return {str(key): _value(str(key), item, arrays) for key, item in plain[form].items()}
         if form == "kernel":
-            return kernel_from_dict(written)
+            return kernel_from_dict(plain[form])
         if form in ("threshold", "path"):
-            return Threshold(written) if form == "threshold" else Path(written)
+            return Threshold(plain[form]) if form == "threshold" else Path(plain[form])
     except (StreamPCAError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"parameter {name} is damaged: {shortened(str(error))}") from error
     raise ModelError(f"parameter {name} is {shortened(repr(plain))}, which streampca {__version__} does not know")
 
 
-def _landmarks(sampling: Any) -> Array:
+def _landmarks(sampling: ArrayLike) -> Array:
     """Return landmarks, or their row numbers, in a type that models on disk have."""
     given = np.asarray(sampling)
     if given.dtype.kind in "iu":

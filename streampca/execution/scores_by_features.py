@@ -17,7 +17,6 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
-from streampca.models.by_slabs import add_scores
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.memory.scores import slab_width, values_per_sample
@@ -63,7 +62,7 @@ class FeatureBandTask(Task[FloatArray]):
             part = slice(max(start, first), min(end, first + width))
             rows, slab = block.values[part.start - start : part.stop - start].T, self._components(part)
             with np.errstate(over="ignore", invalid="ignore"):
-                add_scores(self.model, part, slab, rows, self.dtype, scores)
+                self.model.add_scores(part, slab, rows, self.dtype, scores)
             if self.model.conditional and rows.dtype.kind == "f":
                 add_lost(np.isnan(rows), slab, state[:, k:])
             if not np.isfinite(scores).all():

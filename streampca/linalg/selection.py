@@ -7,7 +7,7 @@ the order of additions does not decide a tie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -60,6 +60,13 @@ class Threshold:
 
 
 Selection = Count | Share | Threshold
+NComponents: TypeAlias = int | float | Threshold | None
+"""The parameter `n_components`."""
+
+
+def is_count(n_components: object) -> TypeGuard[int]:
+    """Return whether the parameter `n_components` is a count."""
+    return isinstance(n_components, int | np.integer) and not isinstance(n_components, bool)
 
 
 def smallest_count(values: FloatArray, total: float, share: float, rounding: float = 0.0) -> int | None:
@@ -95,7 +102,7 @@ def as_selection(n_components: object, limit: int) -> Selection:
         return Count(None)
     if isinstance(n_components, Threshold):
         return n_components
-    if isinstance(n_components, int | np.integer) and not isinstance(n_components, bool):
+    if is_count(n_components):
         if not 1 <= n_components <= limit:
             raise ParameterError(
                 f"n_components={n_components!r} must be between 1 and min(n_samples, n_features)={limit} with this data"

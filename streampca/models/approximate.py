@@ -10,7 +10,7 @@ import numpy as np
 from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
-from streampca.linalg.selection import Count, as_selection
+from streampca.linalg.selection import Count, as_selection, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
@@ -214,8 +214,8 @@ def answer_of(
 def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:
     """Return how many components the model has: as many as were counted out, with directions without variance if need be."""
     count = parameters.n_components
-    is_count = isinstance(count, int | np.integer) and not isinstance(count, bool)
-    return max(n_certified, min(int(count), moments.n_samples, len(moments.mean))) if is_count else max(n_certified, 1)
+    limit = min(int(count), moments.n_samples, len(moments.mean)) if is_count(count) else 1
+    return max(n_certified, limit)
 
 
 def completed(axes: FloatArray, n_wanted: int, seed: int) -> FloatArray:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from streampca.errors import ModelError
+from streampca.typing import Json
 
 Interval = tuple[float, float]
 
@@ -27,9 +28,9 @@ class Certificate:
     """Where this share lies."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls, values: Json) -> Self:
         """Return the certificate with `values`, lists turned into tuples; `ModelError` if one of them is missing."""
-        named = {}
+        named: Json = {}
         for field in fields(cls):
             if field.name in values:
                 named[field.name] = _frozen(values[field.name])
@@ -128,12 +129,12 @@ class KernelCertificate(Certificate):
     """How many have one; None: all."""
 
 
-def certificate_of(values: Mapping[str, Any]) -> ExactCertificate | ApproximateCertificate:
+def certificate_of(values: Json) -> ExactCertificate | ApproximateCertificate:
     """Return the certificate of a PCA model from its values by name."""
     return (ApproximateCertificate if values.get("kind") == "approximate" else ExactCertificate).of(values)
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     """Return `value` with lists as tuples, also within."""
     if isinstance(value, list | tuple):
         return tuple(_frozen(item) for item in value)

@@ -14,11 +14,12 @@ row without any observed feature has b = 0 and the mean of the prior, ŝ = 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.models.scoring import ScoringModel
+from streampca.models.stored_components import Components
 from streampca.typing import BoolArray, FloatArray, IntArray
 
 _BATCH_VALUES = 2**16
@@ -28,12 +29,40 @@ _NOISE_FLOOR = 1e-10
 """Share of the largest S above which σ² makes the system safe for a Cholesky-like solution."""
 
 
-def fill_in(model: ScoringModel, rows: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
+class ProbabilisticModel(Protocol):
+    """The attributes of a fitted PCA model that conditional means follow from."""
+
+    @property
+    def components(self) -> Components:
+        """Principal axes, ``(k, n_features)``."""
+
+    @property
+    def n_components(self) -> int:
+        """Number of components k."""
+
+    @property
+    def explained_variance(self) -> FloatArray:
+        """Eigenvalues of the covariance matrix, ``(k,)``."""
+
+    @property
+    def noise_variance(self) -> float:
+        """Mean of the eigenvalues that the model omits."""
+
+    @property
+    def whiten(self) -> bool:
+        """Whether scores are divided by `deviations`."""
+
+    @property
+    def deviations(self) -> FloatArray:
+        """Standard deviations of the scores, ``(k,)``."""
+
+
+def fill_in(model: ProbabilisticModel, rows: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
     """Replace the scores of rows with NaN, computed with 0 for missing values, by conditional means, in place.
 
     Parameters
     ----------
-    model : ScoringModel
+    model : ProbabilisticModel
         Its components are in memory.
     rows : array, shape (n_rows, n_features)
         The rows, with NaN for missing values.
@@ -62,10 +91,10 @@ def patterns_of(missing: BoolArray) -> list[tuple[int, IntArray]]:
     _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
     ends = np.cumsum(np.bincount(np.ravel(pattern), minlength=len(first)))
     members = np.split(np.argsort(np.ravel(pattern), kind="stable"), ends[:-1])
-    return [(int(row), own) for row, own in zip(first, members, strict=True)]
+    return [(int(row), rows) for row, rows in zip(first, members, strict=True)]
 
 
-def fill_in_from(model: ScoringModel, lost: FloatArray, scores: NDArray[np.floating]) -> None:
+def fill_in_from(model: ProbabilisticModel, lost: FloatArray, scores: NDArray[np.floating]) -> None:
     """As `fill_in`, for scores without whitening, from the products V_mᵀ V_m of each row, ``(n_rows, k (k + 1) / 2)``.
 
     For readings by features, in which the patterns of holes are never seen as a whole; see `add_lost`.
@@ -145,7 +174,7 @@ def posterior(
 
 
 def _apply(
-    model: ScoringModel,
+    model: ProbabilisticModel,
     scores: NDArray[np.floating],
     groups: list[tuple[int, IntArray]],
     products: Callable[[int], FloatArray],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,7 @@ class FitRecord:
 
 def record_from(group: StoredGroup) -> FitRecord | None:
     """Return the record in a stored model, None in models of version 1; `ModelError` if a value is not of its type."""
-    written: Any = group.stored_attributes.get("fit")
+    written = group.stored_attributes.get("fit")
     if written is None:
         return None
     types: dict[str, tuple[type, ...]] = {

@@ -76,31 +76,22 @@ class KernelModel:
     @property
     def concerns(self) -> list[str]:
         """Return what a user should know of the eigenvalues before using them, a sentence each."""
-        found = [] if self.shortfall is None else [self.shortfall]
+        concerns = []
+        if missing := self.certificate.get("components_missing"):
+            n_positive = int(self.certificate["components_found"])
+            n_zeros = self.n_components - n_positive
+            hint = f"; the other {n_zeros} are returned as zeros" if n_zeros > 0 else ""
+            concerns.append(
+                f"n_components={n_positive + missing}: only {n_positive} eigenvalues of the "
+                f"{'centred ' if self.center else ''}kernel matrix that this method finds are positive beyond rounding{hint}"
+            )
         rounding = float(self.certificate.get("rounding") or 0.0)
         if rounding > 1e-2:
-            found.append(
+            concerns.append(
                 f"rounding of the kernel values takes up to {min(1.0, rounding):.0%} of the first eigenvalue, because they vary by "
                 "little beside their size: subtract the mean of the rows, or use float64 if they are float32"
             )
-        return found
-
-    @property
-    def shortfall(self) -> str | None:
-        """Return a sentence if the model has fewer components than were asked for, else None."""
-        missing = self.certificate.get("components_missing")
-        if not missing:
-            return None
-        n_positive = int(self.certificate["components_found"])
-        hint = (
-            ""
-            if self.n_components <= n_positive
-            else f"; the other {self.n_components - n_positive} are returned as zeros"
-        )
-        return (
-            f"n_components={n_positive + missing}: only {n_positive} eigenvalues of the "
-            f"{'centred ' if self.center else ''}kernel matrix that this method finds are positive beyond rounding{hint}"
-        )
+        return concerns
 
     @property
     def n_components(self) -> int:

@@ -12,12 +12,11 @@ from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
 from streampca.linalg.selection import smallest_count
-from streampca.models import by_slabs, conditional
-from streampca.models.stored_components import Components, StoredComponents
+from streampca.models import conditional
+from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
 from streampca.parameters import Parameters
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
-_SLAB_BYTES = 8 * 2**20
 _SAFE_FACTORS = (1e-30, 1e30)
 """Between these, products of float32 with factors of features or components keep their digits."""
 
@@ -184,8 +183,9 @@ class PCAModel:
     def transform(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 d k flops a row.
 
-        `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean is subtracted before the product, never after, so a far mean costs no digits; only from the scores of
-        sparse rows, which a mean would fill, it is subtracted afterwards. Where the model was fitted with
+        `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean is subtracted before the product, never after, so
+        a far mean costs no digits; only from the scores of sparse rows, which a mean would fill, it is subtracted afterwards.
+        Where the model was fitted with
         ``missing="mean"`` or ``"pairwise"``, rows with NaN have scores as `missing_scores` says, which for conditional means
         takes about k³ flops more for each pattern of holes; with ``"drop_rows"`` such rows have scores of NaN.
         """
@@ -193,7 +193,7 @@ class PCAModel:
         n_rows = int(rows.shape[0])
         out = np.empty((n_rows, len(self.components)), dtype=dtype) if out is None else out
         if isinstance(self.components, StoredComponents):
-            return by_slabs.transform(self, self.components, rows, out)
+            return self._transform_by_slabs(self.components, rows, out)
         dtype = self.product_dtype(dtype)
         axes = self.components if self.weights is None else self.components * self.weights
         axes = axes.T.astype(dtype)
@@ -207,7 +207,7 @@ class PCAModel:
         remainder = ((self.mean - centre) @ axes).astype(dtype)
         stand_in = self.stand_in if dtype.kind == rows.dtype.kind else None
         fill = None if stand_in is None else (stand_in - centre).astype(dtype)
-        step = max(1, _SLAB_BYTES // max(1, rows.shape[1] * dtype.itemsize))
+        step = max(1, SLAB_BYTES // max(1, rows.shape[1] * dtype.itemsize))
         for start in range(0, n_rows, step):
             panel = slice(start, start + step)
             centred = np.subtract(rows[panel], centre, dtype=dtype)
@@ -229,7 +229,7 @@ class PCAModel:
         if self.whiten:
             scores = scores * np.sqrt(self.explained_variance).astype(dtype)
         if isinstance(self.components, StoredComponents):
-            return by_slabs.inverse_transform(self, self.components, scores).astype(given, copy=False)
+            return self._inverse_by_slabs(self.components, scores).astype(given, copy=False)
         rows: Array = scores @ self.components.astype(dtype)
         if self.scale is not None:
             rows *= self.scale.astype(dtype)
@@ -238,6 +238,74 @@ class PCAModel:
             rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
         rows += self.mean.astype(dtype)
         return rows.astype(given, copy=False)
+
+    def _transform_by_slabs(self, stored: StoredComponents, rows: Any, out: Array) -> Array:
+        """Write the scores of `rows` to `out`, with sums over slabs of features in float64; reads all components once."""
+        scores = np.zeros(out.shape)
+        lost = None
+        if self.conditional and isinstance(rows, np.ndarray) and rows.dtype.kind == "f":
+            lost = np.zeros((len(rows), conditional.n_packed(self.n_components)))
+        for columns, slab in stored.slabs():
+            self.add_scores(columns, slab, rows[:, columns], out.dtype, scores)
+            if lost is not None:
+                conditional.add_lost(np.isnan(rows[:, columns]), slab, lost)
+        if lost is not None:
+            conditional.fill_in_from(self, lost, scores)
+        if self.whiten:
+            scores /= self.deviations
+        out[...] = scores
+        return out
+
+    def add_scores(self, features: slice, slab: FloatArray, rows: Any, dtype: DType, scores: FloatArray) -> None:
+        """Add the contribution of some features to `scores`, ``(n_rows, k)``, without whitening and conditional means.
+
+        Parameters
+        ----------
+        features : slice
+            Which features.
+        slab : array, shape (k, n_some)
+            Components for them.
+        rows : array or sparse matrix, shape (n_rows, n_some)
+            Values of them.
+        dtype : dtype
+            In which products are taken.
+        scores : array, shape (n_rows, k)
+            Is added to.
+        """
+        dtype = self.product_dtype(dtype)
+        weights, mean = self.weights_of(features), self.mean[features]
+        axes = (slab if weights is None else slab * weights).T.astype(dtype)
+        if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made
+            scores += rows @ axes
+            scores -= mean @ axes
+            return
+        centre = mean.astype(dtype)
+        scores -= (mean - centre) @ axes
+        fill = None
+        if self.stand_in is not None and rows.dtype.kind == dtype.kind:
+            fill = (self.stand_in[features] - centre).astype(dtype)
+        step = max(1, SLAB_BYTES // (max(1, len(mean)) * dtype.itemsize))
+        for start in range(0, len(rows), step):
+            panel = slice(start, start + step)
+            centred = np.subtract(rows[panel], centre, dtype=dtype)
+            if fill is not None:
+                np.copyto(centred, fill, where=np.isnan(centred))
+            scores[panel] += centred @ axes
+
+    def _inverse_by_slabs(self, stored: StoredComponents, scores: Array) -> Array:
+        """Return the rows that have these `scores`, in their data type."""
+        dtype = scores.dtype
+        rows = np.empty((len(scores), stored.shape[1]), dtype=dtype)
+        for columns, slab in stored.slabs():
+            panel = scores @ slab.astype(dtype)
+            if self.scale is not None:
+                panel *= self.scale[columns].astype(dtype)
+            if self.feature_weight is not None:
+                root = np.sqrt(self.feature_weight[columns])
+                panel *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
+            panel += self.mean[columns].astype(dtype)
+            rows[:, columns] = panel
+        return rows
 
     def summary(self) -> Json:
         """Return the result as plain data."""

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from streampca.typing import Json
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from streampca.parameters import Parameters
-
 from dataclasses import dataclass
 from typing import Any
 
 from streampca.parameters import Parameters
+from streampca.typing import Json
 
 AGREE = (
     "n_components",

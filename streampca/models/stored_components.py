@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from streampca.storage.files import is_disk_full
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
-    import zarr
+    from streampca.storage.zarr_interface import ZarrArray
 
 
 SLAB_BYTES = 8 * 2**20
@@ -73,13 +73,13 @@ class StoredComponents:
     def __repr__(self) -> str:
         return f"StoredComponents(path={str(self.path)!r}, shape={self.shape})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return StoredComponents, (self.path, self.shape, self.width)
 
     def __copy__(self) -> StoredComponents:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> StoredComponents:
+    def __deepcopy__(self, memo: dict[int, object]) -> StoredComponents:
         return self
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
@@ -93,7 +93,7 @@ class StoredComponents:
         return 8 * self.shape[0] * self.shape[1]
 
     @cached_property
-    def array(self) -> zarr.Array[Any]:
+    def array(self) -> ZarrArray:
         """Return the zarr array, which cannot be written to and keeps a temporary directory alive."""
         from streampca.sources.zarr.strictness import strict
 
@@ -102,10 +102,10 @@ class StoredComponents:
         return array
 
     @cached_property
-    def _writable(self) -> zarr.Array[Any]:
+    def _writable(self) -> ZarrArray:
         return self._opened("r+")
 
-    def _opened(self, mode: Literal["r", "r+"]) -> zarr.Array[Any]:
+    def _opened(self, mode: Literal["r", "r+"]) -> ZarrArray:
         import zarr
 
         if not (self.path / "zarr.json").exists():
@@ -185,7 +185,7 @@ def slabs_of(components: Components) -> Iterator[tuple[slice, FloatArray]]:
         yield features, components[:, features]
 
 
-def survey(components: Components, each: Callable[[slice, FloatArray], Any] | None = None) -> Survey:
+def survey(components: Components, each: Callable[[slice, FloatArray], object] | None = None) -> Survey:
     """Read all components once, slab by slab; `each` is called with every slice of features and its slab."""
     k, finite = len(components), True
     products, rows = np.zeros((k, k)), [hashlib.sha256() for _ in range(k)]

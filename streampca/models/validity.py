@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from streampca.models.kernel import KernelModel
     from streampca.models.pca import PCAModel
 
-MISSING = get_args(Missing)
+_MISSING = get_args(Missing)
 _METHODS = set(get_args(Method)) - {"auto"}
 
 
@@ -43,7 +43,7 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
         "total_variance": _is_total(model),
         "n_samples": model.n_samples > 0,
         "sample_weight": weight is None or (bool(np.isfinite(weight)) and weight > 0),
-        "missing": model.missing in MISSING,
+        "missing": model.missing in _MISSING,
         "missing_scores": model.missing_scores in ("conditional", "mean"),
         "fill": (model.fill is not None) == (model.missing in ("mean", "pairwise")),
         "feature_weight": share is None or bool((share >= 0).all()),
@@ -85,7 +85,7 @@ def require_valid_kernel(model: KernelModel, path: Path) -> None:
     ordered = bool((values >= 0).all() and (np.diff(values) <= 0).all())
     require(ordered, path, "its eigenvalues are not in descending order")
     rows_exist = indices is None or bool(((indices >= 0) & (indices < model.n_samples)).all())
-    ranges: dict[str, tuple[bool, Any]] = {
+    ranges: dict[str, tuple[bool, object]] = {
         "landmark_indices": (rows_exist, "rows that do not exist"),
         "n_samples": (model.n_samples > 0, model.n_samples),
         "method": (model.method in _METHODS, model.method),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from streampca.typing import Json
@@ -18,25 +18,21 @@ class Domain(Protocol):
     @property
     def type(self) -> str:
         """The type as docstrings and the reference write it."""
-        ...
 
     @property
     def allowed(self) -> str:
         """What a configuration file may hold, in words."""
-        ...
 
     @property
     def expected(self) -> str:
         """What Python code may give, in words that follow "expected"."""
         ...
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> object:
         """Return `value` as a plain Python object; raise `ValueError` if it is outside the domain."""
-        ...
 
     def schema(self) -> Json:
         """Return the JSON Schema of the values in a configuration file."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Choice:
         """The names."""
         return f"one of {self.allowed}"
 
-    def plain(self, value: Any) -> str:
+    def plain(self, value: object) -> str:
         """Return the name."""
         if not isinstance(value, str) or value not in self.names:
             raise ValueError
@@ -83,7 +79,7 @@ class Flag:
     expected: str = "True or False"
     """As the protocol."""
 
-    def plain(self, value: Any) -> bool:
+    def plain(self, value: object) -> bool:
         """Return a Python bool, also for one of numpy."""
         if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):  # of numpy 2 and 1
             raise ValueError
@@ -122,7 +118,7 @@ class Whole:
         words = "an integer" + ("" if self.least is None else f" of at least {self.least}") + self.hint
         return f'{words}, or "auto"' if self.auto else words
 
-    def plain(self, value: Any) -> int | str:
+    def plain(self, value: object) -> int | str:
         """Return a Python int, also for one of numpy."""
         if self.auto and isinstance(value, str) and value == "auto":
             return value
@@ -174,7 +170,7 @@ class Number:
             words = f"a number in ({self.above:g}, {self.most:g}]"
         return words + (", or None" if self.optional else "") + self.hint
 
-    def plain(self, value: Any) -> float | None:
+    def plain(self, value: object) -> float | None:
         """Return a Python float, also for one of numpy, or None."""
         if value is None and self.optional:
             return None
@@ -204,7 +200,7 @@ class Special:
     expected: str = ""
     """As the protocol."""
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> object:
         """Return `value` as it is."""
         return value
 
@@ -222,7 +218,7 @@ class Directory(Special):
     expected: str = "the path of a directory, or None"
     """As the protocol."""
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> object:
         """Return the path as it is."""
         if value is not None and not isinstance(value, str | Path):
             raise ValueError

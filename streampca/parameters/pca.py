@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from streampca.parameters.choices import Missing, MissingScores, Sketch, Solver
 from streampca.parameters.common import (
@@ -21,7 +21,7 @@ from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
 from streampca.parameters.statement import Parameter
 
 if TYPE_CHECKING:
-    from streampca.linalg.selection import Selection
+    from streampca.linalg.selection import NComponents, Selection
     from streampca.sources.base import Source
     from streampca.typing import FloatArray
 
@@ -116,7 +116,7 @@ PCA_PARAMETERS = (
 class Parameters:
     """The checked parameters of a fit; those of `PCA_PARAMETERS` mean what is said there."""
 
-    n_components: Any = None
+    n_components: NComponents = None
     """Count, share, `Threshold` or None."""
     solver: str = "auto"
     """As `PCA`."""
@@ -164,3 +164,10 @@ class Parameters:
         from streampca.linalg.selection import as_selection  # numpy, which a configuration does not need
 
         return as_selection(self.n_components, min(source.shape))
+
+    def count(self, source: Source) -> int | None:
+        """Return the number of components where it is known beforehand; None where the data decides."""
+        from streampca.linalg.selection import Count
+
+        selection = self.selection(source)
+        return selection.n_components if isinstance(selection, Count) else None

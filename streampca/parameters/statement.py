@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streampca.errors import ParameterError
 from streampca.parameters.domains import Domain
@@ -19,7 +19,7 @@ class Parameter:
 
     name: str
     """Name in the signature of the estimator."""
-    default: Any
+    default: object
     """Default in the signature and in the file."""
     domain: Domain
     """The values that it may have."""
@@ -38,7 +38,7 @@ class Parameter:
         return f"{self.key}.{self.name}" if self.key in ("model", "preprocess") else self.key
 
 
-def checked(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Json:
+def checked(parameters: Sequence[Parameter], values: Mapping[str, object]) -> Json:
     """Return `values`, by the names of `parameters`, as plain objects under their names among the parameters of a fit.
 
     Raises

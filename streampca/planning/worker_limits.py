@@ -15,7 +15,7 @@ from streampca.system.process import available_bytes
 from streampca.typing import Json
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from streampca.system.distributed_interface import DaskClient
 
 _SAFE_SHARE = 0.6  # of what a machine has to spare, as for this process
 _ANSWER_SECONDS = 10
@@ -31,7 +31,7 @@ class WorkerLimits:
     """Ceiling of the resident memory of its process; None where it is not known."""
 
 
-def worker_limits(client: Client | None) -> list[WorkerLimits]:
+def worker_limits(client: DaskClient | None) -> list[WorkerLimits]:
     """Return the limits of each worker of `client`, one without any if it has none yet; none without a cluster.
 
     A worker with a memory limit is paused by Dask before it reaches it, so that much is not used. Workers without one
@@ -112,10 +112,11 @@ def is_here(address: str) -> bool:
     return address.startswith("inproc://") or host_of(address) in ("127.0.0.1", "::1", "localhost")
 
 
-def _available_at(client: Client, address: str) -> int | None:
+def _available_at(client: DaskClient, address: str) -> int | None:
     """Return what the machine of a worker has to spare, by the worker itself; None if it does not say."""
     future = client.submit(available_bytes, workers=[address], pure=False)
     try:
-        return int(future.result(timeout=_ANSWER_SECONDS))
+        available = future.result(timeout=_ANSWER_SECONDS)
     except (OSError, RuntimeError, CancelledError):  # a time limit is an OSError
         return None
+    return int(available) if isinstance(available, int | float) else None

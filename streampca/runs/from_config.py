@@ -12,7 +12,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.estimators import PCA, KernelPCA
-from streampca.estimators.fitting import Fitting
+from streampca.estimators.base import StreamEstimator
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.kernels import RBF, Kernel, kernel_of
@@ -23,8 +23,8 @@ from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig
 from streampca.runs.config.values import ThresholdValue, plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
+from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.result import KernelFit
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
 from streampca.sources.options import ReadOptions
@@ -39,7 +39,7 @@ ESTIMATORS: dict[str, type[PCA] | type[KernelPCA]] = {"pca": PCA, "kernel_pca": 
 class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """An estimator, not fitted, and the parameters of its fit."""
 
-    estimator: Fitting[AnyParameters, AnyFit]
+    estimator: StreamEstimator[AnyParameters, AnyFit]
     """The estimator."""
     parameters: AnyParameters
     """Its checked parameters, with weights and threads."""

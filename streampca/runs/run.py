@@ -24,6 +24,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
+from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
@@ -44,8 +45,8 @@ from streampca.runs.resume import (
 )
 from streampca.solvers.base import Solver
 from streampca.solvers.fit import kept_rows
+from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.result import KernelFit
 from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import Fit, FitResult
 from streampca.sources import ReadCount, Source
@@ -280,8 +281,8 @@ def _write_model(job: _Job, result: FitResult, path: Path, run_id: str) -> None:
     config, fit = job.config, job.fit
     path.mkdir()
     record = record_of(fit.estimator, plan=result.plan, n_passes=result.passes, bytes_read=result.count.bytes)
-    result.write_model(path, record)
-    state = result.fitted_state(fit.parameters) if config.output.state else None
+    write_model(result.model, path, record)
+    state = result.fitted_state if config.output.state else None
     if state is not None:
         write_state(state, path)
     write_commit_record(path, "model", run_id)  # so that it can be copied out of the run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
@@ -14,6 +16,10 @@ from streampca.system.process import release_freed_memory
 from streampca.typing import Json
 
 _MOST_PROBED = 2**28  # decoded bytes of a block that a probe reads
+_FIGURES = (
+    *("passes", "sketch", "projected_bytes", "bytes_to_read", "flops", "work_dtype"),
+    *("expected_seconds", "expected_by"),
+)
 
 
 def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: bool = False) -> Plan:
@@ -50,7 +56,11 @@ def with_alternatives(
     plan: Plan, source: Source, parameters: Parameters, resources: Resources, *, probed: bool = False
 ) -> Plan:
     """Return `plan` with its expected time, and with the figures of every other solver, or why it does not do."""
-    others = tuple(_figures(name, source, parameters, resources, probed) for name in SOLVERS if name != plan.solver)
+
+    def planned(solver: str) -> Plan:
+        return with_time(plan_by(solver, source, parameters, resources), source, parameters, probed=probed)
+
+    others = tuple(figures_of(name, partial(planned, name)) for name in SOLVERS if name != plan.solver)
     plan = with_time(plan, source, parameters, probed=probed)
     refusals = {f"solver {other['solver']}: {other['why']}" for other in others}  # notes of `auto`
     notes = tuple(note for note in plan.notes if note not in refusals)
@@ -59,22 +69,11 @@ def with_alternatives(
     return replace(plan, alternatives=others, notes=notes, reason=f"{plan.reason}; {why}")
 
 
-def _figures(solver: str, source: Source, parameters: Parameters, resources: Resources, probed: bool) -> Json:
+def figures_of(solver: str, planned: Callable[[], Plan]) -> Json:
+    """Return the figures of a solver that was not chosen, or why it does not do: what `planned` returns or raises."""
     try:
-        other = plan_by(solver, source, parameters, resources)
+        plan = planned()
     except StreamPCAError as error:
         return {"solver": solver, "fits": False, "why": str(error)}
-    other = with_time(other, source, parameters, probed=probed)
-    return {
-        "solver": solver,
-        "fits": True,
-        "why": other.reason,
-        "passes": other.passes,
-        "sketch": other.sketch,
-        "projected_bytes": other.projected_bytes,
-        "bytes_to_read": other.bytes_to_read,
-        "flops": other.flops,
-        "work_dtype": other.work_dtype,
-        "expected_seconds": other.expected_seconds,
-        "expected_by": other.expected_by,
-    }
+    figures = {name: getattr(plan, name) for name in _FIGURES}
+    return {"solver": solver, "fits": True, "why": plan.reason, **figures}

@@ -8,32 +8,32 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.adaptive import IncrementalSVD, rescaled
+from streampca.accumulators.adaptive import AdaptiveState, IncrementalSVD, rescaled
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.joint import Joint
-from streampca.accumulators.rows import RowSample
 from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError
-from streampca.execution.drive import accumulate
-from streampca.execution.progress import ProgressCallback
 from streampca.linalg.certificate import Evidence
 from streampca.linalg.nystrom import LowRank
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, answer_of
+from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.cost import PROBE_WIDTH
 from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
+from streampca.solvers.options import RunOptions
 from streampca.solvers.plan_sketch import plan_sketch, sizes_of
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
-from streampca.typing import Array, FloatArray, Json
+from streampca.typing import Array, FloatArray
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -61,9 +61,11 @@ def _most_columns(sizes: SketchDetail, *, adaptive: bool) -> int:
     return sizes.columns * (n_matrices if sizes.keep_all else min(n_matrices, 1))
 
 
-def _main(matrix: FloatArray, sizes: SketchDetail) -> FloatArray:
-    """Return the columns that are not held out."""
-    return matrix[:, : matrix.shape[1] - sizes.held_out]
+def split(known: Sketched, held_out: int) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+    """Return test matrix and products of the columns for the answer, and copies of those of the last, held-out ones."""
+    first = known.test.shape[1] - held_out
+    held = known.test[:, first:].copy(), known.products[:, first:].copy()
+    return (known.test[:, :first], known.products[:, :first]), held
 
 
 def _first_products(
@@ -78,8 +80,7 @@ def _first_products(
     varying = known.weights > 0
     ratio = np.divide(expected, known.weights, out=np.ones_like(expected), where=varying)
     stretch = float(1 / ratio[varying].min()) if varying.any() else 1.0
-    first = known.test.shape[1] - sizes.held_out
-    held = known.test[:, first:].copy(), known.products[:, first:].copy()
+    held = split(known, sizes.held_out)[1]
     if plan.solver != "adaptive":
         return known, Evidence(*held, max(stretch, 1.0)), None
     adapted = _adaptive(parameters, plan, expected).finalize(rows.state[0])
@@ -175,25 +176,23 @@ class Reader:
     """What was asked for."""
     plan: Plan
     """What was planned."""
-    client: Any = None
-    """A cluster, or None."""
-    progress: ProgressCallback | None = None
-    """Told as blocks finish."""
+    options: RunOptions
+    """On which workers it is read, and who is told."""
 
-    def opening(self, keep_rows: int, clock: _Clock) -> tuple[Accumulated, Sketched, Evidence, LowRank | None]:
+    def opening(self, clock: _Clock) -> tuple[Accumulated, Sketched, Evidence, LowRank | None]:
         """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
 
         Returns the accumulated rows, with the cost of all passes, moments and products, the evidence, and the answer where an
         incremental pass gave one.
         """
         source, parameters, plan = self.source, self.parameters, self.plan
-        begun = start(source, parameters, plan, self.progress)
+        begun = start(source, parameters, plan, self.options.progress)
         if not sizes_of(plan).moments_first:
-            rows = self.first(begun, keep_rows)
+            rows = self.first(begun)
             with clock:
                 known, evidence, low_rank = _first_products(rows, begun.factors, parameters, plan)
             return replace(rows, count=begun.count + rows.count), known, evidence, low_rank
-        rows = self.first(replace(begun, test=begun.test[:, :0]), keep_rows)
+        rows = self.first(replace(begun, test=begun.test[:, :0]))
         state, sizes, d = _sketch_state(rows.state), sizes_of(plan), plan.n_features
         with clock:
             known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, d))
@@ -202,22 +201,22 @@ class Reader:
             if len(state.observed):  # products come out for these shares times the columns
                 drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
         test, products, cost = self.again(drawn, known, state, 2)
-        first = test.shape[1] - sizes.held_out
-        evidence = Evidence(test[:, first:].copy(), products[:, first:].copy(), 1.0)
         known = replace(known, test=test, products=products)
+        evidence = Evidence(*split(known, sizes.held_out)[1], 1.0)
         return replace(rows, count=begun.count + rows.count + cost), known, evidence, None
 
-    def first(self, begun: Start, keep_rows: int) -> Accumulated:
+    def first(self, begun: Start) -> Accumulated:
         """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
-        plan = self.plan
+        plan, keep_rows = self.plan, self.options.keep_rows
         sketch = self._sketch(begun.test, begun.origin, moments=True, near=begun.near)
-        parts: list[Any] = [sketch]
+        accumulators: list[AnyAccumulator] = [sketch]
         if plan.solver == "adaptive":
-            parts.insert(0, _adaptive(self.parameters, plan, begun.factors))
+            accumulators.insert(0, _adaptive(self.parameters, plan, begun.factors))
         if keep_rows:
-            parts.append(RowSample(self.source.shape[0], keep_rows, str(self.source.dtype)))
-        state, count = self._accumulate(parts[0] if len(parts) == 1 else Joint(tuple(parts)), plan)
-        states = [state] if len(parts) == 1 else list(state)
+            accumulators.append(self.options.sample_of(self.source))
+        single = len(accumulators) == 1
+        state, count = self._accumulate(sketch if single else Joint(tuple(accumulators)), plan)
+        states = [state] if single else list(state)
         samples = states.pop() if keep_rows else None
         if samples is not None and self.parameters.missing != "error":
             samples = samples.complete()
@@ -261,11 +260,9 @@ class Reader:
             n_threads=self.plan.threads_per_leaf,
         )
 
-    def _accumulate(self, accumulator: Any, plan: Plan, phase: str = "fit") -> tuple[Any, ReadCount]:
-        weights = self.parameters.sample_weight
+    def _accumulate(self, accumulator: AnyAccumulator, plan: Plan, phase: str = "fit") -> tuple[Any, ReadCount]:
         release_freed_memory()
-        options = {"client": self.client, "progress": self.progress, "phase": phase}
-        state, count = accumulate(self.source, accumulator, plan, weights=weights, **options)
+        state, count = self.options.accumulate(self.source, accumulator, plan, self.parameters.sample_weight, phase)
         release_freed_memory()
         return state, count
 
@@ -278,15 +275,14 @@ def _within_float32(known: Sketched) -> bool:
     return bool(((squares == 0) | ((low < squares) & (squares < high))).all())
 
 
-def _sketch_state(state: Any) -> SketchState:
-    sketch: SketchState = state[-1] if isinstance(state, tuple) else state
-    return sketch
+def _sketch_state(state: SketchState | tuple[AdaptiveState, SketchState]) -> SketchState:
+    return state[-1] if isinstance(state, tuple) else state
 
 
 def _with_moments(state: SketchState, first: SketchState) -> SketchState:
     """Return `state` with the sums of an earlier pass over the same rows, moved to its own origin."""
     away = first.origin - state.origin
-    weight: Any = first.observed if len(first.observed) else first.weight
+    weight = first.observed if len(first.observed) else first.weight
     sums = first.sums + weight * away
     squares = first.squares + away * (2 * first.sums + weight * away)
     return replace(state, sums=sums, squares=squares)
@@ -322,26 +318,17 @@ class ApproximateSolver(PCASolver):
             "than exact solvers"
         )
 
-    def run(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> Fit:
+    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
         began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
-        reader = Reader(source, parameters, plan, client, progress)
+        reader = Reader(source, parameters, plan, options)
         with one_blas_thread():
-            rows, known, evidence, low_rank = reader.opening(keep_rows, clock)
+            rows, known, evidence, low_rank = reader.opening(clock)
             count, n_passes, state = rows.count, plan.passes - sizes.passes + 1, _sketch_state(rows.state)
             with clock:
                 chain = Chain(plan.n_features, _most_columns(sizes, adaptive=low_rank is not None))
                 if low_rank is None:
-                    chain.add(_main(known.test, sizes), _main(known.products, sizes))
+                    chain.add(*split(known, sizes.held_out)[0])
                 known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
                 answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
             while n_passes < plan.passes and not answer.within(parameters.tolerance):
@@ -365,9 +352,15 @@ class ApproximateSolver(PCASolver):
             stream_seconds=time.perf_counter() - began - clock.solving,
             solve_seconds=clock.solving,
             n_passes=n_passes,
-            **self.state_of(rows, plan),
+            fitted_state=self.state_of(rows, source, parameters, plan),
         )
 
-    def state_of(self, rows: Accumulated, plan: Plan) -> Json:
-        """Return `state` and `accumulator` of the fit, where it can be continued."""
-        return {}
+    def state_of(self, rows: Accumulated, source: Source, parameters: Parameters, plan: Plan) -> FittedState | None:
+        """Return the state to be continued; None where there is none."""
+        return None
+
+
+class AdaptiveSolver(ApproximateSolver):
+    """Approximate, by an incremental low-rank basis that follows the rows in shuffled order; it keeps no state."""
+
+    name = "adaptive"

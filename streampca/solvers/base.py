@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import NotAvailableError
-from streampca.execution.progress import ProgressCallback
 from streampca.models.pca import PCAModel
+from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan, Resources
+from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
-from streampca.typing import Json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,17 +36,8 @@ class Solver(ABC, Generic[AnyParameters, AnyPlan, AnyFit]):
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
 
     @abstractmethod
-    def run(
-        self,
-        source: Source,
-        parameters: AnyParameters,
-        plan: AnyPlan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> AnyFit:
-        """Read `source` as `plan` says and return the fit, with `keep_rows` rows copied out of the stream."""
+    def run(self, source: Source, parameters: AnyParameters, plan: AnyPlan, options: RunOptions) -> AnyFit:
+        """Read `source` as `plan` says and return the fit, with ``options.keep_rows`` rows copied out of the stream."""
 
     def model_bytes(self, plan: AnyPlan, n_components: int) -> int:
         """Return the size of a saved model."""
@@ -69,7 +61,7 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
     """Whether it takes a forgetting factor."""
 
     @abstractmethod
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Any:
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
         """Return an accumulator as the first pass uses it, to measure how fast blocks are accumulated."""
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
@@ -97,25 +89,14 @@ class ContinuableSolver(PCASolver):
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-        accumulator: Any = None,
+        options: RunOptions,
+        accumulator: AnyAccumulator | None = None,
     ) -> Accumulated:
         """Read `source` once and return its state, to be merged with states of `accumulator` if one is given."""
 
     @abstractmethod
-    def solve_model(
-        self,
-        state: Any,
-        accumulator: Any,
-        parameters: Parameters,
-        work: str,
-        source: Json,
-        n_left_out: int = 0,
-    ) -> PCAModel:
-        """Return the model of a state of products in the type `work`; `source` describes where its rows came from."""
+    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
+        """Return the model of a state whose products have the rounding of the type `work`."""
 
     def state_bytes(self, plan: Plan) -> int:
         """Return the size of a saved state: that of a triangle of features."""
@@ -129,30 +110,20 @@ class ContinuableSolver(PCASolver):
         """Return the data type whose rounding the products carry."""
         return plan.work_dtype
 
-    def run(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> Fit:
+    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
         """Read `source` once and return its principal components."""
         began = time.perf_counter()
         with one_blas_thread():
-            rows = self.accumulate(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
+            rows = self.accumulate(source, parameters, plan, options)
             streamed = time.perf_counter()
-            work = self.work_of(source, parameters, plan)
-            model = self.solve_model(rows.state, rows.accumulator, parameters, work, source.describe(), rows.n_left_out)
+            fitted = rows.fitted_state(source, parameters, plan)
+            model = self.solve_model(fitted, self.work_of(source, parameters, plan))
         return Fit(
             model=model,
             plan=plan,
-            state=rows.state,
             samples=rows.samples,
             count=rows.count,
             stream_seconds=streamed - began,
             solve_seconds=time.perf_counter() - streamed,
-            accumulator=rows.accumulator,
+            fitted_state=fitted,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from streampca.typing import Json
 
@@ -72,7 +71,7 @@ def _unresolved(certificate: Json) -> list[str]:
     ]
 
 
-def spans(clusters: Sequence[Sequence[Any]], most: int = _MOST_SPANS) -> str:
+def spans(clusters: Sequence[Sequence[int]], most: int = _MOST_SPANS) -> str:
     """Return the components of `clusters`, which are counted from 0, for people: ``3 to 5, 9``."""
     shown = [
         f"{first + 1:,}" if first == last else f"{first + 1:,} to {last + 1:,}" for first, last, *_ in clusters[:most]
@@ -80,12 +79,11 @@ def spans(clusters: Sequence[Sequence[Any]], most: int = _MOST_SPANS) -> str:
     return ", ".join(shown) + (", …" if len(clusters) > most else "")
 
 
-def percent(share: Any) -> str:
+def percent(share: float) -> str:
     """Return a share with two digits: ``62%``, ``0.83%``, or ``2.1e-09`` where percent would say little."""
-    value = float(share)
-    if 0 < value < 1e-4:
-        return f"{value:.1e}"
-    return f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"
+    if 0 < share < 1e-4:
+        return f"{share:.1e}"
+    return f"{100 * share:.0f}%" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
 def passes(n: int) -> str:

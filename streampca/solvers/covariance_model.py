@@ -6,28 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.accumulators import Covariance, CovarianceState, PairwiseCovariance, PairwiseState
 from streampca.errors import DataError
 from streampca.linalg.eigen import negative_mass, relative_precision, solve
 from streampca.linalg.selection import as_selection
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
-from streampca.parameters import Parameters
-from streampca.typing import Json
+from streampca.models.state import FittedState
 
 
-def solve_model(
-    state: CovarianceState | PairwiseState,
-    accumulator: Covariance | PairwiseCovariance,
-    parameters: Parameters,
-    work: str,
-    source: Json,
-    n_left_out: int = 0,
-) -> PCAModel:
-    """Return the model of an accumulated state; `source` says where its rows came from, which left `n_left_out` of them out."""
+def solve_model(fitted: FittedState, work: str) -> PCAModel:
+    """Return the model of an accumulated state whose products have the rounding of the type `work`."""
+    state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
     if not state.weight:
-        raise DataError(f"no row is left: all {n_left_out} of positive weight hold missing values (NaN)")
-    reduced = accumulator.finalize(state)  # type: ignore[arg-type]
+        raise DataError(f"no row is left: all {fitted.n_left_out} of positive weight hold missing values (NaN)")
+    reduced = accumulator.finalize(state)
     if parameters.feature_weight is not None:
         reduced = replace(reduced, weights=reduced.weights * np.sqrt(parameters.feature_weight))
     finite = np.isfinite(reduced.diagonal)
@@ -45,11 +37,11 @@ def solve_model(
         reduced,
         parameters,
         precision=precision,
-        source=source,
+        source=fitted.source,
         # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
         # covariances is 1: each of them has a divisor of its own.
         sample_weight=None
         if state.weight == reduced.n_samples
-        else float(accumulator.divisor(state) + parameters.ddof),  # type: ignore[arg-type]
+        else float(accumulator.divisor(state) + parameters.ddof),
     )
-    return with_missing(model, parameters.missing, state, n_left_out, clipped, parameters.missing_scores)
+    return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)

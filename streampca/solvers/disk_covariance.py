@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance, Joint, RowSample, RowsState
+from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance, RowsState
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.errors import DataError, PlanError
-from streampca.execution.drive import accumulate
 from streampca.execution.progress import Progress, ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
 from streampca.linalg.tiles import TileGrid
+from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget
-from streampca.planning.covariance_accumulators import accumulator_of
+from streampca.planning.covariance_accumulators import CovarianceAccumulator, accumulator_of
 from streampca.planning.detail import CovarianceDetail
 from streampca.planning.memory import WORKER_PROCESS_BYTES
 from streampca.planning.memory.covariance import disk_needs
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.covariance_model import solve_model
+from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.scratch import Scratch
@@ -37,8 +37,11 @@ from streampca.system.process import release_freed_memory
 _ROWS_OF_AN_ADDITION = 128  # adding a product to its tile takes as long as so many more rows in the product
 _MOST_TIMES = 2  # readings for all threads, relative to those for one
 
+Plain = Covariance | ExactIntegerCovariance
+"""Accumulators of dense rows without missing values."""
 
-def plan(source: Source, accumulator: Any, n_components: int | None, resources: Resources) -> Plan:
+
+def plan(source: Source, accumulator: CovarianceAccumulator, n_components: int | None, resources: Resources) -> Plan:
     """Return the plan of a fit with the matrix on disk.
 
     Of the block sizes the one is taken with which least is read by one thread in all readings together, so that it, and
@@ -50,7 +53,7 @@ def plan(source: Source, accumulator: Any, n_components: int | None, resources: 
     PlanError
         If that does not fit either, or if it is not for these rows or so many components.
     """
-    work = _Work(source, accumulator, _count(source, accumulator, n_components), resources)
+    work = _Work(source, *_require_taken(source, accumulator, n_components), resources)
     rows, least = work.rows_and_groups()
     threads = resources.threads
     while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
@@ -58,12 +61,10 @@ def plan(source: Source, accumulator: Any, n_components: int | None, resources: 
     return _plan(work, rows, groups, threads)
 
 
-def _count(source: Source, accumulator: Any, n_components: int | None) -> int:
-    """Return how many components are wanted; raise `PlanError` if this form is not for them, or not for these rows."""
-    plain = isinstance(accumulator, ExactIntegerCovariance) or (
-        isinstance(accumulator, Covariance) and accumulator.forgetting == 1
-    )
-    if not plain or source.sparse:
+def _require_taken(source: Source, accumulator: CovarianceAccumulator, n_components: int | None) -> tuple[Plain, int]:
+    """Return accumulator and number of components; raise `PlanError` if this form is not for them, or not for these rows."""
+    forgets = isinstance(accumulator, Covariance) and accumulator.forgetting != 1
+    if not isinstance(accumulator, Plain) or forgets or source.sparse:
         raise PlanError("a matrix on disk is only for dense rows without missing values and without forgetting")
     d = source.shape[1]
     if n_components is None or not uses_krylov(d, n_components):
@@ -71,7 +72,7 @@ def _count(source: Source, accumulator: Any, n_components: int | None) -> int:
             f"a matrix on disk gives at most a tenth as many components as features: found n_components="
             f"{'a share, a threshold or None' if n_components is None else n_components}, expected a count of at most {d // 10:,}"
         )
-    return n_components
+    return accumulator, n_components
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class _Work:
 
     source: Source
     """What is read."""
-    accumulator: Any
+    accumulator: Plain
     """What the whole matrix would be accumulated with in memory."""
     k: int
     """Components wanted."""
@@ -90,8 +91,7 @@ class _Work:
     @property
     def grid(self) -> TileGrid:
         """Return how the whole matrix is stored."""
-        grid: TileGrid = self.accumulator.grid(self.source.shape[1])
-        return grid
+        return self.accumulator.grid(self.source.shape[1])
 
     def budget(self, rows: int, threads: int, n_tiles: int) -> MemoryBudget:
         """Return the memory with groups of at most `n_tiles` tiles."""
@@ -162,27 +162,19 @@ def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
 def _notes(work: _Work, rows: int, groups: int) -> tuple[str, ...]:
     once = work.source.shape[0] * work.source.row_bytes
     times = work.reading(rows) / once
-    found = [
+    notes = [
         f"the rows are read {groups} time{'s' if groups > 1 else ''}, for {groups} group{'s' if groups > 1 else ''} of tiles; "
         f"{as_text(8 * work.grid.size)} of temporary files hold them until the fit ends; no state is kept for partial_fit and merge"
     ]
     if times > 1.01:
-        found.append(
+        notes.append(
             f"a band of whole chunks ({work.source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times in each "
             "reading; fewer rows in a chunk or more memory would avoid it"
         )
-    return tuple(found)
+    return tuple(notes)
 
 
-def run(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    *,
-    client: Any = None,
-    keep_rows: int = 0,
-    progress: ProgressCallback | None = None,
-) -> Fit:
+def run(source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
     """Read `source` once for each group of tiles and return its principal components.
 
     Raises
@@ -192,18 +184,21 @@ def run(
     DataError
         If the rows were not the same in all readings.
     """
-    kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
-    exact = isinstance(kind, ExactIntegerCovariance)
+    kind = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
+    if not isinstance(kind, Plain):
+        raise TypeError(f"a matrix on disk is not accumulated with {type(kind).__name__}")
     began = time.perf_counter()
     with Scratch() as scratch, one_blas_thread():
         scratch.require(plan.disk_bytes)
         tiles = TileFile(scratch.path / "tiles", kind.grid(source.shape[1]))
-        state, samples, count = _fill(tiles, source, kind, parameters, plan, client, keep_rows, progress)
+        state, samples, count = _fill(tiles, source, kind, parameters, plan, options)
         streamed = time.perf_counter()
         threads = plan.budget.bytes_for("tiles") // product_bytes(tiles.grid, block_size(plan.n_components or 1), 0) - 1
-        covariance = replace(kind.covariance if exact else kind, n_threads=threads)
+        exact = isinstance(kind, ExactIntegerCovariance)
+        covariance = DiskCovariance.of(replace(_covariance(kind), n_threads=threads), tiles)
         work = "float64" if exact else plan.work_dtype
-        model = solve_model(state, DiskCovariance.of(covariance, tiles), parameters, work, source.describe())
+        fitted = FittedState("covariance", covariance, state, parameters, plan.work_dtype, source.describe())
+        model = solve_model(fitted, work)
     solved = time.perf_counter()
     return Fit(
         model=model,
@@ -216,46 +211,39 @@ def run(
 
 
 def _fill(
-    tiles: TileFile,
-    source: Source,
-    kind: Any,
-    parameters: Parameters,
-    plan: Plan,
-    client: Any,
-    keep_rows: int,
-    progress: ProgressCallback | None,
+    tiles: TileFile, source: Source, kind: Plain, parameters: Parameters, plan: Plan, options: RunOptions
 ) -> tuple[CovarianceState, RowsState | None, ReadCount]:
     """Put the scatter into `tiles`; return the state without it, the rows that are kept, and what all readings cost."""
     edges = group_edges(tiles.grid.n_tiles, plan.tile_groups)
-    found: list[CovarianceState] = []
-    samples, count = None, ReadCount()
-    onward = None if progress is None else _Onward(progress, plan.tile_groups)
+    states: list[CovarianceState] = []
+    sample, count = None, ReadCount()
+    onward = None if options.progress is None else _Onward(options.progress, plan.tile_groups)
     for index in range(plan.tile_groups):
         group = _group_of(kind, edges[index], edges[index + 1])
-        joint = keep_rows > 0 and index == 0
-        accumulator: Any = Joint((group, RowSample(source.shape[0], keep_rows, str(source.dtype)))) if joint else group
-        weights = parameters.sample_weight
-        state, more = accumulate(source, accumulator, plan, client=client, progress=onward, weights=weights)
+        asked = replace(options, progress=onward, keep_rows=0 if index else options.keep_rows)
+        state, copied, cost = asked.accumulate_and_sample(source, group, plan, parameters)
         if onward is not None:
             onward.next_reading()
-        if joint:
-            state, samples = state
-        count += more
+        sample, count = copied if index == 0 else sample, count + cost
         if isinstance(group, ExactIntegerCovariance):
             state = group.to_covariance(state, out=state.products)
         tiles.append(state.scatter)
         state = replace(state, scatter=np.empty(0))
         release_freed_memory()
-        found.append(state)
-        _require_same(found[0], state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
-    return found[0], samples, count
+        states.append(state)
+        _require_same(states[0], state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
+    return states[0], sample, count
 
 
-def _group_of(kind: Any, first: int, last: int) -> Any:
+def _covariance(kind: Plain) -> Covariance:
+    """Return the accumulator in floating point of what `kind` accumulates."""
+    return kind.covariance if isinstance(kind, ExactIntegerCovariance) else kind
+
+
+def _group_of(kind: Plain, first: int, last: int) -> Plain:
     """Return the accumulator of tiles `first` to `last` of what `kind` accumulates."""
-    if isinstance(kind, ExactIntegerCovariance):
-        return replace(kind, covariance=CovarianceGroup.of(kind.covariance, first, last))
-    return CovarianceGroup.of(kind, first, last)
+    group = CovarianceGroup.of(_covariance(kind), first, last)
+    return replace(kind, covariance=group) if isinstance(kind, ExactIntegerCovariance) else group
 
 
 class _Onward:
@@ -287,11 +275,11 @@ def _require_same(first: CovarianceState, other: CovarianceState, reading: str) 
     changed = np.flatnonzero((first.origin != other.origin) | (first.offset != other.offset))
     if other.n_samples == first.n_samples and other.weight == first.weight and not len(changed):
         return
-    found = (
+    difference = (
         f"the mean of feature {changed[0]} is {other.mean[changed[0]]!r}, and was {first.mean[changed[0]]!r}"
         if len(changed)
         else f"{other.n_samples} rows of weight {other.weight:g}, and {first.n_samples} of weight {first.weight:g} before"
     )
     raise DataError(
-        f"{reading}: {found}: the data changed while it was read: expected the same rows each time; start again"
+        f"{reading}: {difference}: the data changed while it was read: expected the same rows each time; start again"
     )

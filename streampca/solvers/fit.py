@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
@@ -17,10 +17,14 @@ from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
+from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
+
+if TYPE_CHECKING:
+    from streampca.system.distributed_interface import DaskClient
 
 __all__ = ["Fit", "Parameters", "fit", "kept_rows", "plan_fit"]
 
@@ -34,7 +38,7 @@ def plan_fit(
     *,
     scores: bool = False,
     report: bool = False,
-    client: Any = None,
+    client: DaskClient | None = None,
     alternatives: bool = False,
     probe: bool = False,
 ) -> Plan:
@@ -124,9 +128,10 @@ def fit(
     """Carry out `plan` and return the model."""
     client = active_client(source)
     plan = plan or plan_fit(source, parameters, client=client)
-    solver = SOLVERS[plan.solver]
-    fitted = solver.run(source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress)
-    return replace(fitted, model=replace(fitted.model, source=fitted.model.source | {"solver": plan.solver}))
+    fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
+    described = fitted.model.source | {"solver": plan.solver}
+    state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)
+    return replace(fitted, model=replace(fitted.model, source=described), fitted_state=state)
 
 
 def kept_rows(source: Source) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, GramOperator
-from streampca.accumulators.rows import RowSample, RowsState
+from streampca.accumulators.rows import RowsState
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
-from streampca.execution.drive import accumulate
-from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.selection import Count, as_selection
@@ -29,6 +26,7 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import PCASolver
+from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.storage.scratch import Scratch
@@ -37,52 +35,6 @@ from streampca.system.process import release_freed_memory
 from streampca.typing import FloatArray, IntArray
 
 _SMALL_STATE_BYTES = 32 * 2**20
-
-
-def accumulator_of(parameters: Parameters) -> Gram:
-    """Return the accumulator of these parameters."""
-    return Gram(
-        center=parameters.center,
-        scale=parameters.scale,
-        ddof=parameters.ddof,
-        factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
-        weights=parameters.sample_weight,
-        impute=parameters.missing == "mean",
-    )
-
-
-def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    """Return the plan of a fit, with components on disk if they do not fit in memory; raise `PlanError` if that does not fit either.
-
-    Raises
-    ------
-    DataError
-        If the weights of the samples are not more than `ddof`.
-    """
-    features, accumulator = source.by_features(), accumulator_of(parameters)
-    accumulator.divisor(source.shape[0])
-    selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
-    k = selection.n_components if isinstance(selection, Count) else None
-    sizes = block_rows_to_try(features, work_dtype(source.dtype))
-    side = accumulator.side(source.shape[0])
-    for on_disk in (False, True):
-
-        def build(columns: int, leaves: int, threads_per_leaf: int, on_disk: bool = on_disk) -> Plan:
-            return _planned(source, accumulator, k, (columns, leaves, threads_per_leaf), resources, on_disk=on_disk)
-
-        plan = choose(sizes, build, side, resources.threads, accumulator.grid(source.shape[0]).n_tiles)
-        if plan.budget.fits:
-            return plan
-    (n, d) = source.shape
-    raise plan.budget.refusal(
-        {
-            "states": f"the {n:,} x {n:,} matrix is what takes the room; fewer samples, or ",
-            "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
-            "blocks": "chunks of fewer features, or ",
-            "feature means": f"means and variances of {d:,} features take 48 bytes each; ",
-            "report": "report: false, or ",
-        }
-    )
 
 
 def _planned(
@@ -143,13 +95,6 @@ def _notes(features: Source, reading: int, disk_bytes: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _scratch_for(plan: Plan, k: int) -> Scratch:
-    """Return a directory with room for `k` components; raise `NoSpaceError` if there is none."""
-    scratch = Scratch()
-    scratch.require(8 * k * plan.n_features)
-    return scratch
-
-
 def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
     """Return what centred columns are multiplied by to give components, ``(n_counted, rank)``: √w u / σ, with σ² = λ (W − ddof)."""
     rank = spectrum.numerical_rank
@@ -199,12 +144,50 @@ class GramSolver(PCASolver):
     forgetting = False
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan(source, parameters, resources)
+        """Return the plan of a fit, with components on disk if they do not fit in memory.
 
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Gram:
+        Raises
+        ------
+        PlanError
+            If that does not fit either.
+        DataError
+            If the weights of the samples are not more than `ddof`.
+        """
+        features, accumulator = source.by_features(), self.accumulator_of(source, parameters)
+        accumulator.divisor(source.shape[0])
+        selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
+        k = selection.n_components if isinstance(selection, Count) else None
+        sizes = block_rows_to_try(features, work_dtype(source.dtype))
+        side = accumulator.side(source.shape[0])
+        for on_disk in (False, True):
+
+            def build(columns: int, leaves: int, threads_per_leaf: int, on_disk: bool = on_disk) -> Plan:
+                return _planned(source, accumulator, k, (columns, leaves, threads_per_leaf), resources, on_disk=on_disk)
+
+            plan = choose(sizes, build, side, resources.threads, accumulator.grid(source.shape[0]).n_tiles)
+            if plan.budget.fits:
+                return plan
+        (n, d) = source.shape
+        raise plan.budget.refusal(
+            {
+                "states": f"the {n:,} x {n:,} matrix is what takes the room; fewer samples, or ",
+                "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
+                "blocks": "chunks of fewer features, or ",
+                "feature means": f"means and variances of {d:,} features take 48 bytes each; ",
+                "report": "report: false, or ",
+            }
+        )
+
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> Gram:
         """Return the accumulator of the Gram matrix."""
-        return accumulator_of(parameters)
+        return Gram(
+            center=parameters.center,
+            scale=parameters.scale,
+            ddof=parameters.ddof,
+            factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
+            weights=parameters.sample_weight,
+            impute=parameters.missing == "mean",
+        )
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
@@ -213,34 +196,29 @@ class GramSolver(PCASolver):
             return "chosen because the covariance matrix does not fit"
         return f"chosen because there are at most half as many samples as features: n² d flops, {d / n:,.0f} times fewer than n d²"
 
-    def run(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> Fit:
+    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
         """Read `source` twice by features and return its principal components."""
         features = source.by_features()
-        gram = replace(accumulator_of(parameters), n_threads=plan.threads_per_leaf)
+        gram = replace(self.accumulator_of(source, parameters), n_threads=plan.threads_per_leaf)
         began = time.perf_counter()
-        scratch = _scratch_for(plan, plan.n_components or 1) if plan.components_on_disk else None
+        scratch = Scratch() if plan.components_on_disk else None
+        if scratch is not None:
+            scratch.require(8 * (plan.n_components or 1) * plan.n_features)
         with one_blas_thread():
-            state, count = accumulate(features, gram, plan, client=client, progress=progress)
+            state, count = options.accumulate(features, gram, plan)
             streamed = time.perf_counter()
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
-            spectrum = _solved(reduced, parameters, plan)
+            selection = as_selection(parameters.n_components, reduced.rank_limit)
+            precision = relative_precision(plan.work_dtype, reduced.side)
+            spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
             del state
             reduced = replace(reduced, products=np.empty(0))
             release_freed_memory()
             solved = time.perf_counter()
-            chosen = RowSample(source.shape[0], 0 if scratch else keep_rows, str(source.dtype)).chosen
+            chosen = replace(options, keep_rows=0 if scratch else options.keep_rows).sample_of(source).chosen
             task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)
             with task.source.reading():
-                wide = find_components(task, plan, client, progress, scratch)
+                wide = find_components(task, plan, options.client, options.progress, scratch)
         model = _model(source, parameters, plan, spectrum, reduced, wide)
         # With holes these are the scores of rows filled with means.
         scores = None
@@ -258,13 +236,6 @@ class GramSolver(PCASolver):
             solve_seconds=solved - streamed,
             scores=scores,
         )
-
-
-def _solved(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
-    """Return the leading eigenpairs of the Gram matrix."""
-    selection = as_selection(parameters.n_components, reduced.rank_limit)
-    precision = relative_precision(plan.work_dtype, reduced.side)
-    return solve(reduced, selection, precision=precision, seed=parameters.seed)
 
 
 def _components_task(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.joint import Joint
-from streampca.accumulators.rows import RowSample
-from streampca.accumulators.triangle import Factored, QRFactor, TriangleState
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
-from streampca.execution.drive import accumulate
-from streampca.execution.progress import ProgressCallback
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
-from streampca.linalg.selection import Count, Selection, as_selection
+from streampca.linalg.selection import Selection, as_selection
 from streampca.models.pca import PCAModel
+from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget
@@ -26,89 +23,10 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import ContinuableSolver
+from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
-from streampca.typing import Json
-
-
-def accumulator_of(parameters: Parameters) -> QRFactor:
-    """Return the accumulator of these parameters."""
-    return QRFactor(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
-
-
-def plan(source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    """Return the plan of a fit; raise `PlanError` if it does not fit."""
-    n, d = source.shape
-    triangle = accumulator_of(parameters)
-    selection = parameters.selection(source)
-    k = selection.n_components if isinstance(selection, Count) else None
-
-    def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-        n_leaves = count_leaves(n, -(-n // rows), source.row_bytes)
-        shape = WorkShape.divide(n, rows, n_leaves, (leaves, 1, resources.threads), tile=d)
-        flops = 2.0 * n * d * d + (2 / 3 * n_leaves + 12) * float(d) ** 3
-        return Plan(
-            solver="qr",
-            reason=f"exact; the triangular factor of {d:,} x {d:,} takes {as_text(triangle.state_bytes(d))}, and nothing is squared",
-            data=DataShape.of(source),
-            work_dtype="float64",
-            n_components=k,
-            shape=shape,
-            budget=MemoryBudget.of(qr_needs(source, triangle, k, shape, resources), resources.allowed_bytes),
-            cost=Cost(1, bytes_to_read(source, rows), flops),
-            detail=QRDetail(),
-            notes=(
-                "takes two to four times as long as float64 products; the decomposition at the end runs on one thread",
-            ),
-        )
-
-    plan = choose(block_rows_to_try(source, np.dtype(np.float64)), build, 0, resources.threads, 1)
-    if plan.budget.fits:
-        return plan
-    raise plan.budget.refusal(
-        "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
-        "features, or "
-    )
-
-
-def solve_model(
-    state: TriangleState,
-    triangle: QRFactor,
-    parameters: Parameters,
-    work: str,
-    source: Json,
-) -> PCAModel:
-    """Return the model of an accumulated state; `source` says where its rows came from."""
-    factored = triangle.finalize(state)
-    if parameters.feature_weight is not None:
-        factored = replace(factored, weights=factored.weights * np.sqrt(parameters.feature_weight))
-    finite = np.isfinite(factored.variance)
-    if not finite.all():
-        raise DataError(
-            f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
-        )
-    d = len(factored.mean)
-    selection = as_selection(parameters.n_components, min(factored.n_samples, d))
-    precision = relative_precision(d)
-    spectrum = _spectrum(factored, selection, precision)
-    model = PCAModel.of_spectrum(
-        spectrum,
-        factored,
-        parameters,
-        precision=precision,
-        source=source,
-        sample_weight=None if state.weight == state.n_samples else state.weight,
-    )
-    left = model.certificate["relative_residual"]
-    rounding = 4 * d * float(np.finfo(np.float64).eps)
-    more = {
-        "statement": (
-            "exact: the triangular factor holds every row, and nothing was squared; singular values carry an error of "
-            f"{np.sqrt(precision):.0e} of the first, above which each of them is trusted"
-        ),
-        "relative_residual_interval": [max(0.0, left - rounding), min(1.0, left + rounding)],
-    }
-    return replace(model, certificate=model.certificate | more)
+from streampca.typing import FloatArray
 
 
 def relative_precision(n_features: int) -> float:
@@ -135,7 +53,7 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
     return Spectrum(values, signed(vectors.T), total, _residual(factored, values, vectors), rank, "lapack svd")
 
 
-def _residual(factored: Factored, values: np.ndarray[Any, Any], vectors: np.ndarray[Any, Any]) -> float:
+def _residual(factored: Factored, values: FloatArray, vectors: FloatArray) -> float:
     if values[0] <= 0:
         return 0.0
     columns = np.ascontiguousarray(vectors.T)
@@ -153,40 +71,84 @@ class QRSolver(ContinuableSolver):
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan(source, parameters, resources)
+        n, d = source.shape
+        triangle = self.accumulator_of(source, parameters)
+        k = parameters.count(source)
 
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> QRFactor:
+        def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
+            n_leaves = count_leaves(n, -(-n // rows), source.row_bytes)
+            shape = WorkShape.divide(n, rows, n_leaves, (leaves, 1, resources.threads), tile=d)
+            flops = 2.0 * n * d * d + (2 / 3 * n_leaves + 12) * float(d) ** 3
+            return Plan(
+                solver="qr",
+                reason=f"exact; the triangular factor of {d:,} x {d:,} takes {as_text(triangle.state_bytes(d))}, and nothing is squared",
+                data=DataShape.of(source),
+                work_dtype="float64",
+                n_components=k,
+                shape=shape,
+                budget=MemoryBudget.of(qr_needs(source, triangle, k, shape, resources), resources.allowed_bytes),
+                cost=Cost(1, bytes_to_read(source, rows), flops),
+                detail=QRDetail(),
+                notes=(
+                    "takes two to four times as long as float64 products; the decomposition at the end runs on one thread",
+                ),
+            )
+
+        plan = choose(block_rows_to_try(source, np.dtype(np.float64)), build, 0, resources.threads, 1)
+        if plan.budget.fits:
+            return plan
+        raise plan.budget.refusal(
+            "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
+            "features, or "
+        )
+
+    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> QRFactor:
         """Return the accumulator of the triangular factor."""
-        return accumulator_of(parameters)
+        return QRFactor(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
 
     def accumulate(
         self,
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-        accumulator: Any = None,
+        options: RunOptions,
+        accumulator: AnyAccumulator | None = None,
     ) -> Accumulated:
         """Read `source` once and return its triangular factor."""
-        triangle = accumulator_of(parameters)
-        rows = RowSample(source.shape[0], keep_rows, str(source.dtype))
-        both: Any = Joint((triangle, rows)) if keep_rows else triangle
-        weights = parameters.sample_weight
-        state, count = accumulate(source, both, plan, client=client, progress=progress, weights=weights)
-        state, samples = state if keep_rows else (state, None)
+        triangle = self.accumulator_of(source, parameters, plan)
+        state, samples, count = options.accumulate_and_sample(source, triangle, plan, parameters)
         return Accumulated(triangle, state, samples, count)
 
-    def solve_model(
-        self,
-        state: TriangleState,
-        accumulator: QRFactor,
-        parameters: Parameters,
-        work: str,
-        source: Json,
-        n_left_out: int = 0,
-    ) -> PCAModel:
+    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a triangular factor."""
-        return solve_model(state, accumulator, parameters, work, source)
+        state, parameters = fitted.state, fitted.parameters
+        factored = fitted.accumulator.finalize(state)
+        if parameters.feature_weight is not None:
+            factored = replace(factored, weights=factored.weights * np.sqrt(parameters.feature_weight))
+        finite = np.isfinite(factored.variance)
+        if not finite.all():
+            raise DataError(
+                f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
+            )
+        d = len(factored.mean)
+        selection = as_selection(parameters.n_components, min(factored.n_samples, d))
+        precision = relative_precision(d)
+        spectrum = _spectrum(factored, selection, precision)
+        model = PCAModel.of_spectrum(
+            spectrum,
+            factored,
+            parameters,
+            precision=precision,
+            source=fitted.source,
+            sample_weight=None if state.weight == state.n_samples else state.weight,
+        )
+        left = model.certificate["relative_residual"]
+        rounding = 4 * d * float(np.finfo(np.float64).eps)
+        more = {
+            "statement": (
+                "exact: the triangular factor holds every row, and nothing was squared; singular values carry an error of "
+                f"{np.sqrt(precision):.0e} of the first, above which each of them is trusted"
+            ),
+            "relative_residual_interval": [max(0.0, left - rounding), min(1.0, left + rounding)],
+        }
+        return replace(model, certificate=model.certificate | more)

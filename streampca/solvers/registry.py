@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streampca.solvers.adaptive import AdaptiveSolver
+from streampca.solvers.approximate import AdaptiveSolver
 from streampca.solvers.base import ContinuableSolver, PCASolver
 from streampca.solvers.covariance import CovarianceSolver
 from streampca.solvers.gram import GramSolver

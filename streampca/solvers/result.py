@@ -7,19 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from streampca.accumulators import Covariance, ExactIntegerCovariance
+from streampca.accumulators.base import AnyAccumulator
 from streampca.execution.write import write_known_scores
-from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.models import write_model
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.solvers.certificate_warnings import approximation_warnings
 from streampca.sources.base import ReadCount, Source
-from streampca.typing import DType, FloatArray, Json
+from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 class Accumulated:
     """The state after one pass over the source, before anything is solved."""
 
-    accumulator: Any
+    accumulator: AnyAccumulator
     """The accumulator that merges and finalizes the state."""
     state: Any
     """The accumulated state."""
@@ -40,6 +37,21 @@ class Accumulated:
     """Chunks and bytes that were read."""
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
+
+    def fitted_state(self, source: Source, parameters: Parameters, plan: Plan) -> FittedState:
+        """Return the state with the configuration that it was made with, so that it can be continued."""
+        integers = parameters.sample_weight is None and parameters.forgetting == 1
+        integers = integers and isinstance(self.accumulator, Covariance) and ExactIntegerCovariance.takes(source.dtype)
+        return FittedState(
+            solver=plan.solver,
+            accumulator=self.accumulator,
+            state=self.state,
+            parameters=replace(parameters, sample_weight=None),
+            work_dtype=plan.work_dtype,
+            source=source.describe(),
+            exact=integers,
+            n_left_out=self.n_left_out,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +72,8 @@ class FitResult(ABC):
     """Time of the eigenproblems."""
     n_passes: int | None = None
     """Passes over the whole source; None = as planned."""
+    fitted_state: FittedState | None = None
+    """The state of linear PCA, to be merged and continued; None where the solver keeps none."""
 
     @property
     def passes(self) -> int:
@@ -83,17 +97,9 @@ class FitResult(ABC):
             )
         return notes
 
-    def write_model(self, path: Path, record: FitRecord) -> None:
-        """Write the model, with `record` of the estimator, into the empty directory at `path`."""
-        write_model(self.model, path, record)
-
     def write_known_scores(self, source: Source, path: Path) -> bool:
         """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""
         return False
-
-    def fitted_state(self, parameters: Any) -> FittedState | None:
-        """Return the state to be continued, of a fit with `parameters`; None where the solver keeps none."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +108,6 @@ class Fit(FitResult):
 
     model: PCAModel
     """The model."""
-    state: Any = None
-    """The accumulated state, to be merged and continued; None where the solver keeps none."""
-    accumulator: Any = None
-    """The accumulator of `state`; None where the solver keeps none."""
     scores: FloatArray | None = None
     """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
 
@@ -128,25 +130,3 @@ class Fit(FitResult):
         if self.scores is not None:
             write_known_scores(source, self.model, self.scores, path)
         return self.scores is not None
-
-    def fitted_state(self, parameters: Parameters) -> FittedState | None:
-        """Return the state to be continued, of a fit with `parameters`; None where the solver keeps none."""
-        if self.accumulator is None:
-            return None
-        source = self.model.source
-        return FittedState(
-            solver=self.plan.solver,
-            accumulator=self.accumulator,
-            state=self.state,
-            parameters=replace(parameters, sample_weight=None),
-            work_dtype=self.plan.work_dtype,
-            source=source,
-            exact=is_exact(np.dtype(source["dtype"]), parameters, self.accumulator),
-            n_left_out=self.model.certificate.get("rows_left_out", 0),
-        )
-
-
-def is_exact(dtype: DType, parameters: Parameters, accumulator: Any) -> bool:
-    """Tell whether the rows are small integers, of whose products nothing is rounded."""
-    unweighted = parameters.sample_weight is None and parameters.forgetting == 1 and isinstance(accumulator, Covariance)
-    return unweighted and ExactIntegerCovariance.takes(dtype)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import SketchState, weighted
+from streampca.accumulators.sketched import weighted
 from streampca.errors import NotAvailableError
-from streampca.execution.progress import ProgressCallback
 from streampca.linalg.certificate import Evidence
 from streampca.models.approximate import Chain, answer_of
 from streampca.models.pca import PCAModel
+from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors
+from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors, split
 from streampca.solvers.base import ContinuableSolver
+from streampca.solvers.options import RunOptions
 from streampca.solvers.plan_sketch import HELD_OUT, needs_moments, sizes_of
 from streampca.solvers.result import Accumulated
 from streampca.solvers.test_matrix import Start, start
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
-from streampca.typing import Json
 
 
 class SketchSolver(ApproximateSolver, ContinuableSolver):
@@ -45,11 +45,8 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-        accumulator: Sketch | None = None,
+        options: RunOptions,
+        accumulator: AnyAccumulator | None = None,
     ) -> Accumulated:
         """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
 
@@ -63,37 +60,29 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
                 "recovery='conversion' takes z-scores and shares of observed values in a second reading, so rows cannot be added: use fit, "
                 "or recovery='nystrom'"
             )
-        if accumulator is None:
-            begun = start(source, parameters, plan, progress)
-        else:
+        if isinstance(accumulator, Sketch):
             begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test, ReadCount())
+        else:
+            begun = start(source, parameters, plan, options.progress)
         with one_blas_thread():
-            rows = Reader(source, parameters, plan, client, progress).first(begun, keep_rows)
+            rows = Reader(source, parameters, plan, options).first(begun)
         return rows if accumulator is None else replace(rows, accumulator=accumulator)
 
-    def solve_model(
-        self,
-        state: SketchState,
-        accumulator: Sketch,
-        parameters: Parameters,
-        work: str,
-        source: Json,
-        n_left_out: int = 0,
-    ) -> PCAModel:
+    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a sketch."""
+        state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
         n_features, threads = len(accumulator.test), accumulator.n_threads
         known = weighted(accumulator.finalize(state), feature_factors(parameters, n_features))
-        held = min(HELD_OUT, n_features)
-        first = known.test.shape[1] - held
-        chain = Chain(n_features, first)
-        chain.add(known.test[:, :first], known.products[:, :first])
+        products, held = split(known, min(HELD_OUT, n_features))
+        chain = Chain(n_features, products[0].shape[1])
+        chain.add(*products)
         varying = known.weights > 0
         stretch = float(known.weights[varying].max()) if varying.any() else 1.0
-        evidence = Evidence(known.test[:, first:].copy(), known.products[:, first:].copy(), max(stretch, 1.0))
+        evidence = Evidence(*held, max(stretch, 1.0))
         known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
         answer = answer_of(known, chain, evidence, parameters, work, threads)
-        return answer.model(known, state, parameters, source, 1)
+        return answer.model(known, state, parameters, fitted.source, 1)
 
-    def state_of(self, rows: Accumulated, plan: Plan) -> Json:
-        """Return `state` and `accumulator` of the fit, where it can be continued."""
-        return {} if sizes_of(plan).moments_first else {"state": rows.state, "accumulator": rows.accumulator}
+    def state_of(self, rows: Accumulated, source: Source, parameters: Parameters, plan: Plan) -> FittedState | None:
+        """Return the state to be continued; None where the test matrix was chosen after a first reading."""
+        return None if sizes_of(plan).moments_first else rows.fitted_state(source, parameters, plan)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,13 +12,14 @@ from streampca.errors import MergeError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.linalg.eigen import relative_precision
+from streampca.linalg.selection import NComponents, is_count
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.solvers.fit import plan_fit
+from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import CONTINUABLE
-from streampca.solvers.result import is_exact
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Json
@@ -54,21 +54,10 @@ def accumulate(
     accumulator = None if fitted is None else fitted.accumulator
     if fitted is not None:
         require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
+    options = RunOptions(client, progress)
     with one_blas_thread():
-        rows = CONTINUABLE[solver].accumulate(
-            source, parameters, plan, client=client, progress=progress, accumulator=accumulator
-        )
-    more = FittedState(
-        solver=solver,
-        accumulator=rows.accumulator,
-        state=rows.state,
-        parameters=replace(parameters, sample_weight=None),
-        work_dtype=plan.work_dtype,
-        source=source.describe(),
-        exact=is_exact(source.dtype, parameters, rows.accumulator),
-        n_left_out=rows.n_left_out,
-    )
-    return more, plan, rows.count
+        rows = CONTINUABLE[solver].accumulate(source, parameters, plan, options, accumulator)
+    return rows.fitted_state(source, parameters, plan), plan, rows.count
 
 
 def require_parameters(fitted: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
@@ -163,9 +152,7 @@ def solve(fitted: FittedState) -> PCAModel:
     limit = min(fitted.state.n_samples, fitted.n_features)
     parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
-        model = CONTINUABLE[fitted.solver].solve_model(
-            fitted.state, fitted.accumulator, parameters, _work(fitted), fitted.source, fitted.n_left_out
-        )
+        model = CONTINUABLE[fitted.solver].solve_model(replace(fitted, parameters=parameters), _work(fitted))
     if fitted.error_growth == 1.0:
         return model
     trusted = fitted.error_growth * model.certificate["trusted_above"]
@@ -182,10 +169,9 @@ def _work(fitted: FittedState) -> str:
     return "float64" if fitted.exact else fitted.work_dtype
 
 
-def capped(n_components: Any, limit: int) -> Any:
+def capped(n_components: NComponents, limit: int) -> NComponents:
     """Return `n_components`, a count no larger than `limit`."""
-    is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool)
-    return min(int(n_components), limit) if is_count else n_components
+    return min(int(n_components), limit) if is_count(n_components) else n_components
 
 
 def _source_of_rows(fitted: FittedState, other: FittedState, sign: int = 1) -> Json:

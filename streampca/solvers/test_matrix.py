@@ -58,16 +58,17 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     origin, count, basis, near = None, ReadCount(), None, False
     seen = np.zeros(d, dtype=bool)
     if sizes.pilot_rows:
-        told = Meter("pilot", sizes.pilot_rows, progress).add
+        report = Meter("pilot", sizes.pilot_rows, progress).add
         chosen, rows, count = once(
-            "pilot", lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, told)
+            "pilot", lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, report)
         )
         middle, seen = sampled_origin(rows, rows.dtype), np.asarray(~np.isnan(rows).all(axis=0))
         origin = None if source.sparse else middle  # sparse rows would be filled by it
         row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
         weights, near = _prepare(rows, middle, weights, parameters, row_weights, plan.threads)
-        if plan.solver == "sketch" and _informed(parameters):
-            basis = _directions(rows, sizes.columns - _hedge(sizes.columns), plan.threads)
+        if plan.solver == "sketch" and parameters.recovery == "nystrom" and parameters.sketch in ("auto", "gaussian"):
+            hedge = min(sizes.columns, max(_LEAST_HEDGE, sizes.columns // _HEDGE_SHARE))
+            basis = _directions(rows, sizes.columns - hedge, plan.threads)
         del rows
         release()  # this thread decodes nothing more
     if parameters.missing == "pairwise":
@@ -80,8 +81,8 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
     elif basis is None:
         basis = columns_of(parameters, source, sizes.columns)
     else:
-        hedge = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
-        basis = orthonormal(np.hstack([basis, hedge]), n_threads=plan.threads, overwrite=True)
+        drawn = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
+        basis = orthonormal(np.hstack([basis, drawn]), n_threads=plan.threads, overwrite=True)
     test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=sketch_dtype(source.dtype, d, weights))
     np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
     np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
@@ -93,26 +94,29 @@ def held_out_columns(parameters: Parameters, n_features: int, n_columns: int) ->
     return np.asarray(generator(parameters.seed, "held-out columns").standard_normal((n_features, n_columns)))
 
 
-def _informed(parameters: Parameters) -> bool:
-    return parameters.recovery == "nystrom" and parameters.sketch in ("auto", "gaussian")
-
-
-def _hedge(columns: int) -> int:
-    return min(columns, max(_LEAST_HEDGE, columns // _HEDGE_SHARE))
-
-
 def columns_of(parameters: Parameters, source: Source, size: int) -> FloatArray:
     """Return the test matrix of the transform that `parameters` name, ``(n_features, size or fewer)``, E Ω Ωᵀ = 1."""
-    d, seed = source.shape[1], parameters.seed
-    if parameters.sketch == "count_sketch":
-        names = source.feature_names
-        names = names if names is not None and len(set(names)) == d else None
-        return CountSketch(d, size, min(parameters.n_hashes, size), seed, names).matrix()
-    if parameters.sketch == "sparse_sign":
-        return SparseSign(d, size, min(8, size), seed).matrix()
     if parameters.sketch == "grouping":
         return _grouping(source, size).matrix()
-    return GaussianProjection(d, size, seed).matrix()
+    names, d = source.feature_names, source.shape[1]
+    unique = names is not None and len(set(names)) == d
+    return transform_matrix(
+        parameters.sketch, (d, size), parameters.n_hashes, parameters.seed, names if unique else None
+    )
+
+
+def transform_matrix(
+    sketch: str, shape: tuple[int, int], n_hashes: int, seed: int, names: tuple[str, ...] | None = None
+) -> FloatArray:
+    """Return the matrix of the transform `sketch`, of `shape` or with fewer columns, E Ω Ωᵀ = 1."""
+    n_rows, size = shape
+    if sketch == "count_sketch":
+        return CountSketch(n_rows, size, min(n_hashes, size), seed, names).matrix()
+    if sketch == "sparse_sign":
+        return SparseSign(n_rows, size, min(8, size), seed).matrix()
+    if sketch == "grouping":
+        return Grouping(n_rows, size).matrix()
+    return GaussianProjection(n_rows, size, seed).matrix()
 
 
 def _grouping(source: Source, size: int) -> Grouping:
@@ -189,8 +193,8 @@ def _directions(rows: Array, n_wanted: int, n_threads: int) -> FloatArray:
         return out[:, :0]
     values, vectors = np.linalg.eigh(products)
     values, vectors = values[::-1][:n_wanted], vectors[:, ::-1][:, :n_wanted]
-    kept = values > 1e-7 * max(values.max(initial=0.0), np.finfo(float).tiny)
-    axes = np.ascontiguousarray(vectors[:, kept] / np.sqrt(values[kept])).astype(rows.dtype)
+    large = values > 1e-7 * max(values.max(initial=0.0), np.finfo(float).tiny)
+    axes = np.ascontiguousarray(vectors[:, large] / np.sqrt(values[large])).astype(rows.dtype)
 
     def convert(start: int) -> None:
         slab = slice(start, start + _SLAB_FEATURES)

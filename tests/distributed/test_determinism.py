@@ -21,11 +21,13 @@ from streampca.block import Block
 from streampca.execution.drive import accumulate
 from streampca.execution.fold import fold
 from streampca.models.pca import PCAModel
+from streampca.models.state import FittedState
+from streampca.planning.covariance_accumulators import accumulator_of
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers import disk_covariance
-from streampca.solvers.covariance import accumulator_of
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.fit import Parameters, fit, plan_fit
+from streampca.solvers.options import RunOptions
 from streampca.sources import Source, open_source
 from streampca.system.blas_threads import one_blas_thread
 
@@ -61,7 +63,8 @@ def by_the_loop(source: Source, parameters: Parameters, plan: Plan | None = None
         for leaf in plan.leaves():
             blocks = (Block(source.read(start, stop)[0], start) for start, stop in pairwise(leaf.edges))
             total = accumulator.absorb(total, fold(accumulator, blocks, d))
-        return solve_model(total, accumulator, parameters, plan.work_dtype, source.describe())
+        fitted = FittedState(plan.solver, accumulator, total, parameters, plan.work_dtype, source.describe())
+        return solve_model(fitted, plan.work_dtype)
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +191,8 @@ def test_a_matrix_on_disk(client: Any, tmp_path: Path) -> None:
     plan = disk_covariance.plan(source, accumulator_of(parameters, source), 5, resources)
     plan = plan.replace(rows_per_block=200, n_blocks=5, n_leaves=3)
     assert plan.tile_groups > 1
-    here = disk_covariance.run(source, parameters, plan)
-    there = disk_covariance.run(source, parameters, plan.replace(window=3, leaves_in_flight=2), client=client)
+    here = disk_covariance.run(source, parameters, plan, RunOptions())
+    there = disk_covariance.run(source, parameters, plan.replace(window=3, leaves_in_flight=2), RunOptions(client))
     assert digest(here.model) == digest(there.model)
     assert here.count == there.count
     expected = by_the_loop(source, parameters, plan)

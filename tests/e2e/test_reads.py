@@ -20,7 +20,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 import streampca as sp
 from streampca import PCA
 from streampca.planning.plan import Resources
-from streampca.solvers import covariance
+from streampca.solvers.covariance import CovarianceSolver
 from streampca.solvers.fit import Parameters, fit
 from streampca.sources import open_source
 from streampca.sources.zarr import direct
@@ -168,7 +168,7 @@ def test_a_matrix_on_disk_reads_every_chunk_once_for_each_group_of_tiles(opened:
     zarr.create_array(str(path), shape=rows.shape, dtype=rows.dtype, chunks=(50, 2100))[...] = rows
     files = {str(file) for file in path.rglob("*") if file.is_file() and not file.name.endswith(".json")}
     source, parameters = open_source(path), Parameters(5, solver="covariance")
-    plan = covariance.plan(source, parameters, Resources(215 * 2**20, 150 * 2**20, 2))
+    plan = CovarianceSolver().plan(source, parameters, Resources(215 * 2**20, 150 * 2**20, 2))
     assert opened == {}
     assert plan.passes == plan.tile_groups > 1
     found = fit(source, parameters, plan)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import zarr
@@ -22,8 +22,10 @@ from zarr.storage import LocalStore
 
 from streampca.errors import ModelError, StreamPCAError
 from streampca.formatting import as_text, one_line
+from streampca.models.stored_components import Components
 from streampca.sources.zarr.metadata import read_document, require_document, require_readable
 from streampca.sources.zarr.strictness import StrictStore, read_whole
+from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
 from streampca.typing import Array, Json
 
@@ -57,7 +59,7 @@ class GroupFormat:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of attributes that groups of earlier versions do not have."""
 
-    def matches(self, attributes: Mapping[str, Any]) -> bool:
+    def matches(self, attributes: Mapping[str, object]) -> bool:
         """Return whether attributes name this format and kind."""
         return attributes.get("format") == self.format and attributes.get("kind") == self.kind
 
@@ -121,7 +123,7 @@ class StoredGroup:
         """Raise `ModelError` unless `found` is the saved digest of the array `name`."""
         self.require(self.digests.get(name) == found, f"array {name} does not have the SHA-256 that was saved with it")
 
-    def zarr_array(self, name: str, kinds: str | None = None, *, in_memory: bool = True) -> zarr.Array[Any]:
+    def zarr_array(self, name: str, kinds: str | None = None, *, in_memory: bool = True) -> ZarrArray:
         """Return the array `name`, not read yet; `ModelError` if its type or size is not acceptable."""
         array = self._group[name]
         require_array(array, kinds or self.form.arrays[name], self._label(name), in_memory=in_memory)
@@ -134,7 +136,7 @@ class StoredGroup:
         self.require_digest(name, digest(values))
         return values
 
-    def values(self, array: zarr.Array[Any]) -> Array:
+    def values(self, array: ZarrArray) -> Array:
         """Return the values of one of the arrays, without a check of their digest; `ModelError` if chunks are damaged."""
         label = self._label(array.basename)
         try:
@@ -196,7 +198,7 @@ def write_group(
     group: zarr.Group,
     form: GroupFormat,
     arrays: Mapping[str, Array | None],
-    attributes: Mapping[str, Any],
+    attributes: Mapping[str, object],
     digests: Mapping[str, str] | None = None,
 ) -> None:
     """Write arrays that are not None, header and attributes to a new group; `digests` are those of arrays already written.
@@ -219,7 +221,7 @@ def write_group(
         raise ModelError(f"the {form.noun} is not saved: {error}") from error
 
 
-def create_array(group: zarr.Group, name: str, like: Any, chunks: tuple[int, ...]) -> zarr.Array[Any]:
+def create_array(group: zarr.Group, name: str, like: Components, chunks: tuple[int, ...]) -> ZarrArray:
     """Return a new array in `group` with shape and data type of `like`; chunks have zstd and a CRC-32C."""
     return group.create_array(
         name,

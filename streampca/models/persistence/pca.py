@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import zarr
@@ -14,6 +13,7 @@ from streampca.models.pca import PCAModel
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, create_array, digest, write_array
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
+from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
 from streampca.typing import Array, Json
 
@@ -75,7 +75,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
 
 def build(group: StoredGroup) -> PCAModel:
     """Return the model that `group` holds; `ModelError` if its values are not those of a model."""
-    arrays: Json = {name: group.array(name) for name in _ARRAYS if name in group and name != "components"}
+    arrays: Json = {name: group.array(name) if name in group else None for name in _ARRAYS if name != "components"}
     arrays["components"] = components = _components_of(group)
     usable = len(components.shape) == 2 and 0 < components.shape[0] <= components.shape[1]
     group.require(usable, "its shapes do not agree")
@@ -83,8 +83,7 @@ def build(group: StoredGroup) -> PCAModel:
     by_rows = str(group.digests.get("components")).startswith("rows:")  # not in models of early versions
     group.require_digest("components", surveyed.digest if by_rows else digest(np.asarray(components)))
     source = source_of(group, components.shape[1])
-    values: Json = {name: arrays.get(name) for name in _ARRAYS}
-    model = PCAModel(**values, **(group.attributes | {"source": source}))
+    model = PCAModel(**arrays, **(group.attributes | {"source": source}))
     require_valid(model, surveyed, group.path)
     return model
 
@@ -107,7 +106,7 @@ def _components_of(group: StoredGroup) -> Components:
     return group.values(group.zarr_array("components"))
 
 
-def _stays_on_disk(array: zarr.Array[Any]) -> bool:
+def _stays_on_disk(array: ZarrArray) -> bool:
     if len(array.shape) != 2 or not array.chunks[0] >= array.shape[0] > 0 or array.dtype != np.float64:
         return False
     in_slabs = 8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2

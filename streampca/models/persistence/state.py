@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import zarr
 
 from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Sketch
+from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import ModelError, ParameterError
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import without_names
@@ -17,6 +18,9 @@ from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_s
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.typing import Json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 GROUP = "state"
 FORM = GroupFormat(
@@ -127,7 +131,7 @@ def _build(group: StoredGroup, n_features: int) -> FittedState:
     )
 
 
-def _accumulator_of(group: StoredGroup, n_features: int) -> Any:
+def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:
     """Return the accumulator of the state, made from its stored configuration."""
     name, configuration = group.attributes["accumulator"], dict(group.attributes["configuration"])
     group.require(name in _ACCUMULATORS, f"accumulator {name!r} is not known")
@@ -135,16 +139,17 @@ def _accumulator_of(group: StoredGroup, n_features: int) -> Any:
     group.require(plain, "its configuration is damaged")
     group.require(configuration.get("tile_size", 1) >= 1, "its tile_size is not positive")
     if name != "Sketch":
-        return _ACCUMULATORS[name](**configuration)
+        accumulator: AnyAccumulator = _ACCUMULATORS[name](**configuration)
+        return accumulator
     test = group.array("test", "f")
     fits = test.ndim == 2 and len(test) == n_features and test.dtype in (np.float32, np.float64)
     group.require(fits, "its test matrix does not fit")
-    accumulator = Sketch(**(configuration | {"test": test, "key": ""}))
-    group.require(accumulator.key == configuration["key"], "its test matrix is not the one that was saved")
-    return accumulator
+    sketch = Sketch(**(configuration | {"test": test, "key": ""}))
+    group.require(sketch.key == configuration["key"], "its test matrix is not the one that was saved")
+    return sketch
 
 
-def _value_of(group: StoredGroup, name: str, empty: Any) -> Any:
+def _value_of(group: StoredGroup, name: str, empty: object) -> object:
     """Return one value of a state, of the type and shape that `empty` has in the state of no rows."""
     if isinstance(empty, np.ndarray):
         return group.array_like(name, empty)
@@ -154,7 +159,7 @@ def _value_of(group: StoredGroup, name: str, empty: Any) -> Any:
         return value
     good = type(value) in (int, float) and np.isfinite(value) and value >= 0
     group.require(good, f"{name} is {value!r}, expected a number of at least 0")
-    return type(empty)(value)
+    return int(value) if isinstance(empty, int) else float(value)
 
 
 def _parameters_of(group: StoredGroup) -> Parameters:
@@ -173,17 +178,17 @@ def _parameters_of(group: StoredGroup) -> Parameters:
     return Parameters(**stored)
 
 
-def _values_of(state: Any) -> Json:
+def _values_of(state: DataclassInstance) -> Json:
     return {f.name: getattr(state, f.name) for f in fields(state)}
 
 
-def _configuration(accumulator: Any, *, arrays: bool = False) -> list[Any]:
+def _configuration(accumulator: DataclassInstance, *, arrays: bool = False) -> list[Field[object]]:
     """Return the fields of an accumulator on which its state depends: the arrays among them, or the others."""
     entering = [f for f in fields(accumulator) if f.compare]
     return [f for f in entering if isinstance(getattr(accumulator, f.name), np.ndarray) == arrays]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a parameter as JSON data."""
     if isinstance(value, Threshold):
         return {"threshold": float(value.eps)}

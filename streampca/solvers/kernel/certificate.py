@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from streampca.accumulators.landmarks import LandmarksState
 from streampca.solvers.kernel.landmarks import chances
 from streampca.solvers.kernel.rounding import Computed, Rounding, rounding_of
 from streampca.solvers.kernel.solving import share_of, shares
-from streampca.typing import Array, Json
-
-if TYPE_CHECKING:
-    from streampca.kernels import Kernel
-    from streampca.solvers.kernel.whitening import Whitening
+from streampca.solvers.kernel.whitening import LandmarkBasis
+from streampca.typing import Json
 
 
 def certificate_of(
-    kernel: Kernel,
-    points: Array,
-    whitening: Whitening,
+    basis: LandmarkBasis,
     held: list[LandmarksState],
-    found: Computed,
+    computed: Computed,
     residual: float,
     total: float,
     precision: float,
@@ -33,8 +26,9 @@ def certificate_of(
     − Σ ‖φ(x)‖² bounds ‖E‖₂ for certain; on some hundred rows that were drawn beside the landmarks it is estimated. Both
     ends allow for rounding.
     """
-    said: Json = {
-        "definite": kernel.definite,
+    whitening, definite = basis.whitening, basis.kernel.definite
+    certificate: Json = {
+        "definite": definite,
         "landmark_rank": whitening.rank,
         "landmark_condition": whitening.condition,
         "trace": (
@@ -43,35 +37,35 @@ def certificate_of(
         ),
     }
     if not whitening.definite:
-        return said | {
+        return certificate | {
             "kind": "none",
             "statement": "no certificate: the kernel is not positive semi-definite, so the error of its approximation has no sign",
             "residual_trace": None,
             "sigma": None,
             "eigenvalue_intervals": None,
-            **shares(found.values, total, 0.0),
+            **shares(computed.values, total, 0.0),
         }
-    rounding = rounding_of(kernel, points, whitening, found, precision)
+    rounding = rounding_of(basis, computed, precision)
     most = residual + rounding.trace
-    sigma = min(_estimate(kernel, points, whitening, state, found.n_samples, most) for state in held)
+    sigma = min(_estimate(basis, state, computed.n_samples, most) for state in held)
     bound = min(most, sigma)
     unknown = "; it is not known whether the kernel is positive semi-definite, and if it is not this does not hold"
     rows = sum(len(state.index) for state in held)
-    return said | {
+    return certificate | {
         "kind": "statistical",
         "statement": (
             f"every eigenvalue of the centred kernel matrix lies above the one found by at most {bound:.3g}, estimated from "
             f"{rows} rows; for certain by at most the residual trace and its rounding, {most:.3g}"
-            + (unknown if kernel.definite is None else "")
+            + (unknown if definite is None else "")
         ),
         "residual_trace": residual,
         "residual_trace_rounding": rounding.trace,
-        "rounding": share_of(float(found.values[0] - rounding.lower[0]), float(found.values[0])),
+        "rounding": share_of(float(computed.values[0] - rounding.lower[0]), float(computed.values[0])),
         "sigma": sigma,
         "held_out_rows": rows,
         "eigenvalue_intervals": _intervals(rounding, bound),
         "proven_intervals": _intervals(rounding, most),
-        **_shares(rounding, total, most),
+        **shares(rounding.lower, total, most + float((rounding.upper - rounding.lower).sum())),
     }
 
 
@@ -81,14 +75,7 @@ def _intervals(rounding: Rounding, bound: float) -> list[list[float]]:
     return [[low, high + bound] for low, high in ends]
 
 
-def _shares(rounding: Rounding, total: float, most: float) -> Json:
-    """Return the share of the trace that the components carry at least, and the interval of the share that they leave."""
-    return shares(rounding.lower, total, most + float((rounding.upper - rounding.lower).sum()))
-
-
-def _estimate(
-    kernel: Kernel, points: Array, whitening: Whitening, held: LandmarksState, n: int, residual: float
-) -> float:
+def _estimate(basis: LandmarkBasis, held: LandmarksState, n: int, residual: float) -> float:
     """Return an estimate of ‖E‖₂ from above by the residual kernel matrix E_hh of h drawn rows.
 
     λ₁(D E_hh D), with D = π^(−1/2) for the chances π of being drawn, exceeds ‖E‖₂ on average where the rows see all of E.
@@ -99,15 +86,15 @@ def _estimate(
     if not len(held.keys):
         return np.inf
     if len(held.keys) < n:
-        kept = np.arange(len(held.keys)) != int(np.argmax(held.keys))
-        drawn = chances(held)[kept]
+        chosen = np.arange(len(held.keys)) != int(np.argmax(held.keys))
+        drawn = chances(held)[chosen]
     else:
-        kept, drawn = np.ones(n, bool), np.ones(n)
+        chosen, drawn = np.ones(n, bool), np.ones(n)
     if len(drawn) < 2:
         return np.inf
-    rows = held.rows[kept].astype(np.float64)
-    features = kernel(rows, points.astype(np.float64)) @ whitening.matrix
-    gap = kernel(rows, rows) - features @ features.T
+    rows = held.rows[chosen].astype(np.float64)
+    features = basis.kernel(rows, basis.points.astype(np.float64)) @ basis.whitening.matrix
+    gap = basis.kernel(rows, rows) - features @ features.T
     scales = 1.0 / np.sqrt(drawn)
     gap = (gap + gap.T) / 2 * scales * scales[:, None]
     seen = gap.diagonal()

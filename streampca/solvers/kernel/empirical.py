@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotFiniteError
-from streampca.execution.progress import Meter, ProgressCallback
+from streampca.execution.progress import Meter
 from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
-from streampca.models.kernel import KernelModel, preimage_of
+from streampca.models.kernel import KernelModel
+from streampca.planning.memory.kernel import PAIR_SIDE
 from streampca.planning.plan import Resources
-from streampca.solvers.kernel.base import KernelMethod
-from streampca.solvers.kernel.matrix import read_all
+from streampca.solvers.kernel.base import KernelFit, KernelMethod
+from streampca.solvers.kernel.matrix import read_all, sample_of
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import PAIR_SIDE, KernelPlan, columns_of, pairs_plan
-from streampca.solvers.kernel.result import KernelFit
+from streampca.solvers.kernel.plan import KernelPlan, columns_of, pairs_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
-from streampca.solvers.kernel.solving import inverse_roots, shares, signs_of
+from streampca.solvers.kernel.solving import inverse_roots, shares, signs_of, with_preimage
+from streampca.solvers.options import RunOptions
+from streampca.solvers.test_matrix import transform_matrix
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
-from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
 from streampca.typing import Array, FloatArray, Json
 
 if TYPE_CHECKING:
@@ -34,12 +33,6 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-6
 """Share of the first eigenvalue of K below which the root of one of K² is rounding."""
-
-
-def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
-    """Return the plan of a fit; raise `PlanError` if it does not fit."""
-    columns = columns_of(parameters, source.shape[0])
-    return pairs_plan(source, parameters, resources, solver="empirical_map", columns=columns)
 
 
 def times_kernel(kernel: Kernel, rows: Array, vectors: FloatArray, n_threads: int) -> FloatArray:
@@ -51,7 +44,7 @@ def times_kernel(kernel: Kernel, rows: Array, vectors: FloatArray, n_threads: in
         If a kernel value overflows.
     """
     n = len(rows)
-    own = vectors.astype(rows.dtype, copy=False)
+    narrow = vectors.astype(rows.dtype, copy=False)
     product = np.zeros_like(vectors)
     bands = [slice(start, min(n, start + PAIR_SIDE)) for start in range(0, n, PAIR_SIDE)]
     prepared = [kernel.prepare(rows[band], rows.dtype) for band in bands]
@@ -61,24 +54,12 @@ def times_kernel(kernel: Kernel, rows: Array, vectors: FloatArray, n_threads: in
             shape = (bands[i].stop - bands[i].start, columns.stop - columns.start)
             with np.errstate(over="ignore", invalid="ignore"):
                 values = prepared[j](rows[bands[i]], out=borrow("kernel values", shape, rows.dtype))
-                product[bands[i]] += values @ own[columns]
+                product[bands[i]] += values @ narrow[columns]
 
     spread(band, range(len(bands)), n_threads)
     if not np.isfinite(product).all():
         raise NotFiniteError(f"kernel values overflow {rows.dtype}: rescale the data first")
     return product
-
-
-def _test_matrix(parameters: KernelParameters, n: int, columns: int) -> FloatArray:
-    """Return Ω, ``(n, columns)``: that of a transform for which rows are features, E ΩΩᵀ = 1."""
-    seed = parameters.seed
-    if parameters.sketch == "count_sketch":
-        return CountSketch(n, columns, min(parameters.n_hashes, columns), seed).matrix()
-    if parameters.sketch == "sparse_sign":
-        return SparseSign(n, columns, min(8, columns), seed).matrix()
-    if parameters.sketch == "grouping":
-        return Grouping(n, columns).matrix()
-    return GaussianProjection(n, columns, seed).matrix()
 
 
 def _eigenpairs(
@@ -87,8 +68,8 @@ def _eigenpairs(
     """Return eigenvalues of A, largest first and positive, their vectors ``(n, r)``, and an estimate of ‖A² − Ĉ‖_F."""
     error = None
     if parameters.recovery == "conversion":
-        found = converted(images, test, n_threads=n_threads)
-        values, vectors = np.sqrt(np.maximum(found.values, 0.0)), found.directions
+        conversion = converted(images, test, n_threads=n_threads)
+        values, vectors = np.sqrt(np.maximum(conversion.values, 0.0)), conversion.directions
     else:
         if parameters.sketch in ("auto", "gaussian"):
             # The estimate asks for columns of variance 1, the transform has entries of variance 1 / q.
@@ -108,10 +89,10 @@ def _model(
     parameters: KernelParameters,
     rows: Array,
     means: FloatArray,
-    found: tuple[FloatArray, FloatArray, float],
-    error: float | None,
+    eigenpairs: tuple[FloatArray, FloatArray, float | None],
+    total: float,
 ) -> KernelModel:
-    values, vectors, total = found
+    values, vectors, error = eigenpairs
     if not len(values):  # no positive eigenvalue: one component without variance, as the other methods give
         values, vectors = np.zeros(1), np.eye(len(rows), 1)
     limit = max(1, int(np.count_nonzero(values > _ROUNDING * values[0])))
@@ -122,25 +103,6 @@ def _model(
     coefficients = vectors * signs_of(vectors) * inverse_roots(values, _ROUNDING)
     if parameters.center:
         coefficients -= coefficients.mean(axis=0)
-    said: Json = {
-        "kind": "none",
-        "statement": "no certificate for this recovery or transform",
-        "eigenvalue_intervals": None,
-    }
-    if error is not None:
-        upper = np.sqrt(values**2 + error)
-        rounding = _ROUNDING * float(values[0])
-        said = {
-            "kind": "statistical",
-            "statement": (
-                f"the squares of the eigenvalues lie above those found by at most about {error:.3g}, estimated by leaving out each "
-                "column of the transform"
-            ),
-            "eigenvalue_intervals": [
-                [max(0.0, value - rounding), above + rounding]
-                for value, above in zip(values.tolist(), upper.tolist(), strict=True)
-            ],
-        }
     return KernelModel(
         kernel=parameters.kernel.bound(source.shape[1]),
         landmarks=rows,
@@ -153,17 +115,41 @@ def _model(
         center=parameters.center,
         landmark_indices=np.arange(len(rows), dtype=np.int64),
         sampling="all rows",
-        certificate={
-            **said,
-            "definite": parameters.kernel.definite,
-            "trace": "exact",
-            "residual_trace": None,
-            "sigma": None if error is None else error**0.5,
-            **parameters.missing(int(np.count_nonzero(values > 0))),
-            **shares(values, total, 0.0),
-        },
+        certificate=_certificate(parameters, values, total, error),
         source=source.describe(),
     )
+
+
+def _certificate(parameters: KernelParameters, values: FloatArray, total: float, error: float | None) -> Json:
+    """Return the certificate of eigenvalues, whose squares are known to within `error`; None: to no bound."""
+    certificate: Json = {
+        "kind": "none",
+        "statement": "no certificate for this recovery or transform",
+        "eigenvalue_intervals": None,
+    }
+    if error is not None:
+        upper = np.sqrt(values**2 + error)
+        rounding = _ROUNDING * float(values[0])
+        certificate = {
+            "kind": "statistical",
+            "statement": (
+                f"the squares of the eigenvalues lie above those found by at most about {error:.3g}, estimated by leaving out each "
+                "column of the transform"
+            ),
+            "eigenvalue_intervals": [
+                [max(0.0, value - rounding), above + rounding]
+                for value, above in zip(values.tolist(), upper.tolist(), strict=True)
+            ],
+        }
+    return {
+        **certificate,
+        "definite": parameters.kernel.definite,
+        "trace": "exact",
+        "residual_trace": None,
+        "sigma": None if error is None else error**0.5,
+        **parameters.missing(int(np.count_nonzero(values > 0))),
+        **shares(values, total, 0.0),
+    }
 
 
 class EmpiricalMapMethod(KernelMethod):
@@ -173,18 +159,10 @@ class EmpiricalMapMethod(KernelMethod):
 
     def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan(source, parameters, resources)
+        columns = columns_of(parameters, source.shape[0])
+        return pairs_plan(source, parameters, resources, solver=self.name, columns=columns)
 
-    def run(
-        self,
-        source: Source,
-        parameters: KernelParameters,
-        plan: KernelPlan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> KernelFit:
+    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` once and return its approximate kernel principal components (Marukatat 2023, Algorithm 6).
 
         With A = HKH and a test matrix Ω, both forms use Z = AΩ and Y = AZ: the literature's takes eigenpairs (μ, u) of ZᵀZ,
@@ -195,10 +173,11 @@ class EmpiricalMapMethod(KernelMethod):
         began = time.perf_counter()
         with one_blas_thread():
             rows, count = read_all(source, plan.rows_per_block)
-            Meter("fit", n, progress).add(n, count.bytes)
+            Meter("fit", n, options.progress).add(n, count.bytes)
             rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
             wide = rows.astype(np.float64, copy=False)  # K² squares the rounding of K
-            test = _test_matrix(parameters, n, plan.columns)
+            # Of a transform for which rows are features.
+            test = transform_matrix(parameters.sketch, (n, plan.columns), parameters.n_hashes, parameters.seed)
             if parameters.center:
                 test -= test.mean(axis=0)
             first = times_kernel(kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads)
@@ -212,19 +191,15 @@ class EmpiricalMapMethod(KernelMethod):
             del wide
             streamed = time.perf_counter()
             total = float(kernel.diagonal(rows).sum()) - (n * float(means.mean()) if parameters.center else 0.0)
-            values, vectors, error = _eigenpairs(parameters, test, products, images, plan.threads)
-            model = _model(source, parameters, rows, means, (values, vectors, total), error)
+            eigenpairs = _eigenpairs(parameters, test, products, images, plan.threads)
+            model, vectors = _model(source, parameters, rows, means, eigenpairs, total), eigenpairs[1]
             vectors = vectors[:, : model.n_components] * signs_of(vectors[:, : model.n_components])
-            if parameters.inverse:
-                scores = vectors * np.sqrt(model.eigenvalues)
-                model = replace(model, preimage=preimage_of(kernel, rows, scores, parameters.alpha))
+            model = with_preimage(model, parameters, vectors)
         solved = time.perf_counter()
-        chosen = RowSample(n, keep_rows, str(source.dtype)).chosen
-        samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
         return KernelFit(
             model=model,
             plan=plan,
-            samples=samples,
+            samples=sample_of(options, source, rows),
             count=count,
             stream_seconds=streamed - began,
             solve_seconds=solved - streamed,

@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import PlanError
-from streampca.execution.progress import Meter, ProgressCallback
+from streampca.execution.progress import Meter
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
-from streampca.models.kernel import KernelModel, preimage_of
+from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources
-from streampca.solvers.kernel.base import KernelMethod
-from streampca.solvers.kernel.matrix import KernelMatrix, kernel_matrix, read_all
+from streampca.solvers.kernel.base import KernelFit, KernelMethod
+from streampca.solvers.kernel.matrix import KernelMatrix, kernel_matrix, read_all, sample_of
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, pairs_plan
-from streampca.solvers.kernel.result import KernelFit
 from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
-from streampca.solvers.kernel.solving import ROUNDING, intervals, inverse_roots, share_of, shares, signs_of
+from streampca.solvers.kernel.solving import ROUNDING, inverse_roots, share_of, shares, signs_of, with_preimage
+from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
-from streampca.typing import DType, FloatArray
+from streampca.typing import Array, DType, FloatArray
 
 _TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
-_SETTLE = {"float32": 1e-5, "float64": 1e-9}
+_STAGNATION = {"float32": 1e-5, "float64": 1e-9}
 _PRECISION = {"float32": 1e-7, "float64": 1e-14}
-
-
-def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
-    """Return the plan of a fit; raise `PlanError` if the kernel matrix does not fit."""
-    return pairs_plan(source, parameters, resources, solver="exact")
 
 
 def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[float]]:
     """Return [lower, upper] for each eigenvalue; those set to 0 may be as large as `share` of the first, and `allowed`."""
     return [
-        [0.0, share * float(values[0]) + 2 * allowed] if value == 0 else ends
-        for value, ends in zip(values.tolist(), intervals(values, 0.0, allowed), strict=True)
+        [max(0.0, value - allowed), value + allowed] if value else [0.0, share * float(values[0]) + 2 * allowed]
+        for value in values.tolist()
     ]
 
 
@@ -69,8 +62,8 @@ def _without_rounding(spectrum: Spectrum, dtype: str, floor: float, *, keep: boo
 
 
 def _model(
-    source: Source, parameters: KernelParameters, spectrum: Spectrum, matrix: KernelMatrix, rows: Any, allowed: float
-) -> tuple[KernelModel, Any]:
+    source: Source, parameters: KernelParameters, spectrum: Spectrum, matrix: KernelMatrix, rows: Array, allowed: float
+) -> tuple[KernelModel, FloatArray]:
     """Return the model and the eigenvectors; eigenvalues are known to within `allowed`."""
     vectors = spectrum.vectors.T * signs_of(spectrum.vectors.T)
     roots = inverse_roots(spectrum.values, ROUNDING[matrix.values.dtype.name])
@@ -78,7 +71,6 @@ def _model(
     if parameters.center:
         # Then 1ᵀB = 0 beyond rounding, and the mean kernel value of a new row drops out of its scores.
         coefficients -= coefficients.mean(axis=0)
-    total = spectrum.total
     precision = share_of(allowed, float(spectrum.values[0]))
     model = KernelModel(
         kernel=parameters.kernel.bound(source.shape[1]),
@@ -86,7 +78,7 @@ def _model(
         coefficients=coefficients,
         centre=matrix.means if parameters.center else np.zeros(len(rows)),
         eigenvalues=spectrum.values,
-        total=total,
+        total=spectrum.total,
         n_samples=len(rows),
         method="exact",
         center=parameters.center,
@@ -108,7 +100,7 @@ def _model(
             "eigen_solver": spectrum.method,
             "definite": parameters.kernel.definite,
             **parameters.missing(int(np.count_nonzero(roots))),
-            **shares(spectrum.values, total, allowed * len(spectrum.values)),
+            **shares(spectrum.values, spectrum.total, allowed * len(spectrum.values)),
         },
         source=source.describe(),
     )
@@ -122,18 +114,9 @@ class ExactMethod(KernelMethod):
 
     def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan(source, parameters, resources)
+        return pairs_plan(source, parameters, resources, solver=self.name)
 
-    def run(
-        self,
-        source: Source,
-        parameters: KernelParameters,
-        plan: KernelPlan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> KernelFit:
+    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
         n = source.shape[0]
         kernel = parameters.kernel.bound(source.shape[1])
@@ -141,7 +124,7 @@ class ExactMethod(KernelMethod):
         began = time.perf_counter()
         with one_blas_thread():
             rows, count = read_all(source, plan.rows_per_block)
-            Meter("fit", n, progress).add(n, count.bytes)
+            Meter("fit", n, options.progress).add(n, count.bytes)
             k = parameters.count(n)
             iterated = k is not None and uses_krylov(n, k)
             rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
@@ -157,7 +140,7 @@ class ExactMethod(KernelMethod):
                 seed=parameters.seed,
                 total=total,
                 tolerance=_TOLERANCE[dtype.name],
-                stagnation_tolerance=_SETTLE[dtype.name],
+                stagnation_tolerance=_STAGNATION[dtype.name],
             )
             reach = float(np.abs(kernel.diagonal(rows)).sum())
             spectrum = _without_rounding(
@@ -168,16 +151,12 @@ class ExactMethod(KernelMethod):
             allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
             model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
             del matrix
-            if parameters.inverse:
-                scores = eigenvectors * np.sqrt(spectrum.values)
-                model = replace(model, preimage=preimage_of(kernel, rows, scores, parameters.alpha))
+            model = with_preimage(model, parameters, eigenvectors)
         solved = time.perf_counter()
-        chosen = RowSample(n, keep_rows, str(source.dtype)).chosen
-        samples = RowsState(chosen, rows[chosen]) if len(chosen) else None
         return KernelFit(
             model=model,
             plan=plan,
-            samples=samples,
+            samples=sample_of(options, source, rows),
             count=count,
             stream_seconds=streamed - began,
             solve_seconds=solved - streamed,

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.rows import RowSample
-from streampca.execution.drive import accumulate
-from streampca.execution.progress import ProgressCallback
 from streampca.linalg.eigen import solve
-from streampca.models.kernel import KernelModel, preimage_of
+from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources
-from streampca.solvers.kernel.base import KernelMethod
+from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, LandmarkMethod, feature_plan
-from streampca.solvers.kernel.result import KernelFit
+from streampca.solvers.kernel.plan import KernelPlan, feature_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
-from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of
+from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of, with_preimage
+from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import DType
-
-
-def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
-    """Return the plan of a fit; raise `PlanError` if it does not fit."""
-    cost = landmark_cost(source, parameters)
-    return feature_plan(
-        source, parameters, resources, LandmarkMethod("nystrom_extension", cost.sampling, cost.passes, cost.bytes)
-    )
 
 
 def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandmarks, work: DType) -> KernelModel:
@@ -92,36 +79,21 @@ class ExtensionMethod(KernelMethod):
 
     def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan(source, parameters, resources)
+        return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def run(
-        self,
-        source: Source,
-        parameters: KernelParameters,
-        plan: KernelPlan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> KernelFit:
+    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
         began = time.perf_counter()
         with one_blas_thread():
-            landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
+            landmarks, count = choose_landmarks(source, parameters, plan, options)
             samples = None
-            if keep_rows:
-                kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
-                samples, read = accumulate(source, kept, plan, client=client, progress=progress)
+            if options.keep_rows:
+                samples, read = options.accumulate(source, options.sample_of(source), plan)
                 count += read
             streamed = time.perf_counter()
             model = _model(source, parameters, landmarks, np.dtype(plan.work_dtype))
-            if parameters.inverse:
-                points = model.landmarks.astype(np.float64)
-                model = replace(
-                    model, preimage=preimage_of(model.kernel, points, model.transform(points), parameters.alpha)
-                )
+            model = with_preimage(model, parameters)
         solved = time.perf_counter()
-        passes = plan.passes + (1 if keep_rows else 0)
         return KernelFit(
             model=model,
             plan=plan,
@@ -129,5 +101,5 @@ class ExtensionMethod(KernelMethod):
             count=count,
             stream_seconds=streamed - began,
             solve_seconds=solved - streamed,
-            n_passes=passes,
+            n_passes=plan.passes + (1 if options.keep_rows else 0),
         )

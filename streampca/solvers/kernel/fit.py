@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +14,17 @@ from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.solvers.alternatives import figures_of
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.kernel import METHODS
+from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, figures_of, with_seconds
-from streampca.solvers.kernel.result import KernelFit
+from streampca.solvers.kernel.plan import KernelPlan, with_seconds
+from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
-from streampca.typing import Json
+
+if TYPE_CHECKING:
+    from streampca.system.distributed_interface import DaskClient
 
 _EXACT_FLOPS = 1e13
 """Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
@@ -31,7 +36,7 @@ def plan_kernel(
     *,
     scores: bool = False,
     report: bool = False,
-    client: Any = None,
+    client: DaskClient | None = None,
     alternatives: bool = False,
 ) -> KernelPlan:
     """Return the plan of a fit of `source`; reads metadata only.
@@ -63,7 +68,11 @@ def plan_kernel(
     if limits and "states" in plan.memory:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "landmarks", "solve", "model"))
     if alternatives:
-        others = tuple(_figures(name, source, parameters, resources) for name in METHODS if name != method)
+
+        def planned(method: str) -> KernelPlan:
+            return with_seconds(METHODS[method].plan(source, parameters, resources))
+
+        others = tuple(figures_of(name, partial(planned, name)) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)
     return with_seconds(plan)
 
@@ -80,9 +89,7 @@ def fit_kernel(
     client = active_client(source)
     plan = plan or plan_kernel(source, parameters, client=client)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
-        fitted = METHODS[plan.solver].run(
-            source, parameters, plan, client=client, keep_rows=keep_rows, progress=progress
-        )
+        fitted = METHODS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
     _require_range(fitted.model, source)
     return fitted
 
@@ -143,10 +150,3 @@ def _what_fits(method: str, source: Source, parameters: KernelParameters, resour
             gib = other.projected_bytes / 2**30
             return f"; method='nystrom' with n_landmarks={m} would fit, with {gib:.2f} GiB projected"
     return ""
-
-
-def _figures(name: str, source: Source, parameters: KernelParameters, resources: Resources) -> Json:
-    try:
-        return {"solver": name, **figures_of(METHODS[name].plan(source, parameters, resources))}
-    except StreamPCAError as error:
-        return {"solver": name, "fits": False, "why": str(error)}

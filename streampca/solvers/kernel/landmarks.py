@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,15 +19,14 @@ from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
-from streampca.execution.drive import accumulate
-from streampca.execution.progress import ProgressCallback
-from streampca.solvers.kernel.plan import HELD_OUT
+from streampca.planning.memory.kernel import HELD_OUT
+from streampca.solvers.kernel.plan import KernelPlan, LandmarkCost
+from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.solvers.kernel.parameters import KernelParameters
-    from streampca.solvers.kernel.plan import KernelPlan
 
 _RESERVOIR, _ALL_UP_TO = 200, 4096
 """Rows against which the norms of columns are estimated; up to so many rows all of them, which makes the norms exact."""
@@ -46,18 +44,6 @@ class ChosenLandmarks:
     """How many rows each stands for, ``(m,)``: itself, and its share of the rows that were not drawn; they sum to n."""
     sampling: str
     """How they were chosen."""
-
-
-@dataclass(frozen=True)
-class LandmarkCost:
-    """What choosing landmarks takes."""
-
-    sampling: str
-    """How they are chosen."""
-    passes: int
-    """Readings of the whole source."""
-    bytes: Callable[[int], tuple[int, int]]
-    """From rows of a block to bytes of a state and of the scratch of a leaf."""
 
 
 def sampling_of(parameters: KernelParameters) -> str:
@@ -89,7 +75,7 @@ def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
 
 
 def choose_landmarks(
-    source: Source, parameters: KernelParameters, plan: KernelPlan, client: Any, progress: ProgressCallback | None
+    source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions
 ) -> tuple[ChosenLandmarks, ReadCount]:
     """Return the landmarks and what reading for them cost.
 
@@ -104,18 +90,18 @@ def choose_landmarks(
     count, reservoir = ReadCount(), None
     if sampling == "column_norm":
         first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
-        state, count = accumulate(source, first, plan, client=client, progress=progress, phase="landmarks")
+        state, count = options.accumulate(source, first, plan, phase="landmarks")
         reservoir = first.finalize(state).rows
     draw = _drawing(sampling, source, parameters, reservoir)
-    state, read = accumulate(source, draw, plan, client=client, progress=progress, phase="landmarks")
-    found = draw.finalize(state)
-    if not len(found.rows):
+    state, read = options.accumulate(source, draw, plan, phase="landmarks")
+    drawn = draw.finalize(state)
+    if not len(drawn.rows):
         raise DataError(
             "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
             "another kernel"
         )
-    stands_for = _multiplicity(sampling, state, len(found.rows), plan.n_landmarks, source.shape[0])
-    return ChosenLandmarks(found.rows, found.index, stands_for, sampling), count + read
+    stands_for = _multiplicity(sampling, state, len(drawn.rows), plan.n_landmarks, source.shape[0])
+    return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling), count + read
 
 
 def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[UniformLandmarks | WeightedLandmarks, ...]:
@@ -162,7 +148,7 @@ def chances(state: LandmarksState) -> FloatArray:
     return np.asarray(-np.expm1(-np.exp(np.log(state.weights) + state.keys.max())))
 
 
-def _multiplicity(sampling: str, state: Any, m: int, wanted: int, n: int) -> FloatArray:
+def _multiplicity(sampling: str, state: LandmarksState, m: int, wanted: int, n: int) -> FloatArray:
     """Return how many rows each landmark stands for, ``(m,)``: itself, and its share of the n − m rows that were not drawn.
 
     The inverse chances 1/π (Horvitz & Thompson 1952) sum to n on average only. Normalised (Hájek 1971) they sum to n, and

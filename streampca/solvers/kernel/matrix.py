@@ -9,11 +9,13 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.kernel_features import in_panel
+from streampca.accumulators.rows import RowsState
 from streampca.errors import NotFiniteError
 from streampca.execution.leaf import read_ahead
 from streampca.linalg.tiles import spread
+from streampca.planning.memory.kernel import PAIR_SIDE
 from streampca.planning.shape import Leaf
-from streampca.solvers.kernel.plan import PAIR_SIDE
+from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array, DType, FloatArray
@@ -48,22 +50,22 @@ class KernelMatrix:
     @property
     def diagonal(self) -> FloatArray:
         """Return the diagonal, ``(n,)``."""
-        own = self.values.diagonal().astype(np.float64)
-        return own - 2 * self.means + self.means.mean() if self.center else own
+        diagonal = self.values.diagonal().astype(np.float64)
+        return diagonal - 2 * self.means + self.means.mean() if self.center else diagonal
 
     def multiply(self, vectors: FloatArray) -> FloatArray:
         """Return the matrix times `vectors`, ``(n, p)``: products of blocks in the type of K, their sums in float64."""
         n = len(self.values)
         if self.center:
             vectors = vectors - vectors.mean(axis=0)
-        own = vectors.astype(self.values.dtype, copy=False)
+        narrow = vectors.astype(self.values.dtype, copy=False)
         product = np.zeros_like(vectors)
 
         def band(first: int) -> None:
             rows = slice(first, first + PAIR_SIDE)
             for start in range(0, n, PAIR_SIDE):
                 columns = slice(start, start + PAIR_SIDE)
-                product[rows] += self.values[rows, columns] @ own[columns]
+                product[rows] += self.values[rows, columns] @ narrow[columns]
 
         spread(band, range(0, n, PAIR_SIDE), self.n_threads)
         if self.center:
@@ -130,3 +132,9 @@ def read_all(source: Source, rows_per_block: int) -> tuple[Array, ReadCount]:
             count += cost
     release()
     return rows, count
+
+
+def sample_of(options: RunOptions, source: Source, rows: Array) -> RowsState | None:
+    """Return the rows that `options` ask for, out of all `rows` of `source`; None for none."""
+    chosen = options.sample_of(source).chosen
+    return RowsState(chosen, rows[chosen]) if len(chosen) else None

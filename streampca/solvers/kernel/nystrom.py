@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
 from streampca.accumulators.landmarks import LandmarksState
-from streampca.accumulators.rows import RowSample
-from streampca.execution.drive import accumulate
-from streampca.execution.progress import ProgressCallback
 from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
-from streampca.models.kernel import KernelModel, preimage_of
+from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources
-from streampca.solvers.kernel.base import KernelMethod
+from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.certificate import certificate_of
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, held_out_draws, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, LandmarkMethod, feature_plan
-from streampca.solvers.kernel.result import KernelFit
+from streampca.solvers.kernel.plan import KernelPlan, feature_plan
 from streampca.solvers.kernel.rounding import Computed, suitable_dtype
-from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, signs_of
-from streampca.solvers.kernel.whitening import CUTOFF, Whitening
+from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, signs_of, with_preimage
+from streampca.solvers.kernel.whitening import LandmarkBasis, Whitening
+from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
-from streampca.typing import Array, DType, FloatArray
-
-if TYPE_CHECKING:
-    from streampca.kernels import Kernel
-
+from streampca.typing import FloatArray
 
 _LATE_FROM = {"float32": 1e-6, "float64": 0.0}
 """Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
@@ -44,26 +35,18 @@ bounds it."""
 _PRECISION = {"float32": 2e-6, "float64": 1e-12}
 
 
-def plan(source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
-    """Return the plan of a fit; raise `PlanError` if it does not fit."""
-    cost = landmark_cost(source, parameters)
-    return feature_plan(
-        source, parameters, resources, LandmarkMethod("nystrom", cost.sampling, cost.passes, cost.bytes)
-    )
-
-
-def features_of(kernel: Kernel, points: Array, whitening: Whitening, n_threads: int) -> KernelFeatures:
-    """Return what the rows are folded into: kernel values, or features where rounding would be magnified at the end."""
-    work = points.dtype
+def features_of(basis: LandmarkBasis, n_threads: int) -> KernelFeatures:
+    """Return what the rows are accumulated with: kernel values, or features where rounding would be magnified at the end."""
+    kernel, points = basis.kernel, basis.points
     wide = points.astype(np.float64)
-    origin = kernel(wide, wide).mean(axis=0).astype(work)
-    matrix = None if features_late(whitening, work) else whitening.matrix.astype(work)
-    return KernelFeatures(kernel.prepare(points, work), kernel, origin, matrix, n_threads)
+    origin = kernel(wide, wide).mean(axis=0).astype(points.dtype)
+    matrix = None if features_late(basis) else basis.whitening.matrix.astype(points.dtype)
+    return KernelFeatures(kernel.prepare(points, points.dtype), kernel, origin, matrix, n_threads)
 
 
-def features_late(whitening: Whitening, work: DType) -> bool:
+def features_late(basis: LandmarkBasis) -> bool:
     """Tell whether kernel values are accumulated as they are, and multiplied by A at the end."""
-    return whitening.condition >= _LATE_FROM[work.name]
+    return basis.whitening.condition >= _LATE_FROM[basis.points.dtype.name]
 
 
 def projected(features: KernelFeatures, whitening: Whitening, sums: KernelSums) -> KernelSums:
@@ -78,11 +61,9 @@ def solve_features(
     source: Source,
     parameters: KernelParameters,
     landmarks: ChosenLandmarks,
-    points: Array,
-    whitening: Whitening,
+    basis: LandmarkBasis,
     sums: KernelSums,
     held: list[LandmarksState],
-    selection: Selection,
 ) -> KernelModel:
     """Return the model of accumulated kernel values.
 
@@ -90,7 +71,8 @@ def solve_features(
     (λ, q) of G = FᵀF are those of K̂, and the scores are φ(x)·q. Else they come from M = G^½ S G^½ = QΛQᵀ, with scores
     φ(x)ᵀ S G^½ q / √λ.
     """
-    kernel, n = parameters.kernel.bound(source.shape[1]), sums.n_samples
+    kernel, points, whitening, n = basis.kernel, basis.points, basis.whitening, sums.n_samples
+    selection = parameters.selection(whitening.rank)
     mean, gram = sums.mean, (sums.scatter + sums.scatter.T) / 2
     centred = gram
     signs = np.ones(whitening.rank) if whitening.signs is None else whitening.signs
@@ -110,10 +92,9 @@ def solve_features(
     # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
     centre = whitening.centre(own, mean) if parameters.center else np.zeros(len(points))
     coefficients *= signs_of((own - centre) @ coefficients)
-    late = features_late(whitening, points.dtype)
-    found = Computed(own, mean, centred, n, sums.trace, values, directions, late)
+    computed = Computed(own, mean, centred, n, sums.trace, values, directions, features_late(basis))
     residual = max(0.0, sums.trace - approximated)
-    certificate = certificate_of(kernel, points, whitening, held, found, residual, total, precision)
+    certificate = certificate_of(basis, held, computed, residual, total, precision)
     return KernelModel(
         kernel=kernel,
         landmarks=points,
@@ -154,45 +135,31 @@ class NystromMethod(KernelMethod):
 
     def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan(source, parameters, resources)
+        return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def run(
-        self,
-        source: Source,
-        parameters: KernelParameters,
-        plan: KernelPlan,
-        *,
-        client: Any = None,
-        keep_rows: int = 0,
-        progress: ProgressCallback | None = None,
-    ) -> KernelFit:
+    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` for landmarks and once more for features, and return its kernel principal components."""
         kernel = parameters.kernel.bound(source.shape[1])
         began = time.perf_counter()
         with one_blas_thread():
-            landmarks, count = choose_landmarks(source, parameters, plan, client, progress)
+            landmarks, count = choose_landmarks(source, parameters, plan, options)
             work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
             points = np.ascontiguousarray(landmarks.rows, dtype=work)
-            late_from = _LATE_FROM[work.name]
-            whitening = Whitening.of(kernel, points, CUTOFF, center=parameters.center, late_from=late_from)
-            features = features_of(kernel, points, whitening, plan.threads_per_leaf)
-            kept = RowSample(source.shape[0], keep_rows, str(source.dtype))
+            whitening = Whitening.of(kernel, points, center=parameters.center, late_from=_LATE_FROM[work.name])
+            basis = LandmarkBasis(kernel, points, whitening)
+            features = features_of(basis, plan.threads_per_leaf)
             release_freed_memory()
-            draws = held_out_draws(parameters, source)
-            joint: AnyAccumulator = Joint((features, kept, *draws))
-            (state, samples, *held), read = accumulate(source, joint, plan, client=client, progress=progress)
+            joint = Joint((features, options.sample_of(source), *held_out_draws(parameters, source)))
+            (state, samples, *held), read = options.accumulate(source, joint, plan)
             streamed = time.perf_counter()
             sums = projected(features, whitening, features.finalize(state))
-            selection = parameters.selection(whitening.rank)
-            model = solve_features(source, parameters, landmarks, points, whitening, sums, held, selection)
-            if parameters.inverse:
-                scores = model.transform(points.astype(np.float64))
-                model = replace(model, preimage=preimage_of(kernel, points, scores, parameters.alpha))
+            model = solve_features(source, parameters, landmarks, basis, sums, held)
+            model = with_preimage(model, parameters)
         solved = time.perf_counter()
         return KernelFit(
             model=model,
             plan=plan,
-            samples=samples if keep_rows else None,
+            samples=samples if options.keep_rows else None,
             count=count + read,
             stream_seconds=streamed - began,
             solve_seconds=solved - streamed,

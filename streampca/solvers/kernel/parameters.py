@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-from streampca.linalg.selection import Count, Selection, as_selection
+from streampca.linalg.selection import Count, NComponents, Selection, as_selection, is_count
 from streampca.typing import Array
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class KernelParameters:
 
     kernel: Kernel
     """The kernel, which may still leave gamma to the number of features."""
-    n_components: Any = None
+    n_components: NComponents = None
     """Count, share, `Threshold` or None."""
     method: str = "auto"
     """``"auto"`` or the name of a method."""
@@ -62,20 +63,20 @@ class KernelParameters:
     def require_at_most(self, limit: int, of: str) -> None:
         """Raise `ParameterError` if more components are asked for than `limit`, the number `of` something that the plan knows."""
         k = self.n_components
-        if isinstance(k, int | np.integer) and not isinstance(k, bool) and not 1 <= k <= limit:
+        if is_count(k) and not 1 <= k <= limit:
             raise ParameterError(f"n_components={k!r}: expected between 1 and {limit}, the number of {of}")
 
     def selection(self, limit: int) -> Selection:
         """Return the rule for how many of the `limit` components that exist are taken; a larger count takes all of them."""
         k = self.n_components
-        if isinstance(k, int | np.integer) and not isinstance(k, bool):
+        if is_count(k):
             return Count(min(int(k), limit))
         return as_selection(k, limit)
 
     def missing(self, n_found: int) -> dict[str, int]:
         """Return what a certificate says if `n_found` positive eigenvalues are fewer than were asked for; else nothing."""
         k = self.n_components
-        asked = int(k) if isinstance(k, int | np.integer) and not isinstance(k, bool) else n_found
+        asked = int(k) if is_count(k) else n_found
         return {"components_missing": asked - n_found, "components_found": n_found} if n_found < asked else {}
 
     def count(self, limit: int) -> int | None:
@@ -83,13 +84,13 @@ class KernelParameters:
         k = self.n_components
         if k is None:
             return limit
-        if isinstance(k, int | np.integer) and not isinstance(k, bool) and k < 1:
+        if is_count(k) and k < 1:
             raise ParameterError(f"n_components={k!r}: expected at least 1")
         selection = as_selection(k, max(limit, 2**62))
         return min(limit, selection.n_components or limit) if isinstance(selection, Count) else None
 
 
-def given_landmarks(sampling: Any) -> Array:
+def given_landmarks(sampling: ArrayLike) -> Array:
     """Return row indices, ``(m,)``, or landmarks, ``(m, n_features)``; raise `ParameterError` if it is neither."""
     given = np.asarray(sampling)
     indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0

@@ -14,7 +14,6 @@ from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_r
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import KernelDetail
 from streampca.planning.memory.kernel import (
-    HELD_OUT,
     PAIR_SIDE,
     KernelWork,
     empirical_map_needs,
@@ -25,22 +24,9 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.sources.base import Source
-from streampca.typing import Json
 
 if TYPE_CHECKING:
     from streampca.solvers.kernel.parameters import KernelParameters
-
-__all__ = [
-    "HELD_OUT",
-    "PAIR_SIDE",
-    "KernelPlan",
-    "LandmarkMethod",
-    "columns_of",
-    "feature_plan",
-    "figures_of",
-    "pairs_plan",
-    "with_seconds",
-]
 
 _SMALL_STATE_BYTES = 4 * 2**20
 _BLOCK_ROWS = 2**12, 2**16  # rows cost m kernel values each, so that few of them are enough work for a leaf
@@ -70,21 +56,19 @@ class KernelPlan(Plan):
 
 
 @dataclass(frozen=True)
-class LandmarkMethod:
-    """A method that compares all rows with landmarks."""
+class LandmarkCost:
+    """What choosing landmarks takes."""
 
-    solver: str
-    """``"nystrom"`` or ``"nystrom_extension"``."""
     sampling: str
-    """How landmarks are chosen."""
+    """How they are chosen."""
     passes: int
-    """Passes that choose them."""
+    """Passes over the whole source."""
     bytes: Callable[[int], tuple[int, int]]
-    """From rows of a block to bytes of a state, and of the scratch of a leaf, while they are chosen."""
+    """From rows of a block to bytes of a state and of the scratch of a leaf."""
 
 
 def feature_plan(
-    source: Source, parameters: KernelParameters, resources: Resources, method: LandmarkMethod
+    source: Source, parameters: KernelParameters, resources: Resources, solver: str, choosing: LandmarkCost
 ) -> KernelPlan:
     """Return the plan of a method that compares all rows with landmarks.
 
@@ -95,24 +79,25 @@ def feature_plan(
     """
     (n, d), m = source.shape, parameters.n_wanted(source.shape[0])
     parameters.require_at_most(m, "landmarks")
-    dtype, grid, accumulates = work_dtype(source.dtype), Covariance().grid(m), method.solver == "nystrom"
-    passes = method.passes + accumulates
-    work = _work(source, parameters, m, parameters.count(m) or m)
+    dtype, grid, accumulates = work_dtype(source.dtype), Covariance().grid(m), solver == "nystrom"
+    passes = choosing.passes + accumulates
+    k = parameters.count(m)
+    work = KernelWork(source, parameters.kernel.bound(d), m, k or m, parameters.inverse)
     values = float(n) * m * (parameters.kernel.needs(d).flops + m)
 
     def build(rows: int, leaves: int, threads_per_leaf: int) -> KernelPlan:
         shape = _landmark_shape(source, m, rows, (leaves, threads_per_leaf, resources.threads))
-        needs = landmark_needs(work, shape, resources, method.bytes(rows), accumulates=accumulates)
+        needs = landmark_needs(work, shape, resources, choosing.bytes(rows), accumulates=accumulates)
         return KernelPlan(
-            solver=method.solver,
-            reason=_reason(method.solver, m),
+            solver=solver,
+            reason=_reason(solver, m),
             data=DataShape.of(source),
             work_dtype=str(dtype),
-            n_components=parameters.count(m),
+            n_components=k,
             shape=shape,
             budget=MemoryBudget.of(needs, resources.allowed_bytes),
             cost=Cost(passes, passes * bytes_to_read(source, rows), accumulates * values + 10.0 * float(m) ** 3),
-            detail=KernelDetail(m, method.sampling),
+            detail=KernelDetail(m, choosing.sampling),
         )
 
     most_rows = min(max(n // 16, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
@@ -133,11 +118,6 @@ def feature_plan(
         },
         subject=f"{m:,} landmarks and {work.k:,} components: ",
     )
-
-
-def _work(source: Source, parameters: KernelParameters, m: int, k: int) -> KernelWork:
-    """Return what the memory of a fit with m landmarks and k components depends on."""
-    return KernelWork(source, parameters.kernel.bound(source.shape[1]), m, k, parameters.inverse)
 
 
 def _landmark_shape(source: Source, m: int, rows: int, at_once: tuple[int, int, int]) -> WorkShape:
@@ -184,7 +164,7 @@ def pairs_plan(
     parameters.require_at_most(n if exact else columns, "rows" if exact else "columns of the transform")
     k = parameters.count(n) or min(n, 64)
     rows, threads = block_rows_to_try(source, dtype)[0], resources.threads
-    work = _work(source, parameters, n, k)
+    work = KernelWork(source, parameters.kernel.bound(d), n, k, parameters.inverse)
     if exact:
         needs = exact_needs(work, rows, resources, fixed_count=parameters.count(n) is not None)
     else:
@@ -198,7 +178,9 @@ def pairs_plan(
     flops = _pairs_flops(n, parameters.kernel.needs(d).flops, k, exact, columns)
     return KernelPlan(
         solver=solver,
-        reason=_pairs_reason(exact, n, columns, budget),
+        reason=f"exact; the {n:,} x {n:,} kernel matrix takes {as_text(budget.bytes_for('kernel matrix'))}"
+        if exact
+        else f"the empirical kernel map of {n:,} rows through a transform to {columns:,} columns, n² kernel values twice",
         data=DataShape.of(source),
         work_dtype=str(dtype),
         n_components=parameters.count(n if exact else columns),
@@ -207,12 +189,6 @@ def pairs_plan(
         cost=Cost(1, bytes_to_read(source, rows), flops),
         detail=KernelDetail(n, "all rows", columns),
     )
-
-
-def _pairs_reason(exact: bool, n: int, columns: int, budget: MemoryBudget) -> str:
-    if exact:
-        return f"exact; the {n:,} x {n:,} kernel matrix takes {as_text(budget.bytes_for('kernel matrix'))}"
-    return f"the empirical kernel map of {n:,} rows through a transform to {columns:,} columns, n² kernel values twice"
 
 
 def _pairs_flops(n: int, per_value: float, k: int, exact: bool, columns: int) -> float:
@@ -229,22 +205,6 @@ def with_seconds(plan: KernelPlan) -> KernelPlan:
     rate = (60e9 if plan.work_dtype == "float32" else 30e9) * plan.threads
     seconds = 0.05 + plan.flops / rate + plan.bytes_to_read / 1e9
     return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by="nominal rates"))
-
-
-def figures_of(plan: KernelPlan) -> Json:
-    """Return the figures of a method that was not chosen."""
-    timed = with_seconds(plan)
-    names = (
-        "solver",
-        "passes",
-        "projected_bytes",
-        "bytes_to_read",
-        "flops",
-        "work_dtype",
-        "expected_seconds",
-        "expected_by",
-    )
-    return {"fits": True, "why": plan.reason, "sketch": {}, **{name: getattr(timed, name) for name in names}}
 
 
 def columns_of(parameters: KernelParameters, n: int) -> int:

@@ -14,7 +14,7 @@ from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
-    from streampca.solvers.kernel.whitening import Whitening
+    from streampca.solvers.kernel.whitening import LandmarkBasis
 
 
 SAMPLE = 256
@@ -126,10 +126,10 @@ def _vanished(kernel: Kernel, rows: FloatArray) -> bool:
     return bool(kernel(scaled, scaled).any())
 
 
-def rounding_of(kernel: Kernel, points: Array, whitening: Whitening, found: Computed, precision: float) -> Rounding:
+def rounding_of(basis: LandmarkBasis, computed: Computed, precision: float) -> Rounding:
     """Return intervals for the eigenvalues of K̂, from the coefficients b = A q of each component.
 
-    With u the unit of rounding of the type of `points`, s(z) = √κ(z, z), σ(z)² = Σ (κ(x, z) − c(z))² for the origin c, and norms over
+    With u the unit of rounding of the type of the landmarks, s(z) = √κ(z, z), σ(z)² = Σ (κ(x, z) − c(z))² for the origin c, and norms over
     components 1 to i:
 
     - Kernel values with errors ρ s(x) s(z), independent for landmarks z that differ, change √λᵢ by at most 3 ρ √T ‖s b‖
@@ -142,41 +142,42 @@ def rounding_of(kernel: Kernel, points: Array, whitening: Whitening, found: Comp
     λᵢ(K̂) is at least the smallest ‖F q‖² on the span of the first i computed vectors, so only their own coefficients
     count, which are small for large eigenvalues; the trace takes all directions, magnified by the condition of K_mm.
     """
-    a, work, n = whitening.matrix, points.dtype, found.n_samples
-    eps, rho, m = float(np.finfo(work).eps), value_rounding(kernel, points), len(a)
+    a, points, n = basis.whitening.matrix, basis.points, computed.n_samples
+    work = points.dtype
+    eps, rho, m = float(np.finfo(work).eps), value_rounding(basis.kernel, points), len(a)
     _, group, counts = np.unique(points, axis=0, return_inverse=True, return_counts=True)
     alike = counts[group.reshape(-1)].astype(np.float64)
-    squares = np.maximum(found.own.diagonal(), 0.0) * alike
-    reach = found.own @ a
-    origin = found.own.mean(axis=0)
-    apart = reach @ found.mean - origin
-    spread = np.maximum(np.einsum("ij,ij->i", reach @ found.scatter, reach), 0.0) + n * apart**2
+    squares = np.maximum(computed.own.diagonal(), 0.0) * alike
+    reach = computed.own @ a
+    origin = computed.own.mean(axis=0)
+    apart = reach @ computed.mean - origin
+    spread = np.maximum(np.einsum("ij,ij->i", reach @ computed.scatter, reach), 0.0) + n * apart**2
     spread = spread * alike
-    product = _SAFETY * math.sqrt(min(n, feature_rows(m if found.late else a.shape[1], work))) * eps / 2
-    coefficients = np.square(a @ found.directions)
+    product = _SAFETY * math.sqrt(min(n, feature_rows(m if computed.late else a.shape[1], work))) * eps / 2
+    coefficients = np.square(a @ computed.directions)
     own = np.cumsum(squares @ coefficients)
-    root = _SAFETY * rho * np.sqrt(found.trace * own)
+    root = _SAFETY * rho * np.sqrt(computed.trace * own)
     matrix = 4 * m * _EPS64
-    shift = np.cumsum(found.values * matrix * (squares @ coefficients))
-    if found.late:
+    shift = np.cumsum(computed.values * matrix * (squares @ coefficients))
+    if computed.late:
         shift = shift + product * np.cumsum(spread @ coefficients)
         trace = product * float((spread @ np.square(a)).sum())
     else:
         columns = spread @ np.square(a)
-        features = np.maximum(found.scatter.diagonal(), 0.0) + n * (found.mean - origin @ a) ** 2
-        weights = np.square(found.directions)
+        features = np.maximum(computed.scatter.diagonal(), 0.0) + n * (computed.mean - origin @ a) ** 2
+        weights = np.square(computed.directions)
         root = root + eps * np.sqrt(np.cumsum(columns @ weights))
         shift = shift + product * np.cumsum(features @ weights)
         trace = float((2 * eps * np.sqrt(features * columns) + eps**2 * columns + product * features).sum())
     scaled = np.sqrt(squares)[:, None] * a
-    whole = float(np.einsum("ij,ij->", scaled @ found.scatter, scaled) + n * np.sum((scaled @ found.mean) ** 2))
+    whole = float(np.einsum("ij,ij->", scaled @ computed.scatter, scaled) + n * np.sum((scaled @ computed.mean) ** 2))
     whole = max(0.0, whole)
     trace += (
-        2 * _SAFETY * rho * math.sqrt(found.trace * whole)
-        + rho**2 * found.trace * float(np.sum(scaled**2))
+        2 * _SAFETY * rho * math.sqrt(computed.trace * whole)
+        + rho**2 * computed.trace * float(np.sum(scaled**2))
         + matrix * whole
     )
-    base = precision * float(found.values[0])
-    low = np.maximum(np.sqrt(np.maximum(found.values - shift, 0.0)) - root, 0.0) ** 2 - base
-    high = (np.sqrt(found.values + shift) + root) ** 2 + base
+    base = precision * float(computed.values[0])
+    low = np.maximum(np.sqrt(np.maximum(computed.values - shift, 0.0)) - root, 0.0) ** 2 - base
+    high = (np.sqrt(computed.values + shift) + root) ** 2 + base
     return Rounding(np.maximum(low, 0.0), high, trace)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streampca.models.kernel import KernelModel, preimage_of
+from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.typing import FloatArray, Json
 
 ROUNDING = {"float32": 2e-7, "float64": 1e-12}
@@ -36,8 +38,7 @@ class DenseMatrix:
 
     def multiply(self, vectors: FloatArray) -> FloatArray:
         """Return the matrix times `vectors`, ``(side, n_vectors)``."""
-        product: FloatArray = self.values @ vectors
-        return product
+        return self.values @ vectors
 
     def dense(self) -> FloatArray:
         """Return the matrix as a new array."""
@@ -61,11 +62,6 @@ def share_of(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-def intervals(values: FloatArray, bound: float, rounding: float) -> list[list[float]]:
-    """Return [lower, upper] for each eigenvalue of the centred kernel matrix: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + `bound`, up to `rounding`."""
-    return [[max(0.0, value - rounding), value + bound + rounding] for value in values.tolist()]
-
-
 def shares(values: FloatArray, total: float, residual: float) -> Json:
     """Return how much of the trace the components carry, and the interval of what they leave."""
     captured = min(1.0, float(values.sum()) / total) if total > 0 else 0.0
@@ -77,3 +73,12 @@ def shares(values: FloatArray, total: float, residual: float) -> Json:
             1.0 - captured,
         ],
     }
+
+
+def with_preimage(model: KernelModel, parameters: KernelParameters, vectors: FloatArray | None = None) -> KernelModel:
+    """Return `model` with the map from scores back to features if that was asked for; `vectors` are those of the landmarks."""
+    if not parameters.inverse:
+        return model
+    points = model.landmarks.astype(np.float64)
+    scores = model.transform(points) if vectors is None else vectors * np.sqrt(model.eigenvalues)
+    return replace(model, preimage=preimage_of(model.kernel, points, scores, parameters.alpha))

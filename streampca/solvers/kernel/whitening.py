@@ -22,7 +22,9 @@ _WELL_CONDITIONED = 1e-5
 """Share above which all eigenvalues lie where triangular factors are as good as eigenvectors, at a third of the time."""
 _HARMLESS = 1e-2
 """Share of the error that landmarks leave anyway which the directions below that share may add to it."""
-SIGNED_CUTOFF = 1e-2
+_CUTOFF = 1e-10
+"""Share of the largest eigenvalue of the landmarks' kernel matrix below which its directions are left out."""
+_SIGNED_CUTOFF = 1e-2
 """The same for kernels that are not positive semi-definite."""
 
 
@@ -44,8 +46,8 @@ class Whitening:
     """Whether κ̂ stays below κ, because K_mm has no negative eigenvalues."""
 
     @classmethod
-    def of(cls, kernel: Kernel, landmarks: Array, cutoff: float, *, center: bool, late_from: float = 0.0) -> Whitening:
-        """Return A = D^(−1/2) U w^(−1/2) for D^(−1/2) K_mm D^(−1/2) = U diag(w) Uᵀ, D the diagonal of K_mm, as far as w > `cutoff` · w₁.
+    def of(cls, kernel: Kernel, landmarks: Array, *, center: bool, late_from: float = 0.0) -> Whitening:
+        """Return A = D^(−1/2) U w^(−1/2) for D^(−1/2) K_mm D^(−1/2) = U diag(w) Uᵀ, D the diagonal of K_mm, as far as w > 1e-10 · w₁.
 
         Landmarks brought to the same length span the same space, and rounding that is relative to the length of each is
         then not taken for a direction: with float32 rows and a polynomial kernel of degree 5, whose lengths differ by
@@ -72,7 +74,7 @@ class Whitening:
                 return triangular
             values, vectors = np.linalg.eigh(unit)
             if kernel.definite or values[0] >= -1e-8 * abs(values[-1]):
-                kept, late = values > cutoff * values[-1], values > late_from * values[-1]
+                kept, late = values > _CUTOFF * values[-1], values > late_from * values[-1]
                 if _harmless(values, vectors, ~late):
                     kept = kept & late
                 return cls._of(values[kept], vectors[:, kept], units, lengths, definite=True)
@@ -80,7 +82,7 @@ class Whitening:
             middle = own.mean(axis=0)
             own = own - middle - middle[:, None] + middle.mean()
         values, vectors = np.linalg.eigh(own)
-        kept = np.abs(values) > SIGNED_CUTOFF * np.abs(values).max()
+        kept = np.abs(values) > _SIGNED_CUTOFF * np.abs(values).max()
         ones = np.ones(len(own))
         return cls._of(values[kept], vectors[:, kept], ones, ones, definite=False)
 
@@ -133,6 +135,18 @@ class Whitening:
         return int(self.matrix.shape[1])
 
 
+@dataclass(frozen=True)
+class LandmarkBasis:
+    """The landmarks with the directions that they span."""
+
+    kernel: Kernel
+    """The kernel."""
+    points: Array
+    """The landmarks, ``(m, n_features)``, in the type of the products."""
+    whitening: Whitening
+    """The directions."""
+
+
 def _condition(unit: FloatArray, inverse: FloatArray) -> float:
     """Return the smallest eigenvalue of L Lᵀ = `unit` over the largest to some percent, by power iterations with both and L⁻¹."""
     largest = smallest = 1.0 + 0.5 * np.cos(np.arange(len(unit)))
@@ -155,7 +169,3 @@ def _harmless(values: FloatArray, vectors: FloatArray, dropped: BoolArray) -> bo
     sizes = np.maximum(values, np.finfo(np.float64).eps * values[-1])
     residuals = 1.0 / (vectors**2 @ (1.0 / sizes))
     return bool(sizes[dropped].sum() / len(values) <= _HARMLESS * np.quantile(residuals, 0.25))
-
-
-CUTOFF = 1e-10
-"""Share of the largest eigenvalue of the landmarks' kernel matrix below which its directions are left out."""

@@ -40,8 +40,8 @@ from streampca.models.stored_components import StoredComponents, slab_features, 
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.scores import plan_scores
 from streampca.runs.inspection import inspect_path
-from streampca.solvers import gram
 from streampca.solvers.fit import Fit, Parameters, fit
+from streampca.solvers.gram import GramSolver
 from streampca.sources import open_source
 from streampca.storage import directories as output
 from streampca.storage.directories import AtomicDirectory
@@ -60,7 +60,7 @@ def wide(n: int = 60, d: int = 30_011, dtype: str = "f8", seed: int = 0) -> NDAr
 def both(rows: NDArray[Any], k: int | None = 8, **parameters: Any) -> tuple[Fit, Fit]:
     """Return fits with components in memory and on disk."""
     source, parameters_ = open_source(rows), Parameters(k, solver="gram", **parameters)
-    plan = gram.plan(source, parameters_, Resources(2**40, 200 * MIB, 2))
+    plan = GramSolver().plan(source, parameters_, Resources(2**40, 200 * MIB, 2))
     assert not plan.components_on_disk
     return fit(source, parameters_, plan), fit(source, parameters_, plan.replace(components_on_disk=True))
 
@@ -107,7 +107,7 @@ def test_the_plan_puts_them_on_disk_where_they_do_not_fit() -> None:
     parameters = Parameters(40, solver="gram")
 
     def planned(allowed: int) -> Plan:
-        return gram.plan(source, parameters, Resources(allowed * MIB, 150 * MIB, 2))
+        return GramSolver().plan(source, parameters, Resources(allowed * MIB, 150 * MIB, 2))
 
     roomy, tight = planned(4000), planned(900)
     assert (roomy.components_on_disk, roomy.disk_bytes) == (False, 0)
@@ -123,7 +123,7 @@ def test_the_plan_puts_them_on_disk_where_they_do_not_fit() -> None:
 
 def test_no_room_is_said_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     source, parameters = open_source(wide(20, 3000)), Parameters(5, solver="gram")
-    plan = gram.plan(source, parameters, Resources(2**40, 200 * MIB, 1)).replace(components_on_disk=True)
+    plan = GramSolver().plan(source, parameters, Resources(2**40, 200 * MIB, 1)).replace(components_on_disk=True)
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("data was read"))
     usage = output.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(output.shutil, "disk_usage", lambda _: usage)
@@ -134,7 +134,7 @@ def test_no_room_is_said_before_anything_is_read(monkeypatch: pytest.MonkeyPatch
 def test_the_directory_goes_with_the_estimator_and_its_array() -> None:
     _, far = both(wide(20, 3000), 5)
     pca, path = PCA(5), stored(far).path
-    pca._take(far, Parameters(5, solver="gram"))
+    pca._take(far)
     del far
     assert isinstance(pca.components_, zarr.Array)
     assert pca.components_.shape == (5, 3000)
@@ -178,7 +178,7 @@ def test_nothing_loads_them_by_accident() -> None:
 
 def test_what_needs_them_in_memory_says_so() -> None:
     pca, rows = PCA(5), wide(20, 3000)
-    pca._take(both(rows, 5)[1], Parameters(5, solver="gram"))
+    pca._take(both(rows, 5)[1])
     pca.n_features_in_ = 3000
     for ask in (pca.get_covariance, pca.get_precision, lambda: pca.score(rows)):
         with pytest.raises(NotAvailableError, match="needs the components in memory"):

@@ -24,7 +24,8 @@ from streampca.block import Block
 from streampca.errors import ConfigError, DataError, MergeError, NoSpaceError, OutputError, PlanError
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan, Resources
-from streampca.solvers import covariance, disk_covariance
+from streampca.solvers import disk_covariance
+from streampca.solvers.covariance import CovarianceSolver
 from streampca.solvers.fit import Fit, fit
 from streampca.sources import Source, open_source
 from streampca.sources.base import ReadCount
@@ -52,7 +53,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of the covariance line beside a process of 150 MiB."""
     parameters = parameters or Parameters(5, solver="covariance")
-    return covariance.plan(source, parameters, Resources(allowed, 150 * MIB, threads, **resources))
+    return CovarianceSolver().plan(source, parameters, Resources(allowed, 150 * MIB, threads, **resources))
 
 
 @settings(max_examples=60)
@@ -188,7 +189,7 @@ def test_equal_to_the_matrix_in_memory(kind: str, monkeypatch: pytest.MonkeyPatc
     on_disk = fit(source, parameters, plan, keep_rows=7)
     in_memory = fit(source, parameters, plan.replace(tile_groups=0, passes=1), keep_rows=7)
     assert len(written) == plan.tile_groups
-    assert np.concatenate(written).tobytes() == in_memory.state.scatter.tobytes()
+    assert np.concatenate(written).tobytes() == in_memory.fitted_state.state.scatter.tobytes()
     found, expected = on_disk.model, in_memory.model
     np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-12)
     np.testing.assert_allclose(found.components, expected.components, atol=1e-10)
@@ -198,7 +199,7 @@ def test_equal_to_the_matrix_in_memory(kind: str, monkeypatch: pytest.MonkeyPatc
     assert found.certificate["trusted_above"] == expected.certificate["trusted_above"]
     np.testing.assert_array_equal(on_disk.samples.values, in_memory.samples.values)  # type: ignore[union-attr]
     assert on_disk.count.bytes == plan.bytes_to_read == plan.passes * in_memory.count.bytes
-    assert on_disk.state is None
+    assert on_disk.fitted_state is None
 
 
 def test_threads_have_no_say_in_the_bits() -> None:
@@ -439,4 +440,4 @@ def test_what_comes_back_is_exact_and_keeps_no_state() -> None:
     assert isinstance(found, Fit)
     assert found.model.certificate["kind"] == "exact"
     assert found.model.certificate["eigen_solver"] == "block krylov"
-    assert found.accumulator is None
+    assert found.fitted_state is None

@@ -124,7 +124,9 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
         assert plan.threads_per_leaf == 1
         plan = plan.replace(rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
         found = fit(source, parameters, plan)
-        bits.add((found.state.factor.tobytes(), found.model.components.tobytes(), found.model.mean.tobytes()))
+        bits.add(
+            (found.fitted_state.state.factor.tobytes(), found.model.components.tobytes(), found.model.mean.tobytes())
+        )
     assert len(bits) == 1
 
 

@@ -31,7 +31,7 @@ def test_choices_of_method_are_the_registered_methods() -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_fit_has_a_state_only_if_its_solver_is_continuable(solver: str) -> None:
     source, parameters = open_source(np.random.default_rng(0).standard_normal((60, 20))), Parameters(2, solver=solver)
-    fitted = fit(source, parameters).fitted_state(parameters)
+    fitted = fit(source, parameters).fitted_state
     assert (fitted is not None) == (solver in CONTINUABLE)
 
 

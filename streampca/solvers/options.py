@@ -1,0 +1,59 @@
+"""How a fit is run: on which workers, with whom told of its progress, and with how many rows copied out of the stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.joint import Joint
+from streampca.accumulators.rows import RowSample, RowsState
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan
+from streampca.sources.base import ReadCount, Source
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from streampca.system.distributed_interface import DaskClient
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run that do not change its result."""
+
+    client: DaskClient | None = None
+    """Dask client whose workers read; None = threads of this process."""
+    progress: ProgressCallback | None = None
+    """Called with a `Progress` as blocks finish."""
+    keep_rows: int = 0
+    """Rows to copy out of the stream, for a report."""
+
+    def sample_of(self, source: Source) -> RowSample:
+        """Return the accumulator that copies the rows."""
+        return RowSample(source.shape[0], self.keep_rows, str(source.dtype))
+
+    def accumulate(
+        self,
+        source: Source,
+        accumulator: AnyAccumulator,
+        plan: Plan,
+        weights: FloatArray | None = None,
+        phase: str = "fit",
+    ) -> tuple[Any, ReadCount]:
+        """Read `source` once and return the state of all rows, and what reading cost."""
+        return accumulate(
+            source, accumulator, plan, client=self.client, progress=self.progress, weights=weights, phase=phase
+        )
+
+    def accumulate_and_sample(
+        self, source: Source, accumulator: AnyAccumulator, plan: Plan, parameters: Parameters
+    ) -> tuple[Any, RowsState | None, ReadCount]:
+        """Read `source` once; return the state of all rows, the copied ones without those that have NaN, and the cost."""
+        weights = parameters.sample_weight
+        if not self.keep_rows:
+            state, count = self.accumulate(source, accumulator, plan, weights)
+            return state, None, count
+        (state, samples), count = self.accumulate(source, Joint((accumulator, self.sample_of(source))), plan, weights)
+        return state, samples if parameters.missing == "error" else samples.complete(), count
