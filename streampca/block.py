@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,29 @@ class Block:
         """Return the block without rows of weight 0; a copy if there are any."""
         if self.weights is None or self.weights.all():
             return self
-        positive = self.weights > 0
-        return Block(self.values[positive], self.start, self.weights[positive])
+        return self.where(self.weights > 0)
+
+    def where(self, chosen: BoolArray) -> Block:
+        """Return a copy of the `chosen` rows and their weights."""
+        return Block(self.values[chosen], self.start, None if self.weights is None else self.weights[chosen])
+
+    def panels(self, most_rows: int) -> Iterator[Block]:
+        """Yield the block in panels of at most `most_rows` rows, whose lengths differ by one at most."""
+        n_panels = -(-len(self) // most_rows)
+        for i in range(n_panels):
+            yield self.slice(len(self) * i // n_panels, len(self) * (i + 1) // n_panels)
+
+    def halves(self) -> Iterator[Block]:
+        """Yield the first half of the rows, which is one longer where the number is odd, and the second unless it is empty."""
+        middle = max(1, (len(self) + 1) // 2)
+        for start in range(0, len(self), middle):
+            yield self.slice(start, start + middle)
+
+    def weight_sums(self) -> tuple[float, float]:
+        """Return the sum of the weights of the rows, and that of their squares."""
+        if self.weights is None:
+            return float(len(self)), float(len(self))
+        return float(self.weights.sum()), float(self.weights @ self.weights)
 
 
 def as_block(rows: Block | Array) -> Block:

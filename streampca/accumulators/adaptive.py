@@ -6,15 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import (
-    Centred,
-    centre,
-    refuse_not_finite,
-    step_between,
-    weigh,
-    work_dtype,
-)
+from streampca.accumulators.base import SequentialMerge, StateAboutOrigin
+from streampca.accumulators.centring import Centred, centre, refuse_not_finite, step_between, weigh, work_dtype
 from streampca.accumulators.covariance import weights_within_float32
 from streampca.accumulators.stacked import Stack, tile_bytes, tiles
 from streampca.accumulators.truncation import n_images, truncate, truncation_bytes
@@ -34,7 +27,7 @@ _SAFE_SIZES = (1e-10, 1e10)
 
 @storable
 @dataclass(frozen=True)
-class AdaptiveState:
+class AdaptiveState(StateAboutOrigin):
     """State of an incremental SVD: the basis of all complete batches, and the rows of the batch that is being filled."""
 
     n_samples: int
@@ -58,16 +51,6 @@ class AdaptiveState:
     """Buffer for their weights, ``(rows_per_update,)``; empty where none are given."""
     n_pending: int
     """Number of rows in `pending`."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the length of a row."""
-        return len(self.origin)
-
-    @property
-    def mean(self) -> FloatArray:
-        """Return the mean of each feature of the rows behind the basis, shape ``(n_features,)``."""
-        return self.origin + self.offset
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from streampca.block import Block
 from streampca.errors import MergeError
-from streampca.typing import Array
+from streampca.typing import Array, FloatArray
 
 State = TypeVar("State")
 Result = TypeVar("Result", covariant=True)
@@ -25,6 +25,23 @@ class AccumulatedState(Protocol):
     def n_features(self) -> int:
         """Return the argument of `init` that made the state: the length of a row of its blocks."""
         ...
+
+
+class StateAboutOrigin:
+    """Base class of states that store means as a number near each mean and a small difference from it."""
+
+    origin: FloatArray
+    offset: FloatArray
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return len(self.origin)
+
+    @property
+    def mean(self) -> FloatArray:
+        """Return the mean of each feature of the accumulated rows, shape ``(n_features,)``."""
+        return self.origin + self.offset
 
 
 SizedState = TypeVar("SizedState", bound=AccumulatedState)
@@ -83,6 +100,10 @@ class SequentialMerge(Generic[SizedState]):
         for state in states:
             total = self.absorb(total, state)
         return total
+
+    def finalize_bytes(self, n_features: int) -> int:
+        """Return the memory in bytes of `finalize`, without the state."""
+        return 0
 
 
 def require_same_layout(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge, require_same_layout
+from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import (
     centre,
     refuse_not_finite,
@@ -36,7 +36,7 @@ _WIDE_ROWS = 128  # rows that are converted to float64 at a time
 
 @storable
 @dataclass(frozen=True)
-class CovarianceState:
+class CovarianceState(StateAboutOrigin):
     """Mean and scatter matrix of the accumulated rows."""
 
     n_samples: int
@@ -51,16 +51,6 @@ class CovarianceState:
     """Mean of each feature minus `origin`, shape ``(n_features,)``."""
     scatter: FloatArray
     """Sum of (x − mean)(x − mean)ᵀ over the rows, as the flat tiles of a `TileGrid`."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the length of a row."""
-        return len(self.origin)
-
-    @property
-    def mean(self) -> FloatArray:
-        """Return the mean of each feature, shape ``(n_features,)``."""
-        return self.origin + self.offset
 
 
 @dataclass(frozen=True)
@@ -106,15 +96,13 @@ class Covariance(SequentialMerge[CovarianceState]):
             If the rows hold NaN or infinity, or overflow when squared.
         """
         block = as_block(block)
-        n_panels = -(-len(block) // panel_rows(block.values.shape[1], work_dtype(block.values.dtype)))
-        for i in range(n_panels):
-            start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            panel = block.slice(start, stop)
+        dtype = work_dtype(block.values.dtype)
+        for panel in block.panels(panel_rows(block.values.shape[1], dtype)):
             if self.forgetting != 1:
-                state, panel = self._faded(state, len(panel)), replace(panel, weights=self._fading(len(panel)))
+                faded = self._faded(state, len(panel))
+                state = self._add_panel(faded, replace(panel, weights=self._fading(len(panel))), dtype)
             else:
-                panel = panel.counted()
-            state = self._add_panel(state, panel, work_dtype(block.values.dtype))
+                state = self._add_panel(state, panel.counted(), dtype)
         return state
 
     def _add_panel(self, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
@@ -127,12 +115,11 @@ class Covariance(SequentialMerge[CovarianceState]):
             refuse_not_finite(panel.values, panel.start)
             if dtype == np.float64:
                 refuse_overflow(centred.finite, panel.start, n_rows)
-        total = squares = float(n_rows)
+        total, squares = panel.weight_sums()
         mean = remainder = centred.offset
         n_counted = n_rows
         if panel.weights is not None:
             weights = panel.weights
-            total, squares = float(weights.sum()), float(weights @ weights)
             # Powers of the forgetting factor underflow to 0 for old rows, which count as rows all the same.
             n_counted = int(np.count_nonzero(weights)) if self.forgetting == 1 else n_rows
             if not total:
@@ -159,9 +146,8 @@ class Covariance(SequentialMerge[CovarianceState]):
 
     def _add_in_float64(self, state: CovarianceState, panel: Block) -> CovarianceState:
         """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
-        middle = (len(panel) + 1) // 2
-        for start in range(0, len(panel), middle):
-            state = self._add_panel(state, panel.slice(start, start + middle), np.dtype(np.float64))
+        for half in panel.halves():
+            state = self._add_panel(state, half, np.dtype(np.float64))
         return state
 
     def add_scatter(
@@ -323,10 +309,6 @@ class Covariance(SequentialMerge[CovarianceState]):
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
         return 8 * (self.grid(n_features).size + 2 * n_features)
-
-    def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes of `finalize`, without the state."""
-        return 0
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` rows: a panel and a product per thread.

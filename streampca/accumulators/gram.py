@@ -19,6 +19,7 @@ from streampca.accumulators.missing import centre_observed, refuse_infinite, req
 from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
+from streampca.linalg.eigen import positive_divisor, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -178,11 +179,7 @@ class Gram(SequentialMerge[GramState]):
     def divisor(self, n_samples: int) -> float:
         """Return W − ddof; raise `DataError` if it is not positive."""
         weight = float(n_samples) if self.weights is None else float(self.weights[:n_samples].sum())
-        if weight <= self.ddof:
-            raise DataError(
-                f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={self.ddof}: at least {self.ddof + 1} samples are needed"
-            )
-        return weight - self.ddof
+        return positive_divisor(n_samples, weight, self.ddof)
 
     def init(self, n_features: int) -> GramState:
         """Return the state of no features; `n_features` is the length of a row of a block: the number of samples."""
@@ -196,11 +193,10 @@ class Gram(SequentialMerge[GramState]):
             return state
         dtype = work_dtype(block.values.dtype)
         means, variances = np.empty(len(block)), np.empty(len(block))
-        n_panels, n_missing = -(-len(block) // panel_features(block.values.shape[1], dtype)), 0
-        for i in range(n_panels):
-            start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            panel = block.slice(start, stop)
-            n_missing += self._add_panel(state, panel, dtype, means[start:stop], variances[start:stop])
+        n_missing = 0
+        for panel in block.panels(panel_features(block.values.shape[1], dtype)):
+            features = slice(panel.start - block.start, panel.start - block.start + len(panel))
+            n_missing += self._add_panel(state, panel, dtype, means[features], variances[features])
         return replace(
             state,
             n_missing=state.n_missing + n_missing,
@@ -225,9 +221,9 @@ class Gram(SequentialMerge[GramState]):
                 _refuse_overflow(panel, centred.finite)
         accurate = within_float32(centred.squares, columns) and (weights is None or weights_within_float32(weights))
         if dtype == np.float32 and not accurate:
-            middle, n_missing = (len(panel) + 1) // 2, 0
-            for start in range(0, len(panel), middle):
-                features, half = slice(start, start + middle), panel.slice(start, start + middle)
+            n_missing = 0
+            for half in panel.halves():
+                features = slice(half.start - panel.start, half.start - panel.start + len(half))
                 n_missing += self._add_panel(state, half, np.dtype(np.float64), means[features], variances[features])
             return n_missing
         total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
@@ -288,8 +284,7 @@ class Gram(SequentialMerge[GramState]):
         """Return the factors of the features from `start` on, which have these `variances`; None for factors of 1."""
         factors = None
         if self.scale:
-            deviations = np.sqrt(variances)
-            factors = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
+            factors = reciprocals(np.sqrt(variances))
         if self.factors is not None:
             given = self.factors[start : start + len(variances)]
             factors = given if factors is None else factors * given

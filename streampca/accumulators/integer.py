@@ -89,10 +89,8 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
             raise ParameterError(
                 f"rows of {block.values.dtype}: expected bool, int8 or uint8 without weights; use Covariance"
             )
-        n_panels = -(-len(block) // panel_rows(block.values.shape[1], np.dtype(np.float32)))
-        for i in range(n_panels):
-            panel = block.values[len(block) * i // n_panels : len(block) * (i + 1) // n_panels]
-            state = self._add_panel(state, panel)
+        for panel in block.panels(panel_rows(block.values.shape[1], np.dtype(np.float32))):
+            state = self._add_panel(state, panel.values)
         return state
 
     def _add_panel(self, state: IntegerState, panel: Array) -> IntegerState:
@@ -154,10 +152,6 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
         return 8 * (self.grid(n_features).size + n_features)
-
-    def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes of `finalize` for a state that was converted in place, without the state."""
-        return 0
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes, which is that of `Covariance`."""

@@ -118,11 +118,8 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
             If rows hold NaN or infinity, or their kernel values overflow.
         """
         block = as_block(block)
-        n_panels = -(-len(block) // feature_rows(self.n_columns, self.dtype))
-        for i in range(n_panels):
-            panel = block.slice(len(block) * i // n_panels, len(block) * (i + 1) // n_panels)
-            if len(panel):
-                state = self._add_panel(state, panel)
+        for panel in block.panels(feature_rows(self.n_columns, self.dtype)):
+            state = self._add_panel(state, panel)
         return state
 
     def _add_panel(self, state: KernelFeaturesState, panel: Block) -> KernelFeaturesState:

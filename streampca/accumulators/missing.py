@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import (
-    Centred,
-    squares_of_columns,
-)
+from streampca.accumulators.centring import Centred, squares_of_columns
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError
@@ -21,6 +18,7 @@ from streampca.storage.state_file import storable
 from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 _SLAB_ROWS = 256
+_COPIED_ROWS = 8192
 
 
 def incomplete(rows: Array) -> BoolArray:
@@ -149,8 +147,7 @@ class CompleteRows(SequentialMerge[CompleteRowsState]):
             if holes.any():
                 refuse_infinite(slab.values, slab.start)
                 n_left_out += int(holes.sum())
-                weights = None if slab.weights is None else slab.weights[~holes]
-                slab = Block(slab.values[~holes], slab.start, weights)
+                slab = slab.where(~holes)
             rows = inner.update(rows, slab)
         return CompleteRowsState(n_left_out, rows)
 
@@ -170,14 +167,7 @@ class CompleteRows(SequentialMerge[CompleteRowsState]):
         """Return the size of a state in bytes."""
         return self.covariance.state_bytes(n_features)
 
-    def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes of `finalize`, without the state."""
-        return 0
-
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes: that of `covariance`, and copies of complete rows."""
         copied = min(n_rows, _COPIED_ROWS) * n_features * (itemsize + 1)
         return self._inner.scratch_bytes(n_features, n_rows, itemsize) + copied
-
-
-_COPIED_ROWS = 8192

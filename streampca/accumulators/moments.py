@@ -6,13 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import (
-    centre,
-    refuse_not_finite,
-    refuse_overflow,
-    step_between,
-)
+from streampca.accumulators.base import SequentialMerge, StateAboutOrigin
+from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -21,7 +16,7 @@ from streampca.typing import Array, FloatArray
 
 @storable
 @dataclass(frozen=True)
-class MomentsState:
+class MomentsState(StateAboutOrigin):
     """Mean and sum of squared deviations of the accumulated rows."""
 
     n_samples: int
@@ -32,16 +27,6 @@ class MomentsState:
     """Mean of each feature minus `origin`, shape ``(n_features,)``."""
     scatter: FloatArray
     """Sum of squared deviations from the mean, shape ``(n_features,)``."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the length of a row."""
-        return len(self.origin)
-
-    @property
-    def mean(self) -> FloatArray:
-        """Return the mean of each feature, shape ``(n_features,)``."""
-        return self.origin + self.offset
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +27,7 @@ from streampca.accumulators.covariance import (
 from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite, require_observed
 from streampca.block import Block, as_block
 from streampca.errors import DataError
-from streampca.linalg.eigen import Scatter, SymmetricOperator
+from streampca.linalg.eigen import Scatter, SymmetricOperator, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -128,17 +127,14 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         """
         block = as_block(block)
         dtype = work_dtype(block.values.dtype)
-        n_panels = -(-len(block) // panel_rows(block.values.shape[1], dtype))
-        for i in range(n_panels):
-            panel = block.slice(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
+        for panel in map(Block.counted, block.panels(panel_rows(block.values.shape[1], dtype))):
             holes = incomplete(panel.values)
             if not holes.any():
                 state = self._add_complete(state, panel, dtype)
                 continue
             refuse_infinite(panel.values, panel.start)
-            for chosen, add in ((~holes, self._add_complete), (holes, self._add_incomplete)):
-                weights = None if panel.weights is None else panel.weights[chosen]
-                state = add(state, Block(panel.values[chosen], panel.start, weights), dtype)
+            state = self._add_complete(state, panel.where(~holes), dtype)
+            state = self._add_incomplete(state, panel.where(holes), dtype)
         return state
 
     def _add_complete(self, state: PairwiseState, panel: Block, dtype: DType) -> PairwiseState:
@@ -151,9 +147,11 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
         if not _is_accurate(centred, rows, panel):
-            return self._in_float64(self._add_complete, state, panel)
+            for half in panel.halves():
+                state = self._add_complete(state, half, np.dtype(np.float64))
+            return state
         mean, remainder = (centred.offset, centred.offset) if weights is None else weigh(rows, weights, centred.origin)
-        total = float(n_rows) if weights is None else float(weights.sum())
+        total, _ = panel.weight_sums()
         origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
         step = (centred.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
@@ -179,7 +177,9 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)
         centred = centre_observed(panel.values, missing, n_observed, rows)
         if not _is_accurate(centred, rows, panel):
-            return self._in_float64(self._add_incomplete, state, panel)
+            for half in panel.halves():
+                state = self._add_incomplete(state, half, np.dtype(np.float64))
+            return state
         np.logical_not(missing, out=mask)
         observed, total, near = n_observed.astype(np.float64), float(n_rows), np.zeros(shape[1])
         if panel.weights is not None:
@@ -201,15 +201,6 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             origin=origin,
             observed=state.observed + observed,
         )
-
-    def _in_float64(
-        self, add: Callable[[PairwiseState, Block, DType], PairwiseState], state: PairwiseState, panel: Block
-    ) -> PairwiseState:
-        """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
-        middle = (len(panel) + 1) // 2
-        for start in range(0, len(panel), middle):
-            state = add(state, panel.slice(start, start + middle), np.dtype(np.float64))
-        return state
 
     def _add_products(
         self,
@@ -364,7 +355,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             squares = sums_about_zero(squares, state.mean, state.observed)
         refuse_underflow(squares, scale=self.scale)
         deviation = np.sqrt(variance)
-        inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+        inverse = reciprocals(deviation)
         weights = inverse if self.scale else np.ones_like(deviation)
         return SymmetricOperator(
             grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads

@@ -125,15 +125,12 @@ class Sketch(SequentialMerge[SketchState]):
         dtype = np.promote_types(self.test.dtype, work_dtype(block.values.dtype))
         direct = not self.copy_rows and self.missing == "error" and block.values.dtype == dtype
         step = DIRECT_ROWS if direct else panel_rows(block.values.shape[1], dtype)
-        n_panels = -(-len(block) // step)
-        for i in range(n_panels):
-            panel = block.slice(len(block) * i // n_panels, len(block) * (i + 1) // n_panels).counted()
+        for panel in map(Block.counted, block.panels(step)):
             if self.missing == "drop_rows":
                 holes = incomplete(panel.values)
                 if holes.any():
                     refuse_infinite(panel.values, panel.start)
-                    weights = None if panel.weights is None else panel.weights[~holes]
-                    panel = Block(panel.values[~holes], panel.start, weights)
+                    panel = panel.where(~holes)
                     state = replace(state, n_left_out=state.n_left_out + int(holes.sum()))
             if len(panel):
                 added = self._add_direct(state, panel) if direct else None
@@ -146,9 +143,7 @@ class Sketch(SequentialMerge[SketchState]):
         if state.weight == 0 and self.origin is None:
             state = replace(state, origin=sampled_origin(values, values.dtype))
         sums = squares = np.zeros(values.shape[1])
-        total = squared = float(len(panel))
-        if weights is not None:
-            total, squared = float(weights.sum()), float(weights @ weights)
+        total, squared = panel.weight_sums()
         if self.moments:
             sums, squares = shifted_moments(values, state.origin.astype(values.dtype), weights, self.n_threads)
             self._require_finite(squares, panel, values.dtype)
@@ -177,18 +172,16 @@ class Sketch(SequentialMerge[SketchState]):
         self._require_finite(squares, panel, dtype)
         if self.moments:
             mark_underflow(rows, squares)
-        total = squared = float(len(panel))
         weights = panel.weights
         in_range = dtype != np.float32 or (
             (not self.moments or within_float32(squares, rows)) and (weights is None or weights_within_float32(weights))
         )
         if not in_range:
-            middle = max(1, (len(panel) + 1) // 2)  # in two halves, to limit the scratch memory
-            for start in range(0, len(panel), middle):
-                state = self._add_panel(state, panel.slice(start, start + middle), np.dtype(np.float64))
+            for half in panel.halves():  # to limit the scratch memory
+                state = self._add_panel(state, half, np.dtype(np.float64))
             return state
+        total, squared = panel.weight_sums()
         if weights is not None:
-            total, squared = float(weights.sum()), float(weights @ weights)
             sums, squares = weighted_moments(rows, weights)
         self._add_products(state.products, rows, weights)
         observed = state.observed

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.errors import DataError
+from streampca.linalg.eigen import feature_weights, positive_divisor, reciprocals
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray
@@ -112,7 +113,7 @@ def weighted(sketched: Sketched, factors: FloatArray) -> Sketched:
     if (factors == 1).all():
         return sketched
     sketched.products[...] *= factors[:, None]
-    sketched.test[...] *= np.divide(1.0, factors, out=np.zeros_like(factors), where=factors > 0)[:, None]
+    sketched.test[...] *= reciprocals(factors)[:, None]
     # Square root first, because the square of a factor may overflow where the product does not.
     diagonal = (np.sqrt(sketched.diagonal) * factors) ** 2
     return replace(sketched, diagonal=diagonal, weights=sketched.weights * factors)
@@ -135,12 +136,7 @@ class SketchResult:
 
     def sketched(self) -> Sketched:
         """Return the products of the covariance matrix; `DataError` if there are too few rows."""
-        state, divisor = self.state, self.state.weight - self.ddof
-        if divisor <= 0:
-            raise DataError(
-                f"n_samples={state.n_samples} of weight {state.weight:g} gives no variance with ddof={self.ddof}: at least "
-                f"{self.ddof + 1} samples are needed" + ("; found 1 sample" if state.n_samples == 1 else "")
-            )
+        state, divisor = self.state, positive_divisor(self.state.n_samples, self.state.weight, self.ddof)
         if not np.isfinite(state.products).all():
             raise DataError(
                 "the products of the rows are not finite: their magnitudes leave the range of the type; rescale them"
@@ -156,11 +152,7 @@ class SketchResult:
         if not (self.center or self.scale):
             squares = sums_about_zero(squares, state.mean, state.weight)
         refuse_underflow(squares, scale=self.scale)
-        if self.scale:
-            deviation = np.sqrt(variance)
-            weights = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
-        else:
-            weights = np.ones_like(variance)
+        weights = feature_weights(variance, scale=self.scale)
         products /= divisor
         return weighted(
             Sketched(

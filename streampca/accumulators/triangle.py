@@ -6,16 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import (
-    centre,
-    refuse_not_finite,
-    refuse_overflow,
-    step_between,
-)
+from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, require_same_layout
+from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
-from streampca.errors import DataError
+from streampca.linalg.eigen import feature_weights, positive_divisor
 from streampca.linalg.householder import annihilate
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -25,7 +20,7 @@ from streampca.typing import Array, FloatArray
 
 @storable
 @dataclass(frozen=True)
-class TriangleState:
+class TriangleState(StateAboutOrigin):
     """Mean and triangular factor of the accumulated rows."""
 
     n_samples: int
@@ -38,16 +33,6 @@ class TriangleState:
     """Mean of each feature minus `origin`, shape ``(n_features,)``."""
     factor: FloatArray
     """Upper triangular R with RᵀR = Σ (x − mean)(x − mean)ᵀ, columns contiguous, shape ``(n_features, n_features)``."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the length of a row."""
-        return len(self.origin)
-
-    @property
-    def mean(self) -> FloatArray:
-        """Return the mean of each feature, shape ``(n_features,)``."""
-        return self.origin + self.offset
 
 
 @dataclass(frozen=True)
@@ -122,10 +107,8 @@ class QRFactor(SequentialMerge[TriangleState]):
             If the rows hold NaN or infinity, or overflow when squared.
         """
         block = as_block(block)
-        n_panels = -(-len(block) // panel_rows(block.values.shape[1], np.dtype(np.float64)))
-        for i in range(n_panels):
-            start, stop = len(block) * i // n_panels, len(block) * (i + 1) // n_panels
-            state = self._add_panel(state, block.slice(start, stop).counted())
+        for panel in block.panels(panel_rows(block.values.shape[1], np.dtype(np.float64))):
+            state = self._add_panel(state, panel.counted())
         return state
 
     def _add_panel(self, state: TriangleState, panel: Block) -> TriangleState:
@@ -138,9 +121,8 @@ class QRFactor(SequentialMerge[TriangleState]):
         if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
             refuse_overflow(centred.finite, panel.start, n_rows)
-        total, offset = float(n_rows), centred.offset
+        (total, _), offset = panel.weight_sums(), centred.offset
         if panel.weights is not None:
-            total = float(panel.weights.sum())
             offset = panel.weights @ rows / total
         rows -= offset
         if panel.weights is not None:
@@ -187,20 +169,12 @@ class QRFactor(SequentialMerge[TriangleState]):
 
     def finalize(self, state: TriangleState) -> Factored:
         """Return the matrix whose singular vectors are the principal components; shares memory with `state`."""
-        divisor = self.divisor(state)
-        if divisor <= 0:
-            raise DataError(
-                f"n_samples={state.n_samples} of weight {state.weight:g} gives no variance with ddof={self.ddof}: at least "
-                f"{self.ddof + 1} samples are needed" + ("; found 1 sample" if state.n_samples == 1 else "")
-            )
+        divisor = positive_divisor(state.n_samples, state.weight, self.ddof)
         squares = np.einsum("ij,ij->j", state.factor, state.factor)
         centred = self.center or self.scale
         refuse_underflow(squares if centred else sums_about_zero(squares, state.mean, state.weight), scale=self.scale)
         variance = squares / divisor
-        deviation = np.sqrt(variance)
-        weights = np.ones_like(deviation)
-        if self.scale:
-            weights = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+        weights = feature_weights(variance, scale=self.scale)
         offset = None if self.center else state.mean * np.sqrt(state.weight)
         return Factored(state.factor, weights, offset, divisor, state.mean, variance, state.n_samples)
 

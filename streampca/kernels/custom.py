@@ -25,6 +25,7 @@ class Custom(Kernel):
     """
 
     name: ClassVar[str] = "custom"
+    definite: ClassVar[bool | None] = None
 
     function: Callable[..., ArrayLike]
     """The function."""
@@ -34,11 +35,6 @@ class Custom(Kernel):
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ParameterError(f"function={self.function!r}: expected a callable on two blocks of rows")
-
-    @property
-    def definite(self) -> bool | None:
-        """None, because the definiteness of the kernel matrices is unknown."""
-        return None
 
     def needs(self, n_features: int) -> Needs:
         """Return the cost of kernel values of rows of `n_features` features, with an estimate for the function."""

@@ -21,14 +21,10 @@ class Laplacian(Kernel):
     """
 
     name: ClassVar[str] = "laplacian"
+    constant_diagonal: ClassVar[bool] = True
 
     gamma: float | None = None
     """γ, at least 0; None = 1 / n_features."""
-
-    @property
-    def constant_diagonal(self) -> bool:
-        """Whether κ(x, x) is the same for every x: 1."""
-        return True
 
     def __post_init__(self) -> None:
         check_parameters(self, gamma=not_negative)

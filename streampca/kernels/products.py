@@ -147,6 +147,7 @@ class Sigmoid(GammaProduct):
     """κ(x, y) = tanh(γ x · y + c), as in scikit-learn; not positive semi-definite."""
 
     name: ClassVar[str] = "sigmoid"
+    definite: ClassVar[bool | None] = False
 
     gamma: float | None = None
     """γ, at least 0; None = 1 / n_features."""
@@ -155,11 +156,6 @@ class Sigmoid(GammaProduct):
 
     def __post_init__(self) -> None:
         check_parameters(self, gamma=not_negative, coef0=any_number)
-
-    @property
-    def definite(self) -> bool | None:
-        """Whether every matrix of the kernel is positive semi-definite: no."""
-        return False
 
     def needs(self, n_features: int) -> Needs:
         """Return the cost of kernel values of rows of `n_features` features."""
@@ -176,11 +172,7 @@ class Cosine(ProductKernel):
     """κ(x, y) = x · y / (‖x‖ ‖y‖), and 0 where x or y is 0."""
 
     name: ClassVar[str] = "cosine"
-
-    @property
-    def constant_diagonal(self) -> bool:
-        """Whether κ(x, x) is the same for every x: 1 but for x = 0."""
-        return True
+    constant_diagonal: ClassVar[bool] = True
 
     def rows(self, rows: Array, prepared: PreparedProduct) -> Array:
         """Return the rows divided by their norms."""

@@ -30,6 +30,7 @@ class RBF(ProductKernel):
     """
 
     name: ClassVar[str] = "rbf"
+    constant_diagonal: ClassVar[bool] = True
 
     gamma: float | None = None
     """γ, at least 0; None = 1 / n_features."""
@@ -44,11 +45,6 @@ class RBF(ProductKernel):
                 raise ParameterError(f"rbf kernel with sigma={sigma!r}: expected a finite number above 0")
             object.__setattr__(self, "gamma", 0.5 / float(sigma) ** 2)
         check_parameters(self, gamma=not_negative)
-
-    @property
-    def constant_diagonal(self) -> bool:
-        """Whether κ(x, x) is the same for every x: 1."""
-        return True
 
     def needs(self, n_features: int) -> Needs:
         """Return the cost of kernel values of rows of `n_features` features."""

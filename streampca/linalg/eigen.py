@@ -22,6 +22,26 @@ _DENSE_LIMIT = 1536  # largest side for which LAPACK takes less time than the pa
 _KRYLOV_SHARE = 10  # larger matrices are solved by iteration if at most one pair in ten is requested
 
 
+def positive_divisor(n_samples: int, weight: float, ddof: float) -> float:
+    """Return weight − ddof; raise `DataError` if it is not positive."""
+    if weight <= ddof:
+        raise DataError(
+            f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
+            + ("; found 1 sample" if n_samples == 1 else "")
+        )
+    return weight - ddof
+
+
+def reciprocals(values: FloatArray) -> FloatArray:
+    """Return 1 / x for each x of `values` above 0, and 0 for the others."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+
+
+def feature_weights(variance: FloatArray, *, scale: bool) -> FloatArray:
+    """Return 1 / standard deviation of each feature and 0 for constant features; without `scale` 1 for all."""
+    return reciprocals(np.sqrt(variance)) if scale else np.ones_like(variance)
+
+
 @dataclass(frozen=True)
 class Scatter:
     """A scatter matrix M = Σ w (x − mean)(x − mean)ᵀ as tiles, with the mean and the counts of its rows."""
@@ -69,22 +89,12 @@ class SymmetricOperator:
     ) -> SymmetricOperator:
         """Return the covariance, correlation or second-moment matrix of `scatter`; `DataError` if there are too few rows."""
         weight, n_samples = scatter.weight, scatter.n_samples
-        if weight <= ddof:
-            raise DataError(
-                f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
-                + ("; found 1 sample" if n_samples == 1 else "")
-            )
-        divisor = weight - ddof
+        divisor = positive_divisor(n_samples, weight, ddof)
         diagonal = scatter.grid.diagonal(scatter.tiles) if scatter.diagonal is None else scatter.diagonal
         squares, mean = np.maximum(diagonal, 0), scatter.mean
         refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), scale=scale)
         variance = squares / divisor
-        deviation = np.sqrt(variance)
-        weights = (
-            np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
-            if scale
-            else np.ones_like(deviation)
-        )
+        weights = feature_weights(variance, scale=scale)
         offset = None if center else mean * np.sqrt(weight)
         return cls(scatter.grid, scatter.tiles, weights, offset, divisor, mean, variance, n_samples, n_threads)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, SupportsIndex
 
@@ -46,14 +47,6 @@ class Transform(Protocol):
 
     def transform(self, block: Rows) -> Array:
         """Return block @ Ω, shape ``(n_rows, size)``, for dense or sparse rows."""
-        ...
-
-
-class SparseTransform(Transform, Protocol):
-    """A transform whose Ω has few entries in each row."""
-
-    def sparse(self, start: int = 0, stop: int | None = None) -> csr_array:
-        """Return the result of `matrix` in compressed row form."""
         ...
 
 
@@ -148,10 +141,39 @@ def multiply(
     return out
 
 
-def multiply_sparse(transform: SparseTransform, block: Rows) -> Array:
-    """Return block @ Ω by slabs of Ω in compressed row form."""
-    shape = transform.n_features, transform.size
-    return multiply(block, *shape, transform.sparse, _SPARSE_SLAB_FEATURES, _SPARSE_PANEL_ROWS)
+class SparseTransform(ABC):
+    """Base class of transforms whose Ω has few entries in each row."""
+
+    n_features: int
+    size: int
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Hexadecimal hash that identifies Ω; only sums of products with the same Ω may be added."""
+
+    @abstractmethod
+    def sparse(self, start: int = 0, stop: int | None = None) -> csr_array:
+        """Return the rows of Ω of features `start` to `stop` in compressed row form."""
+
+    def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
+        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
+        return np.asarray(self.sparse(start, stop).toarray())
+
+    def transform(self, block: Rows) -> Array:
+        """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
+
+        Parameters
+        ----------
+        block : array or scipy sparse, shape (n_rows, n_features)
+            Rows of any real type; takes a product for each of their entries and each entry in a row of Ω.
+
+        Raises
+        ------
+        ParameterError
+            If the block has another number of columns, or is not of real numbers.
+        """
+        return multiply(block, self.n_features, self.size, self.sparse, _SPARSE_SLAB_FEATURES, _SPARSE_PANEL_ROWS)
 
 
 def compressed(columns: IntArray, values: FloatArray, size: int) -> csr_array:

@@ -12,12 +12,11 @@ from scipy.sparse import csr_array
 
 from streampca.errors import ParameterError
 from streampca.random import hashes
-from streampca.transforms.base import bounds, buckets, check_fields, compressed, key_of, multiply_sparse
-from streampca.typing import Array, FloatArray, Rows
+from streampca.transforms.base import SparseTransform, bounds, buckets, check_fields, compressed, key_of
 
 
 @dataclass(frozen=True)
-class CountSketch:
+class CountSketch(SparseTransform):
     """Ω with one entry ± 1/√n_hashes in the columns of each hash function, so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
     The columns are divided among the hash functions, in numbers that differ by one at most. Bucket and sign of a
@@ -84,25 +83,6 @@ class CountSketch:
             columns[:, index] = edges[index] + buckets(bits, int(edges[index + 1] - edges[index]))
             values[:, index] = np.where(bits & np.uint64(1), scale, -scale)
         return compressed(columns, values, self.size)
-
-    def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
-        return np.asarray(self.sparse(start, stop).toarray())
-
-    def transform(self, block: Rows) -> Array:
-        """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
-
-        Parameters
-        ----------
-        block : array or scipy sparse, shape (n_rows, n_features)
-            Rows of any real type; n_hashes products for each of their entries.
-
-        Raises
-        ------
-        ParameterError
-            If the block has another number of columns, or is not of real numbers.
-        """
-        return multiply_sparse(self, block)
 
     def _features(self, start: int, stop: int) -> NDArray[np.uint64]:
         """Return the hashed number of each feature: its index, or xxhash64 of its name."""

@@ -11,11 +11,11 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
 from streampca.transforms.base import (
+    SparseTransform,
     bounds,
     check_fields,
     compressed,
     key_of,
-    multiply_sparse,
     table_of_features,
     whole,
     work_dtype,
@@ -26,7 +26,7 @@ _PANEL_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Grouping(SparseTransform):
     """Ω with the entry 1/√m for each of the m features of a group, so that its columns are orthonormal.
 
     A group is a run of adjacent features (the first runs are one longer where the numbers do not divide) or, by
@@ -115,25 +115,10 @@ class Grouping:
         groups = self.groups(start, stop)[:, np.newaxis]
         return compressed(groups, self._scales[groups], self.size)
 
-    def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
-        return np.asarray(self.sparse(start, stop).toarray())
-
     def transform(self, block: Rows) -> Array:
-        """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
-
-        Parameters
-        ----------
-        block : array or scipy sparse, shape (n_rows, n_features)
-            Rows of any real type; dense rows are summed in place, one addition for each of their entries.
-
-        Raises
-        ------
-        ParameterError
-            If the block has another number of columns, or is not of real numbers.
-        """
+        """Return block @ Ω as the base class does; dense rows are summed in place, one addition for each of their entries."""
         if issparse(block):
-            return multiply_sparse(self, block)
+            return super().transform(block)
         table = np.asarray(table_of_features(block, self.n_features))
         out = np.empty((len(table), self.size), dtype=work_dtype(table.dtype))
         step = max(1, _PANEL_BYTES // (8 * self.n_features))

@@ -9,12 +9,11 @@ from scipy.sparse import csr_array
 
 from streampca.errors import ParameterError
 from streampca.random import hashes
-from streampca.transforms.base import bounds, buckets, check_fields, compressed, key_of, multiply_sparse
-from streampca.typing import Array, FloatArray, Rows
+from streampca.transforms.base import SparseTransform, bounds, buckets, check_fields, compressed, key_of
 
 
 @dataclass(frozen=True)
-class SparseSign:
+class SparseSign(SparseTransform):
     """Ω with entries ± 1/√n_nonzeros in n_nonzeros different columns of each row, so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
     The columns of a feature are a uniform random subset (Floyd's algorithm, one xxhash64 of the feature's index for
@@ -73,22 +72,3 @@ class SparseSign:
         rows = np.sort(codes.T, axis=1)
         scale = 1.0 / np.sqrt(self.n_nonzeros)
         return compressed(rows >> 1, np.where(rows & 1, scale, -scale), self.size)
-
-    def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return the result of `sparse` as a dense array, shape ``(stop - start, size)``."""
-        return np.asarray(self.sparse(start, stop).toarray())
-
-    def transform(self, block: Rows) -> Array:
-        """Return block @ Ω, float32 for float16 and float32 rows, else float64, shape ``(n_rows, size)``.
-
-        Parameters
-        ----------
-        block : array or scipy sparse, shape (n_rows, n_features)
-            Rows of any real type; n_nonzeros products for each of their entries.
-
-        Raises
-        ------
-        ParameterError
-            If the block has another number of columns, or is not of real numbers.
-        """
-        return multiply_sparse(self, block)
