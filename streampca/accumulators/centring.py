@@ -131,7 +131,7 @@ def weigh(rows: Array, weights: FloatArray, origin: FloatArray, *, move: bool = 
 
     Returns
     -------
-    mean, rest : float64 arrays, shape (n_features,)
+    mean, remainder : float64 arrays, shape (n_features,)
         The weighted mean minus `origin`, and the weighted mean that remains in the rows.
     """
     total = np.zeros(rows.shape[1])

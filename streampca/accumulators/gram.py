@@ -9,11 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import (
-    centre,
-    refuse_not_finite,
-    work_dtype,
-)
+from streampca.accumulators.centring import centre, refuse_not_finite, work_dtype
 from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments

@@ -7,14 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import (
-    Centred,
-    centre,
-    refuse_not_finite,
-    refuse_overflow,
-    weigh,
-    work_dtype,
-)
+from streampca.accumulators.centring import Centred, centre, refuse_not_finite, refuse_overflow, weigh, work_dtype
 from streampca.accumulators.covariance import (
     Covariance,
     add_product_in_float64,

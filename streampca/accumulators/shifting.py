@@ -10,7 +10,7 @@ from streampca.typing import Array, BoolArray, DType, FloatArray
 
 _PANEL_BYTES = 64 * 2**20
 _PANEL_ROWS = (256, 8192)
-SLAB_BYTES = 2**20
+SHIFTED_SLAB_BYTES = 2**20
 """Size of a slab of rows that fits in the cache."""
 _SLAB_ROWS = 256
 _MOMENT_FEATURES = 1024  # columns that are shifted at a time, so that they fit in the cache
@@ -21,7 +21,7 @@ SAFE_SQUARES = (1e-28, 1e37)
 """Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow."""
 
 
-def panel_rows(n_features: int, dtype: DType) -> int:
+def sketch_panel_rows(n_features: int, dtype: DType) -> int:
     """Return the number of rows of a panel."""
     low, high = _PANEL_ROWS
     return max(low, min(high, _PANEL_BYTES // max(1, n_features * dtype.itemsize)))
@@ -55,7 +55,7 @@ def shifted(
     """Write ``values - origin`` to `out`, 0 where `missing`; return the sums of columns and of their squares, or zeros."""
     n_rows, n_features = values.shape
     sums, squares = np.zeros(n_features), np.zeros(n_features)
-    step = max(16, min(_SLAB_ROWS, SLAB_BYTES // max(1, n_features * out.itemsize)))
+    step = max(16, min(_SLAB_ROWS, SHIFTED_SLAB_BYTES // max(1, n_features * out.itemsize)))
     ones = np.ones(step, dtype=out.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, n_rows, step):

@@ -9,23 +9,19 @@ import xxhash
 from scipy.sparse import csc_array, issparse
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import (
-    refuse_not_finite,
-    refuse_overflow,
-    work_dtype,
-)
+from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, work_dtype
 from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.missing import incomplete, refuse_infinite
 from streampca.accumulators.shifting import (
     DIRECT_ROWS,
     SAFE_SQUARES,
-    SLAB_BYTES,
+    SHIFTED_SLAB_BYTES,
     column_sums,
     observed_weights,
-    panel_rows,
     sampled_origin,
     shifted,
     shifted_moments,
+    sketch_panel_rows,
     weighted_moments,
 )
 from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
@@ -124,7 +120,7 @@ class Sketch(SequentialMerge[SketchState]):
             return self._add_sparse(state, block)
         dtype = np.promote_types(self.test.dtype, work_dtype(block.values.dtype))
         direct = not self.copy_rows and self.missing == "error" and block.values.dtype == dtype
-        step = DIRECT_ROWS if direct else panel_rows(block.values.shape[1], dtype)
+        step = DIRECT_ROWS if direct else sketch_panel_rows(block.values.shape[1], dtype)
         for panel in map(Block.counted, block.panels(step)):
             if self.missing == "drop_rows":
                 holes = incomplete(panel.values)
@@ -334,8 +330,8 @@ class Sketch(SequentialMerge[SketchState]):
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes: a panel, its projection, and a slab of products for each thread."""
-        rows = min(n_rows, panel_rows(n_features, np.dtype(f"f{itemsize}")))
+        rows = min(n_rows, sketch_panel_rows(n_features, np.dtype(f"f{itemsize}")))
         slab = min(n_features, _SLAB_FEATURES) * self.n_columns * itemsize
-        small = rows * self.n_columns * itemsize + 2 * SLAB_BYTES + 48 * n_features
+        small = rows * self.n_columns * itemsize + 2 * SHIFTED_SLAB_BYTES + 48 * n_features
         holes = rows * n_features if self.missing != "error" else 0
         return rows * n_features * itemsize + small + self.n_threads * slab + holes

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streampca.errors import ParameterError
-from streampca.kernels.rows import as_table, dense, panel_rows, panels, value_dtype
+from streampca.kernels.rows import as_table, dense, kernel_panel_rows, panels, value_dtype
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, Rows
 
@@ -122,7 +122,7 @@ class Kernel(ABC):
 
     def scratch_bytes(self, n_landmarks: int, n_features: int) -> int:
         """Return the scratch memory in bytes of evaluating a prepared kernel in one thread."""
-        needs, rows = self.needs(n_features), panel_rows(n_landmarks, np.dtype(np.float32))
+        needs, rows = self.needs(n_features), kernel_panel_rows(n_landmarks, np.dtype(np.float32))
         return 8 * rows * (needs.columns + n_features + needs.values * n_landmarks) + _CASTING_BYTES
 
     def to_dict(self) -> dict[str, object]:

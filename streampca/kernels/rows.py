@@ -16,7 +16,7 @@ _PANEL_BYTES = 1 << 20  # kernel values that fit in the cache between the produc
 _PANEL_ROWS = 64, 1024  # fewer rows make products slow, more rows do not fit in the cache
 
 
-def panel_rows(n_values: int, dtype: DType) -> int:
+def kernel_panel_rows(n_values: int, dtype: DType) -> int:
     """Return the number of rows of a panel with `n_values` values of `dtype` per row."""
     low, high = _PANEL_ROWS
     return min(high, max(low, _PANEL_BYTES // max(1, n_values * dtype.itemsize)))
@@ -24,7 +24,7 @@ def panel_rows(n_values: int, dtype: DType) -> int:
 
 def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterator[slice]:
     """Yield panels of `n_rows` rows as slices, for `n_values` values of `dtype` per row."""
-    step = panel_rows(n_values, np.dtype(dtype))
+    step = kernel_panel_rows(n_values, np.dtype(dtype))
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
 

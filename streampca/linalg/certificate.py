@@ -75,9 +75,8 @@ class Certified:
         if self.bounds is None:
             return np.full(len(self.values), np.nan)
         lower, upper = self.bounds.lower, self.bounds.upper
-        below = np.divide(upper - lower, upper, out=np.zeros_like(upper), where=upper > 0)
         if not self.converted:
-            return below
+            return self.bounds.relative_width
         below = np.divide(upper - self.values, upper, out=np.zeros_like(upper), where=upper > 0)
         unlimited = np.where(self.values > lower, np.inf, 0.0)
         above = np.divide(self.values - lower, lower, out=unlimited, where=lower > 0)

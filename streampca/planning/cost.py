@@ -41,8 +41,6 @@ class Rates:
 
     read: float
     """Decoded bytes per second of all leaves that read at once."""
-    read_alone: float
-    """Decoded bytes per second of one thread that reads alone."""
     read_cpu: float
     """Processor seconds for each decoded byte."""
     fold: float
@@ -66,7 +64,6 @@ def nominal_rates(plan: Plan) -> Rates:
     busy = min(plan.threads, plan.leaves_in_flight * plan.threads_per_leaf)
     return Rates(
         read=1e9 * min(2, plan.leaves_in_flight),
-        read_alone=1e9,
         read_cpu=0.5e-9,
         fold=per_thread * busy,
         multiply=25e9 * plan.threads,
@@ -186,7 +183,7 @@ def probe(source: Source, accumulator: Accumulator[State, object], plan: Plan) -
     source.check()
     spans = _spread_spans(plan)
     with one_blas_thread(), ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-probe") as pool:
-        blocks, alone, together, cpu = _probe_reading(source, plan, spans, pool)
+        blocks, together, cpu = _probe_reading(source, plan, spans, pool)
         width = min(_side(plan), PROBE_WIDTH)
         if plan.tile_groups:  # the plan has room for the states of two groups, not of two matrices
             width = min(width, math.isqrt(plan.budget.bytes_for("states") // 16))
@@ -195,16 +192,13 @@ def probe(source: Source, accumulator: Accumulator[State, object], plan: Plan) -
             accumulator = replace(shared, n_threads=plan.threads_per_leaf)
         blocks = [Block(block.values[:, :width], block.start) for block in blocks]
         fold, merge = _probe_folding(accumulator, blocks, width, pool)
-        if isinstance(
-            plan.detail, SketchDetail
-        ):  # of these rows x width², in floating point operations of products with the columns
+        if isinstance(plan.detail, SketchDetail):  # rows x width² as operations of products with the columns
             fold, merge = fold * 4 * _columns(plan.detail) / width, nominal.merge
         multiply = _probe_multiplying(plan.threads)
         lapack = _probe_lapack(_side(plan))
     return replace(
         nominal,
         read=together,
-        read_alone=alone,
         read_cpu=cpu,
         fold=fold,
         multiply=multiply,
@@ -223,8 +217,8 @@ def _spread_spans(plan: Plan) -> list[tuple[int, int]]:
 
 def _probe_reading(
     source: Source, plan: Plan, spans: list[tuple[int, int]], pool: ThreadPoolExecutor
-) -> tuple[list[Block], float, float, float]:
-    """Return one block for each leaf in flight, and the rates of reading: alone, together, processor seconds per byte."""
+) -> tuple[list[Block], float, float]:
+    """Return one block for each leaf in flight, the rate of reading in all leaves, and the processor seconds per byte."""
     width, leaves = source.shape[1], plan.leaves_in_flight
     buffers: list[Array | None] = [None] * leaves
     if source.buffered:
@@ -255,9 +249,9 @@ def _probe_reading(
     seconds, cpu_seconds = max(time.perf_counter() - began, 1e-7), time.process_time() - cpu
     total = sum(n_bytes for _, n_bytes in done)
     if total == 0:
-        return [first] * leaves, alone, alone, 1 / alone
+        return [first] * leaves, alone, 1 / alone
     blocks = [block or done[0][0] or first for block, _ in done]
-    return blocks, alone, total / seconds, min(cpu_seconds, seconds * leaves) / total
+    return blocks, total / seconds, min(cpu_seconds, seconds * leaves) / total
 
 
 def _probe_folding(

@@ -19,7 +19,7 @@ from streampca.planning.shape import WorkShape, count_leaves
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 
-Needs = Callable[[int, int], list[MemoryNeed]]
+ScoresNeeds = Callable[[int, int], list[MemoryNeed]]
 """From rows of a block and leaves at once to the memory that they need."""
 
 
@@ -63,16 +63,8 @@ def _plan_by_rows(source: Source, model: PCAModel | KernelModel, resources: Reso
     flops = 2.0 * n * d * k
     if isinstance(model, KernelModel):
         flops = float(n) * len(model.landmarks) * (model.kernel.needs(d).flops + 2 * k)
-    plan = Plan(
-        solver="scores",
-        reason="rows are projected on components that are there already",
-        data=DataShape.of(source),
-        work_dtype=str(work_dtype(source.dtype)),
-        n_components=k,
-        shape=WorkShape.divide(n, n, 1, (1, 1, 1), merge="every block is written as a chunk of its own"),
-        budget=MemoryBudget(resources.allowed_bytes),
-        cost=Cost(1, 0, flops),
-    )
+    shape = WorkShape.divide(n, n, 1, (1, 1, 1), merge="every block is written as a chunk of its own")
+    plan = _plan_without_blocks(source, k, shape, flops, resources)
     return _first_that_fits(plan, source, needs, resources.threads)
 
 
@@ -88,20 +80,28 @@ def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> P
 
     (n, d), k = source.shape, len(model.components)
     merge = "what the features of a leaf give to the scores is added in the order of the features"
-    plan = Plan(
-        solver="scores",
-        reason="samples are projected on components that are there already, a band of features at a time",
-        data=DataShape.of(source),
-        work_dtype=str(work_dtype(source.dtype)),
-        n_components=k,
-        shape=WorkShape.divide(d, d, 1, (1, 1, 1), axis="features", merge=merge),
-        budget=MemoryBudget(resources.allowed_bytes),
-        cost=Cost(1, 0, 2.0 * n * d * k),
-    )
+    shape = WorkShape.divide(d, d, 1, (1, 1, 1), axis="features", merge=merge)
+    plan = _plan_without_blocks(source, k, shape, 2.0 * n * d * k, resources)
     return _first_that_fits(plan, features, needs, resources.threads)
 
 
-def _first_that_fits(plan: Plan, source: Source, needs: Needs, threads: int) -> Plan:
+def _plan_without_blocks(source: Source, k: int, shape: WorkShape, flops: float, resources: Resources) -> Plan:
+    """Return the plan of scores of `k` components before its blocks and its memory are known."""
+    by_rows = "rows are projected on components that are there already"
+    by_features = "samples are projected on components that are there already, a band of features at a time"
+    return Plan(
+        solver="scores",
+        reason=by_rows if shape.axis == "samples" else by_features,
+        data=DataShape.of(source),
+        work_dtype=str(work_dtype(source.dtype)),
+        n_components=k,
+        shape=shape,
+        budget=MemoryBudget(resources.allowed_bytes),
+        cost=Cost(1, 0, flops),
+    )
+
+
+def _first_that_fits(plan: Plan, source: Source, needs: ScoresNeeds, threads: int) -> Plan:
     """Return `plan` for the first block size, and number of leaves at once, that fits; for the smallest if none does.
 
     `source` is what the blocks divide: the source itself, or its view by features.

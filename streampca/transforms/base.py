@@ -85,7 +85,7 @@ def bounds(n_features: int, start: int, stop: int | None) -> tuple[int, int]:
     return start, end
 
 
-def work_dtype(dtype: DType) -> DType:
+def product_dtype(dtype: DType) -> DType:
     """Return the type of the product with rows of `dtype`: float32 for floats of at most 4 bytes, else float64."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
@@ -104,7 +104,7 @@ def table_of_features(block: Rows, n_features: int) -> Array | csc_array:
     table = csc_array(table) if issparse(table) else table
     if table.dtype.kind not in "fiub":
         raise ParameterError(f"a block of {table.dtype}: expected real numbers")
-    return table.astype(work_dtype(table.dtype), copy=False) if issparse(table) else table
+    return table.astype(product_dtype(table.dtype), copy=False) if issparse(table) else table
 
 
 def multiply(
@@ -124,7 +124,7 @@ def multiply(
         Number of features of a slab, and of dense rows that are converted and multiplied at a time.
     """
     table = table_of_features(block, n_features)
-    dtype, n_rows = work_dtype(table.dtype), table.shape[0]
+    dtype, n_rows = product_dtype(table.dtype), table.shape[0]
     out = np.zeros((n_rows, size), dtype=dtype)
     for start in range(0, n_features, slab):
         stop = min(start + slab, n_features)

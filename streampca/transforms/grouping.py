@@ -16,9 +16,9 @@ from streampca.transforms.base import (
     check_fields,
     compressed,
     key_of,
+    product_dtype,
     table_of_features,
     whole,
-    work_dtype,
 )
 from streampca.typing import Array, DType, FloatArray, IntArray, Rows
 
@@ -120,7 +120,7 @@ class Grouping(SparseTransform):
         if issparse(block):
             return super().transform(block)
         table = np.asarray(table_of_features(block, self.n_features))
-        out = np.empty((len(table), self.size), dtype=work_dtype(table.dtype))
+        out = np.empty((len(table), self.size), dtype=product_dtype(table.dtype))
         step = max(1, _PANEL_BYTES // (8 * self.n_features))
         for start in range(0, len(table), step):
             out[start : start + step] = self._sums(table[start : start + step], out.dtype)

@@ -11,8 +11,6 @@ from streampca.planning.budget import MemoryNeed, Resources
 from streampca.planning.memory import buffer_bytes, process_need
 from streampca.sources.base import Source
 
-_SLAB_BYTES = 8 * 2**20
-
 
 def scores_needs(source: Source, model: PCAModel, rows: int, leaves: int, resources: Resources) -> list[MemoryNeed]:
     """Return the needs of scores by rows.
@@ -24,7 +22,7 @@ def scores_needs(source: Source, model: PCAModel, rows: int, leaves: int, resour
     stored = isinstance(model.components, StoredComponents)
     width = model.components.width if isinstance(model.components, StoredComponents) else d
     axes = k * width * ((24 if stored else 8) + itemsize)
-    scores = 2 * max(_SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0))
+    scores = 2 * max(SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0))
     needs = [
         process_need(resources),
         MemoryNeed("blocks", leaves * buffer_bytes(source, rows)),
@@ -32,7 +30,7 @@ def scores_needs(source: Source, model: PCAModel, rows: int, leaves: int, resour
         MemoryNeed("scores", leaves * scores),
     ]
     if model.conditional:
-        means = scratch_bytes(k) + 2 * max(_SLAB_BYTES, d) + (8 * rows * n_packed(k) if stored else 0)
+        means = scratch_bytes(k) + 2 * max(SLAB_BYTES, d) + (8 * rows * n_packed(k) if stored else 0)
         needs.append(MemoryNeed("conditional means", leaves * means))
     return needs
 

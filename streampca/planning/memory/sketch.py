@@ -6,7 +6,7 @@ import numpy as np
 
 from streampca.accumulators.adaptive import IncrementalSVD
 from streampca.accumulators.centring import sketch_dtype
-from streampca.accumulators.shifting import panel_rows
+from streampca.accumulators.shifting import sketch_panel_rows
 from streampca.accumulators.sketch import Sketch
 from streampca.planning.budget import MemoryNeed, Resources
 from streampca.planning.detail import SketchDetail
@@ -41,7 +41,7 @@ def sketch_needs(
     columns = detail.columns + detail.held_out
     retained_columns = (detail.passes if detail.keep_all else 1) * detail.columns
     blocks, scratch = leaves * buffer_bytes(source, rows), leaves * _scratch_bytes(source, detail, shape)
-    scores = scores_bytes(source, rows, leaves, k, panel_rows(d, dtype)) if resources.scores else 0
+    scores = scores_bytes(source, rows, leaves, k, sketch_panel_rows(d, dtype)) if resources.scores else 0
     return [
         process_need(resources),
         MemoryNeed("states", _states_bytes(source, detail, shape.n_states), ("reading",)),

@@ -40,7 +40,7 @@ def plan_of(path, **parameters):
     return plan_fit(open_source(path), Parameters(5, memory="2GiB", threads=2, **parameters))
 
 
-RATES = Rates(read=1e9, read_alone=1e9, read_cpu=0.0, fold=1e11, multiply=5e10, lapack=5e9, merge=1e12, probed=True)
+RATES = Rates(read=1e9, read_cpu=0.0, fold=1e11, multiply=5e10, lapack=5e9, merge=1e12, probed=True)
 
 
 def test_the_slower_of_reading_and_folding_counts_and_the_other_once_for_each_leaf(store):
@@ -82,7 +82,7 @@ def test_a_probe_gives_finite_positive_rates_for_one_row_one_block_and_arrays_in
         plan = plan_fit(source, parameters)
         rates = probe(source, accumulator_of(parameters, source), plan)
         assert rates.probed
-        for name in ("read", "read_alone", "fold", "multiply", "lapack", "merge"):
+        for name in ("read", "fold", "multiply", "lapack", "merge"):
             assert 0 < getattr(rates, name) < np.inf
         assert 0 < expected_seconds(plan, rates) < 60
 
