@@ -45,7 +45,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     costs no eigenproblem each; an error of the eigenproblem is raised there.
     """
 
-    _kept: FittedState | None
+    _fitted_state: FittedState | None
 
     def _set_model(self, model: PCAModel) -> None:
         """Set the attributes that come from `model`."""
@@ -73,14 +73,14 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             If a parameter is not what it was when the first rows came, the rows are of another precision, or the model
             keeps no state: it was loaded without one, or fitted by a solver that has none.
         """
-        parameters, kept = self._weighted(sample_weight), self._kept_or_none()
-        source = self._open_batch(X, first=kept is None)
-        if kept is None:
+        parameters, fitted = self._weighted(sample_weight), self._state_or_none()
+        source = self._open_batch(X, first=fitted is None)
+        if fitted is None:
             as_selection(parameters.n_components, source.shape[1])
-        more, plan, count = accumulate(source, parameters, kept, progress=self.progress)
-        self._hold(more if kept is None else continued(kept, more))
+        more, plan, count = accumulate(source, parameters, fitted, progress=self.progress)
+        self._hold(more if fitted is None else continued(fitted, more))
         self.plan_, self.n_passes_ = plan, plan.passes
-        self.bytes_read_ = count.bytes + (0 if kept is None else self.__dict__.get("bytes_read_", 0))
+        self.bytes_read_ = count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
         return self
 
     def partial_unfit(self, X: Input, *, sample_weight: ArrayLike | None = None) -> Self:
@@ -96,49 +96,49 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             If there are fewer rows than are taken out, or if what remains of a feature's variance is below the rounding
             of what was taken away; nothing is changed then.
         """
-        parameters, kept = self._weighted(sample_weight), self._kept_or_none()
-        if kept is None:
+        parameters, fitted = self._weighted(sample_weight), self._state_or_none()
+        if fitted is None:
             raise MergeError(_NO_STATE)
-        less, _, _ = accumulate(self._open_batch(X, first=False), parameters, kept, progress=self.progress)
-        self._hold(subtracted(kept, less))
+        less, _, _ = accumulate(self._open_batch(X, first=False), parameters, fitted, progress=self.progress)
+        self._hold(subtracted(fitted, less))
         return self
 
     def __getattr__(self, name: str) -> Any:
-        kept = self.__dict__.get("_kept")
-        if name in _SOLVED and kept is not None and "_model" not in self.__dict__ and kept.solvable:
-            self._set_model(solve(kept))
+        fitted = self.__dict__.get("_fitted_state")
+        if name in _SOLVED and fitted is not None and "_model" not in self.__dict__ and fitted.solvable:
+            self._set_model(solve(fitted))
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_is_fitted__(self) -> bool:
         """Tell whether there is a model, or there are enough rows for one."""
-        kept = self.__dict__.get("_kept")
-        return "_model" in self.__dict__ or (kept is not None and kept.solvable)
+        fitted = self.__dict__.get("_fitted_state")
+        return "_model" in self.__dict__ or (fitted is not None and fitted.solvable)
 
     def __copy__(self) -> Self:
         """Return a copy with a state of its own, because adding rows writes to it."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        if self.__dict__.get("_kept") is not None:
-            twin._kept = copy.deepcopy(self._kept)
+        if self.__dict__.get("_fitted_state") is not None:
+            twin._fitted_state = copy.deepcopy(self._fitted_state)
         return twin
 
     def _weighted(self, sample_weight: ArrayLike | None) -> Parameters:
         return replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
 
-    def _hold(self, kept: FittedState) -> None:
+    def _hold(self, fitted: FittedState) -> None:
         """Keep a state whose model has not been solved yet."""
         for name in _SOLVED:
             self.__dict__.pop(name, None)
-        self._kept, self.solver_ = kept, kept.solver
-        self.n_features_in_, self.n_samples_seen_ = kept.n_features, kept.state.n_samples
+        self._fitted_state, self.solver_ = fitted, fitted.solver
+        self.n_features_in_, self.n_samples_seen_ = fitted.n_features, fitted.state.n_samples
 
-    def _kept_or_none(self) -> FittedState | None:
+    def _state_or_none(self) -> FittedState | None:
         """Return the state, None before the first rows; raise `MergeError` if there is a model without a state."""
-        kept: FittedState | None = self.__dict__.get("_kept")
-        if kept is None and "_model" in self.__dict__:
+        fitted: FittedState | None = self.__dict__.get("_fitted_state")
+        if fitted is None and "_model" in self.__dict__:
             raise MergeError(_NO_STATE)
-        return kept
+        return fitted
 
     def _open_batch(self, X: Input, *, first: bool) -> Source:
         """Open `X`, whose features are remembered if it is the first batch and compared with those else."""

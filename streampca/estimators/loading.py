@@ -46,12 +46,12 @@ def load(path: str | Path) -> PCA | KernelPCA:
     if is_kernel_model(path):
         return _kernel_estimator(*load_saved_kernel(path), path)
     model, record = load_saved(path)
-    kept = load_state(path, model.components.shape[1])
-    if kept is not None and kept.solver not in CONTINUABLE:
-        raise ModelError(f"{path} is not a usable state: solver {kept.solver!r} is not known")
-    if kept is not None and kept.state.n_samples != model.n_samples:
-        raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {kept.state.n_samples}")
-    return _estimator(model, record, kept, path)
+    fitted = load_state(path, model.components.shape[1])
+    if fitted is not None and fitted.solver not in CONTINUABLE:
+        raise ModelError(f"{path} is not a usable state: solver {fitted.solver!r} is not known")
+    if fitted is not None and fitted.state.n_samples != model.n_samples:
+        raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {fitted.state.n_samples}")
+    return _estimator(model, record, fitted, path)
 
 
 def model_place(path: str | Path) -> Path:
@@ -79,7 +79,7 @@ def model_place(path: str | Path) -> Path:
     )
 
 
-def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | None, path: Path) -> PCA:
+def _estimator(model: PCAModel, record: FitRecord | None, fitted: FittedState | None, path: Path) -> PCA:
     """Return the estimator of a model; without `record`, of what the model and its state know."""
     known: Json = {
         "n_components": len(model.components),
@@ -94,14 +94,16 @@ def _estimator(model: PCAModel, record: FitRecord | None, kept: FittedState | No
     estimator = PCA(**known)
     if record is not None:
         _set_parameters(estimator, record, {"feature_weight": model.feature_weight}, path)
-    elif kept is not None:
-        made_with = {name: getattr(kept.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
-        estimator.set_params(**made_with, random_state=kept.parameters.seed)
+    elif fitted is not None:
+        made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
+        estimator.set_params(**made_with, random_state=fitted.parameters.seed)
     names = model.source.get("feature_names")
-    if kept is not None:
-        estimator._kept = kept if names is None else replace(kept, source=kept.source | {"feature_names": names})
+    if fitted is not None:
+        estimator._fitted_state = (
+            fitted if names is None else replace(fitted, source=fitted.source | {"feature_names": names})
+        )
     estimator._set_model(model)
-    estimator.solver_ = model.source.get("solver", "covariance") if kept is None else kept.solver
+    estimator.solver_ = model.source.get("solver", "covariance") if fitted is None else fitted.solver
     if record is not None:
         _set_figures(estimator, record, Plan, path)
     if names is not None:

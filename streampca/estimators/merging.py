@@ -35,15 +35,15 @@ def merge(models: Sequence[PCA]) -> PCA:
     for i, model in enumerate(models):
         if any(model is other for other in models[:i]):
             raise MergeError(f"model {i} is given twice: merge takes models of disjoint rows")
-        kept = model.__dict__.get("_kept")
-        if kept is None:
+        fitted = model.__dict__.get("_fitted_state")
+        if fitted is None:
             raise MergeError(f"model {i}: " + (_NO_STATE if "_model" in model.__dict__ else "it has not been fitted"))
         if names_of(model) != names_of(models[0]):
             raise MergeError(
                 f"feature names are {_some(names_of(models[0]))} in the first and {_some(names_of(model))} in model {i}: "
                 "expected the same features in the same order"
             )
-        parts.append(kept)
+        parts.append(fitted)
     total = type(models[0])(**models[0].get_params(deep=False))
     total._hold(merged(parts))
     if names_of(models[0]) is not None:

@@ -257,8 +257,8 @@ class PCA(Continuing, Likelihood):
         `OutputError` if something is there that is not a model of ours, or is one and `overwrite` is not set.
         """
         check_is_fitted(self)
-        kept = self._kept_or_none() if state else None
-        beside = None if kept is None else partial(write_state, kept)
+        fitted = self._state_or_none() if state else None
+        beside = None if fitted is None else partial(write_state, fitted)
         model, weight = self._model, self._parameters().feature_weight
         if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
             raise ModelError(
@@ -291,7 +291,7 @@ class PCA(Continuing, Likelihood):
 
     def _take(self, result: Fit) -> None:
         self._set_model(result.model)
-        self._kept = result.fitted_state
+        self._fitted_state = result.fitted_state
         self.plan_, self.solver_ = result.plan, result.plan.solver
         self.n_passes_ = result.passes
         self.bytes_read_ = result.count.bytes

@@ -78,11 +78,11 @@ def _require(source: Source, parameters: Parameters, solver: str, k: int | None)
             "'drop_rows', or solver='covariance'"
         )
     if solver == "adaptive":
-        for found, what in (
+        for refused, what in (
             (source.sparse, "sparse rows"),
             (parameters.missing != "error", f"missing={parameters.missing!r}"),
         ):
-            if found:
+            if refused:
                 raise NotAvailableError(f"solver='adaptive' does not take {what}: use solver='sketch'")
     _require_recovery(parameters, solver)
     if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:

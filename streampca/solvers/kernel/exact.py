@@ -56,9 +56,9 @@ def _without_rounding(spectrum: Spectrum, dtype: str, floor: float, *, keep: boo
     n_positive = int(np.count_nonzero(spectrum.values > max(floor, ROUNDING[dtype] * spectrum.values[0])))
     if keep:
         return replace(spectrum, values=np.where(np.arange(len(spectrum.values)) < n_positive, spectrum.values, 0.0))
-    kept = max(1, n_positive)
-    values = spectrum.values[:kept] if n_positive else np.zeros(1)
-    return replace(spectrum, values=values, vectors=spectrum.vectors[:kept])
+    rank = max(1, n_positive)
+    values = spectrum.values[:rank] if n_positive else np.zeros(1)
+    return replace(spectrum, values=values, vectors=spectrum.vectors[:rank])
 
 
 def _model(

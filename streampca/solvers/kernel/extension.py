@@ -32,19 +32,19 @@ def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandma
     kernel, n = parameters.kernel.bound(source.shape[1]), source.shape[0]
     work = suitable_dtype(kernel, landmarks.rows, work, center=parameters.center)
     points = np.ascontiguousarray(landmarks.rows, dtype=work)
-    own = kernel(points.astype(np.float64), points.astype(np.float64))
-    own = (own + own.T) / 2
+    k_mm = kernel(points.astype(np.float64), points.astype(np.float64))
+    k_mm = (k_mm + k_mm.T) / 2
     chance = landmarks.multiplicity / landmarks.multiplicity.sum()
-    centre = own @ chance if parameters.center else np.zeros(len(own))
-    centred = own - centre - centre[:, None] + float(chance @ centre)
+    centre = k_mm @ chance if parameters.center else np.zeros(len(k_mm))
+    centred = k_mm - centre - centre[:, None] + float(chance @ centre)
     roots = np.sqrt(landmarks.multiplicity)
     matrix = DenseMatrix(roots[:, None] * centred * roots)
     selection = parameters.selection(len(points))
     spectrum = solve(matrix, selection, precision=ROUNDING["float64"], seed=parameters.seed)
-    kept = max(1, int(np.count_nonzero(spectrum.values > ROUNDING["float64"] * spectrum.values[0])))
-    values, vectors = spectrum.values[:kept], spectrum.vectors[:kept].T
+    rank = max(1, int(np.count_nonzero(spectrum.values > ROUNDING["float64"] * spectrum.values[0])))
+    values, vectors = spectrum.values[:rank], spectrum.vectors[:rank].T
     coefficients = roots[:, None] * vectors * inverse_roots(values, ROUNDING["float64"])
-    coefficients *= signs_of((own - centre) @ coefficients)
+    coefficients *= signs_of((k_mm - centre) @ coefficients)
     return KernelModel(
         kernel=kernel,
         landmarks=points,

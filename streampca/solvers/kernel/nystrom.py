@@ -85,14 +85,14 @@ def solve_features(
     values, directions = _eigenpairs(gram, whitening.signs, selection, precision, total, parameters.seed)
     if isinstance(selection, Count):
         least = precision if selection.n_components is None else ROUNDING["float64"]
-        kept = max(1, int(np.count_nonzero(values > least * values[0])))
-        values, directions = values[:kept], directions[:, :kept]
+        rank = max(1, int(np.count_nonzero(values > least * values[0])))
+        values, directions = values[:rank], directions[:, :rank]
     coefficients = whitening.matrix @ directions
-    own = kernel(points.astype(np.float64), points.astype(np.float64))
+    k_mm = kernel(points.astype(np.float64), points.astype(np.float64))
     # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
-    centre = whitening.centre(own, mean) if parameters.center else np.zeros(len(points))
-    coefficients *= signs_of((own - centre) @ coefficients)
-    computed = Computed(own, mean, centred, n, sums.trace, values, directions, features_late(basis))
+    centre = whitening.centre(k_mm, mean) if parameters.center else np.zeros(len(points))
+    coefficients *= signs_of((k_mm - centre) @ coefficients)
+    computed = Computed(k_mm, mean, centred, n, sums.trace, values, directions, features_late(basis))
     residual = max(0.0, sums.trace - approximated)
     certificate = certificate_of(basis, held, computed, residual, total, precision)
     return KernelModel(

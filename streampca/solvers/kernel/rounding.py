@@ -42,7 +42,7 @@ class Rounding:
 class Computed:
     """Results of a fit from landmarks whose rounding is in question."""
 
-    own: FloatArray
+    k_mm: FloatArray
     """K_mm in float64, ``(m, m)``."""
     mean: FloatArray
     """φ̄, the mean of the features, ``(r,)``."""
@@ -100,8 +100,8 @@ def suitable_dtype(kernel: Kernel, rows: Array, dtype: DType, *, center: bool) -
     chosen = np.ascontiguousarray(rows[:: -(-len(rows) // SAMPLE)])
     wide = chosen.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        own = kernel(wide, wide)
-    largest = float(np.abs(own).max(initial=0.0))
+        values = kernel(wide, wide)
+    largest = float(np.abs(values).max(initial=0.0))
     if largest < _LEAST_VALUE and (largest > 0 or _vanished(kernel, wide)):
         raise DataError(
             f"kernel values are at most {largest:.3g}, where float64 has lost their digits: rescale the features first"
@@ -110,8 +110,8 @@ def suitable_dtype(kernel: Kernel, rows: Array, dtype: DType, *, center: bool) -
         raise NotFiniteError("kernel values overflow float64: rescale the data first")
     if dtype == np.float64:
         return dtype
-    trace = float(own.trace())
-    varies = trace - len(own) * float(own.mean()) if center else trace
+    trace = float(values.trace())
+    varies = trace - len(values) * float(values.mean()) if center else trace
     rho = value_rounding(kernel, chosen.astype(dtype))
     return dtype if rho * abs(trace) <= _MOST_LOST * varies else np.dtype(np.float64)
 
@@ -147,16 +147,15 @@ def rounding_of(basis: LandmarkBasis, computed: Computed, precision: float) -> R
     eps, rho, m = float(np.finfo(work).eps), value_rounding(basis.kernel, points), len(a)
     _, group, counts = np.unique(points, axis=0, return_inverse=True, return_counts=True)
     alike = counts[group.reshape(-1)].astype(np.float64)
-    squares = np.maximum(computed.own.diagonal(), 0.0) * alike
-    reach = computed.own @ a
-    origin = computed.own.mean(axis=0)
+    squares = np.maximum(computed.k_mm.diagonal(), 0.0) * alike
+    reach = computed.k_mm @ a
+    origin = computed.k_mm.mean(axis=0)
     apart = reach @ computed.mean - origin
     spread = np.maximum(np.einsum("ij,ij->i", reach @ computed.scatter, reach), 0.0) + n * apart**2
     spread = spread * alike
     product = _SAFETY * math.sqrt(min(n, feature_rows(m if computed.late else a.shape[1], work))) * eps / 2
     coefficients = np.square(a @ computed.directions)
-    own = np.cumsum(squares @ coefficients)
-    root = _SAFETY * rho * np.sqrt(computed.trace * own)
+    root = _SAFETY * rho * np.sqrt(computed.trace * np.cumsum(squares @ coefficients))
     matrix = 4 * m * _EPS64
     shift = np.cumsum(computed.values * matrix * (squares @ coefficients))
     if computed.late:

@@ -53,8 +53,10 @@ def signs_of(columns: FloatArray) -> FloatArray:
 
 def inverse_roots(values: FloatArray, precision: float) -> FloatArray:
     """Return 1/√λ, and 0 for eigenvalues that are rounding beside the first, ``(k,)``."""
-    kept = values > precision * max(float(values[0]), 0.0) if len(values) else values > 0
-    return np.divide(1.0, np.sqrt(values, where=kept, out=np.ones_like(values)), where=kept, out=np.zeros_like(values))
+    large = values > precision * max(float(values[0]), 0.0) if len(values) else values > 0
+    return np.divide(
+        1.0, np.sqrt(values, where=large, out=np.ones_like(values)), where=large, out=np.zeros_like(values)
+    )
 
 
 def share_of(part: float, whole: float) -> float:

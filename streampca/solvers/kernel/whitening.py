@@ -63,28 +63,28 @@ class Whitening:
         it is then about the landmarks' mean as well: a constant, such as that of tanh, would be all that is kept.
         """
         points = landmarks.astype(np.float64)
-        own = kernel(points, points)
-        own = (own + own.T) / 2
-        if kernel.definite is not False and own.diagonal().min() >= 0:
-            lengths = np.sqrt(np.maximum(own.diagonal(), 0.0))
+        k_mm = kernel(points, points)
+        k_mm = (k_mm + k_mm.T) / 2
+        if kernel.definite is not False and k_mm.diagonal().min() >= 0:
+            lengths = np.sqrt(np.maximum(k_mm.diagonal(), 0.0))
             units = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-            unit = own * units * units[:, None]
+            unit = k_mm * units * units[:, None]
             triangular = cls._triangular(unit, units, lengths)
             if triangular is not None:
                 return triangular
             values, vectors = np.linalg.eigh(unit)
             if kernel.definite or values[0] >= -1e-8 * abs(values[-1]):
-                kept, late = values > _CUTOFF * values[-1], values > late_from * values[-1]
+                large, late = values > _CUTOFF * values[-1], values > late_from * values[-1]
                 if _harmless(values, vectors, ~late):
-                    kept = kept & late
-                return cls._of(values[kept], vectors[:, kept], units, lengths, definite=True)
+                    large = large & late
+                return cls._of(values[large], vectors[:, large], units, lengths, definite=True)
         if center:
-            middle = own.mean(axis=0)
-            own = own - middle - middle[:, None] + middle.mean()
-        values, vectors = np.linalg.eigh(own)
-        kept = np.abs(values) > _SIGNED_CUTOFF * np.abs(values).max()
-        ones = np.ones(len(own))
-        return cls._of(values[kept], vectors[:, kept], ones, ones, definite=False)
+            middle = k_mm.mean(axis=0)
+            k_mm = k_mm - middle - middle[:, None] + middle.mean()
+        values, vectors = np.linalg.eigh(k_mm)
+        large = np.abs(values) > _SIGNED_CUTOFF * np.abs(values).max()
+        ones = np.ones(len(k_mm))
+        return cls._of(values[large], vectors[:, large], ones, ones, definite=False)
 
     @classmethod
     def _of(
@@ -114,10 +114,10 @@ class Whitening:
         root = np.asfortranarray(units[:, None] * inverse.T)
         return cls(root, None, None, lengths, _condition(unit, inverse), definite=True)
 
-    def centre(self, own: FloatArray, mean: FloatArray) -> FloatArray:
-        """Return c with Aᵀc = `mean`, the mean of φ, ``(m,)``, for the kernel values `own` of the landmarks."""
+    def centre(self, k_mm: FloatArray, mean: FloatArray) -> FloatArray:
+        """Return c with Aᵀc = `mean`, the mean of φ, ``(m,)``, for the kernel values `k_mm` of the landmarks."""
         if self.sizes is None:
-            return own @ (self.matrix @ mean)
+            return k_mm @ (self.matrix @ mean)
         return (self.lengths**2) * (self.matrix @ (self.sizes * mean))
 
     def whitened(self, scatter: FloatArray) -> FloatArray:

@@ -33,7 +33,7 @@ def variances(estimator: sp.PCA) -> np.ndarray:
 
 
 def kept_bytes(estimator: sp.PCA) -> list[bytes]:
-    state = estimator._kept.state
+    state = estimator._fitted_state.state
     return [np.asarray(getattr(state, f.name)).tobytes() for f in fields(state)]
 
 

@@ -250,7 +250,7 @@ def test_9_singular_values_of_1e_8_of_the_first(name: str) -> None:
     assert (pairs[8:, 0] == 0).all()
     # An upper end is at most twice the room for rounding, κ(Ω) + 2 in units of `trusted` λ₁: see rounding_floor. Only the Gaussian
     # Ω, whose first Q columns are the answer's, is not orthonormal.
-    condition = np.linalg.cond(pca._kept_or_none().accumulator.test[:, :Q]) if name == "Gaussian" else 1.0
+    condition = np.linalg.cond(pca._state_or_none().accumulator.test[:, :Q]) if name == "Gaussian" else 1.0
     assert (pairs[8:, 1] <= 2 * (condition + 2) * trusted * pairs[0, 1]).all()
     exact = spectra.lapack(rows)[1]
     assert (np.sin(principal_angles(exact[:4], pca.components_[:4])) < 1e-6).all()

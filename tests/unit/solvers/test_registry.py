@@ -46,7 +46,7 @@ def test_missing_values_that_a_solver_does_not_take_are_refused_before_planning(
 def test_saved_state_of_an_unknown_solver_is_refused(tmp_path: Path) -> None:
     pca = PCA(2).fit(np.random.default_rng(0).standard_normal((60, 20)))
     pca.save(tmp_path / "model")
-    assert pca._kept is not None
-    write_state(replace(pca._kept, solver="later"), tmp_path / "model")
+    assert pca._fitted_state is not None
+    write_state(replace(pca._fitted_state, solver="later"), tmp_path / "model")
     with pytest.raises(ModelError, match="solver 'later' is not known"):
         load(tmp_path / "model")
