@@ -6,11 +6,11 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.base import Accumulator
+from streampca.accumulators.base import Accumulator, State
 from streampca.block import Block
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
@@ -30,9 +30,6 @@ _FIXED_SECONDS = 0.03  # threads, first calls
 _ADAPTIVE_COST = 2.5  # of an incremental update, in passes of a sketch of as many columns
 _SKETCH_ALGEBRA = 30.0  # products of features x columns² that solving and certifying a sketch takes
 _DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache holds come several times as fast
-
-
-State = TypeVar("State")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from streampca.planning.memory import WORKER_PROCESS_BYTES
+from streampca.planning.memory import SAFE_SHARE, WORKER_PROCESS_BYTES
 from streampca.planning.plan import AnyPlan
 from streampca.system.distributed_interface import host_of
 from streampca.system.process import available_bytes
@@ -17,7 +17,6 @@ from streampca.typing import Json
 if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
 
-_SAFE_SHARE = 0.6  # of what a machine has to spare, as for this process
 _ANSWER_SECONDS = 10
 
 
@@ -102,7 +101,7 @@ def _shares(workers: list[Json], available_at: Callable[[str], int | None]) -> d
             here = is_here(address)
             spare = available_bytes() if here else available_at(address)
             sharers = on_host[host] + here  # the driver is one
-            by_host[host] = None if spare is None else int(_SAFE_SHARE * spare / sharers) + WORKER_PROCESS_BYTES
+            by_host[host] = None if spare is None else int(SAFE_SHARE * spare / sharers) + WORKER_PROCESS_BYTES
         shares[address] = by_host[host]
     return shares
 

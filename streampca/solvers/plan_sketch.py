@@ -20,7 +20,7 @@ from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
 from streampca.typing import DType
 
-HELD_OUT = 20  # Gaussian columns that only the certificate uses
+HELD_OUT_COLUMNS = 20  # Gaussian columns that only the certificate uses
 _SPARE_COLUMNS = 10  # beyond the components, below which an answer is not worth having
 _COMPONENTS_UNKNOWN = 32  # taken for the size of the sketch where the data decides their number
 _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
@@ -184,7 +184,7 @@ class _Planner:
         pilot = plan_pilot(source, wanted, self.columns, max(0, resources.allowed_bytes - resources.process_bytes) // 2)
         return SketchDetail(
             columns=self.columns,
-            held_out=min(HELD_OUT, source.shape[1]),
+            held_out=min(HELD_OUT_COLUMNS, source.shape[1]),
             passes=1 if one_pass else parameters.max_passes,
             keep_all=self.keep_all,
             pilot_rows=pilot.n_rows,
@@ -197,7 +197,7 @@ class _Planner:
     def _plan_of(self, detail: SketchDetail, rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         """Return the plan for a block size, and leaves and threads at once."""
         (n, d), source, adaptive = self.source.shape, self.source, self.solver == "adaptive"
-        dtype, state = sketch_dtype(source.dtype, d), 8 * d * (self.columns + HELD_OUT)
+        dtype, state = sketch_dtype(source.dtype, d), 8 * d * (self.columns + HELD_OUT_COLUMNS)
         n_leaves = _count_leaves(source, self.solver, rows, state)
         shape = WorkShape.divide(
             n,

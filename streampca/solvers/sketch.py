@@ -19,7 +19,7 @@ from streampca.planning.plan import Plan
 from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors, split
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.options import RunOptions
-from streampca.solvers.plan_sketch import HELD_OUT, needs_moments, sizes_of
+from streampca.solvers.plan_sketch import HELD_OUT_COLUMNS, needs_moments, sizes_of
 from streampca.solvers.result import Accumulated
 from streampca.solvers.test_matrix import Start, start
 from streampca.sources.base import ReadCount, Source
@@ -73,7 +73,7 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
         n_features, threads = len(accumulator.test), accumulator.n_threads
         known = weighted(accumulator.finalize(state), feature_factors(parameters, n_features))
-        products, held = split(known, min(HELD_OUT, n_features))
+        products, held = split(known, min(HELD_OUT_COLUMNS, n_features))
         chain = Chain(n_features, products[0].shape[1])
         chain.add(*products)
         varying = known.weights > 0

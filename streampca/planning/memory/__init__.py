@@ -22,7 +22,8 @@ WORKER_PROCESS_BYTES = 230 * MEBIBYTE
 """A fresh Dask worker process with the imports of this package, before its first leaf."""
 REPORT_BYTES = 96 * MEBIBYTE
 """Drawing the report, beside the model and the sampled rows."""
-_SAFE_SHARE = 0.6
+SAFE_SHARE = 0.6
+"""Share of the available memory that is used where no ceiling is given."""
 
 
 def allowed_bytes(memory: int | str | None) -> int:
@@ -31,7 +32,7 @@ def allowed_bytes(memory: int | str | None) -> int:
     None gives resident memory + 0.6 · available memory. Raises `ParameterError` for anything that is not a size.
     """
     if memory is None:
-        return int(psutil.Process().memory_info().rss + _SAFE_SHARE * available_bytes())
+        return int(psutil.Process().memory_info().rss + SAFE_SHARE * available_bytes())
     if isinstance(memory, str):
         from dask.utils import parse_bytes
 

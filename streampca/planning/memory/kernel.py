@@ -16,7 +16,7 @@ from streampca.planning.memory import buffer_bytes, process_need, report_need, s
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
-HELD_OUT = 300
+HELD_OUT_ROWS = 300
 """Rows on which the kernel matrix and its approximation are compared, for the certificate."""
 PAIR_SIDE = 1024
 """Rows on each side of a block of the kernel matrix that one thread computes at once."""
@@ -51,7 +51,7 @@ def landmark_needs(
     """
     source, m, k, (n, d) = work.source, work.m, work.k, work.source.shape
     leaves, rows, itemsize = shape.leaves_in_flight, shape.rows_per_block, work_dtype(source.dtype).itemsize
-    held_out = 2 * min(n, HELD_OUT) * (8 * d + 24)
+    held_out = 2 * min(n, HELD_OUT_ROWS) * (8 * d + 24)
     landmarks = m * d * (8 + itemsize) + work.kernel.prepared_bytes(m, d) + m * m * (16 + itemsize) + held_out
     states = (Covariance().state_bytes(m) + held_out) * shape.n_states if accumulates else 0
     scratch = leaves * _features_scratch_bytes(work, shape) if accumulates else 0
@@ -80,7 +80,7 @@ def _features_scratch_bytes(work: KernelWork, shape: WorkShape) -> int:
     tile = Covariance().grid(m).longest_side
     scratch = (min(rows, feature_rows(m, dtype)) * m + 1024 * (m + d)) * dtype.itemsize
     scratch += shape.threads_per_leaf * 8 * tile**2 + work.kernel.scratch_bytes(m, d)
-    return scratch + HELD_OUT * (2 * d * 8 + 160) + 80 * min(rows, 2**15)
+    return scratch + HELD_OUT_ROWS * (2 * d * 8 + 160) + 80 * min(rows, 2**15)
 
 
 def kernel_scores_bytes(work: KernelWork, rows: int) -> int:

@@ -19,7 +19,7 @@ from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
-from streampca.planning.memory.kernel import HELD_OUT
+from streampca.planning.memory.kernel import HELD_OUT_ROWS
 from streampca.solvers.kernel.plan import KernelPlan, LandmarkCost
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
@@ -110,7 +110,7 @@ def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[Unifor
     Uniform, and where κ(x, x) varies by κ(x, x)² as well: a few rows that carry most of the kernel matrix are missed by
     the first, and many that carry little by the second.
     """
-    n_rows, dtype = min(HELD_OUT, source.shape[0]), str(source.dtype)
+    n_rows, dtype = min(HELD_OUT_ROWS, source.shape[0]), str(source.dtype)
     uniform = UniformLandmarks(n_rows, parameters.seed, dtype, "held-out rows")
     if parameters.kernel.constant_diagonal:
         return (uniform,)
