@@ -25,18 +25,18 @@ def _stop(number: int, frame: FrameType | None) -> None:
     deliver(StopSignalError(number))
 
 
-def _kept(error: BaseException) -> str | None:
+def _checkpoint_note(error: BaseException) -> str | None:
     """Return what an error says of a checkpoint from which the run can go on."""
-    return next((note for note in getattr(error, "__notes__", ()) if note.startswith("progress is kept")), None)
+    return next((text for text in getattr(error, "__notes__", ()) if text.startswith("progress is kept")), None)
 
 
 def _stopped(stop: StopSignalError, arguments: list[str] | None) -> str:
-    name, kept = signal.Signals(stop.number).name, _kept(stop)
-    if kept is None:
+    name, note = signal.Signals(stop.number).name, _checkpoint_note(stop)
+    if note is None:
         return f"stopped by {name}: nothing was changed; start the same command again to run from the beginning"
     given = [argument for argument in (sys.argv[1:] if arguments is None else arguments) if argument != "--fresh"]
     command = shlex.join(["streampca", *given, *([] if "--resume" in given else ["--resume"])])
-    return f"stopped by {name}: {kept}; start the same command again to go on: {command}"
+    return f"stopped by {name}: {note}; start the same command again to go on: {command}"
 
 
 def _fail(message: str, status: int) -> int:
@@ -87,8 +87,8 @@ def _status(arguments: list[str] | None) -> int:
     except (click.Abort, BrokenPipeError):
         return 1
     except StreamPCAError as error:
-        kept = _kept(error)
-        return _fail(f"{error}; {kept}: the same command goes on from there" if kept else str(error), error.exit_status)
+        note = _checkpoint_note(error)
+        return _fail(f"{error}; {note}: the same command goes on from there" if note else str(error), error.exit_status)
     except MemoryError as error:
         return _fail(f"the system gave no more memory ({error}): allow less with resources.memory, or free some", 7)
     except Exception as error:

@@ -71,11 +71,11 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     from streampca.formatting import as_text
     from streampca.runs.summary import accuracy, carried
 
-    result, memory, said = manifest["result"], manifest["memory"], manifest["certificate"]
+    result, memory, certificate = manifest["result"], manifest["memory"], manifest["certificate"]
     rows, features = manifest["source"]["shape"]
-    carry = f"components of {rows:,} x {features:,} carry {carried(said)} of the variance"
+    carry = f"components of {rows:,} x {features:,} carry {carried(certificate)} of the variance"
     print_wrapped(f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2)
-    sure = accuracy(said, manifest["approximation"])
+    sure = accuracy(certificate, manifest["approximation"])
     if sure is not None:
         print_wrapped(f"approximate: {sure}", 2)
     reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
@@ -161,20 +161,20 @@ def inspect(path: str, array: str | None, as_json: bool) -> None:
     """Say what PATH is: array, group, model, scores or run."""
     from streampca.runs.inspection import inspect_path
 
-    found = inspect_path(path, array)
+    description = inspect_path(path, array)
     if as_json:
-        print_json(found)
+        print_json(description)
         return
-    width = max(len(key) for key in found)
-    for key, value in found.items():
+    width = max(len(key) for key in description)
+    for key, value in description.items():
         if key == "arrays" and isinstance(value, list):
             for entry in value:
                 print_wrapped(f"{key:<{width}}  {on_one_line(_array_in_words(entry))}", width + 2)
             continue
-        told = value.get("statement", value) if key == "certificate" and isinstance(value, dict) else value
-        text, limit = (told, 1000) if isinstance(told, str) else (json.dumps(told), 300)
-        shown = text if len(text) <= limit else text[:limit] + "…"
-        print_wrapped(f"{key:<{width}}  {on_one_line(shown)}", width + 2)
+        if key == "certificate" and isinstance(value, dict):
+            value = value.get("statement", value)
+        text, limit = (value, 1000) if isinstance(value, str) else (json.dumps(value), 300)
+        print_wrapped(f"{key:<{width}}  {on_one_line(text if len(text) <= limit else text[:limit] + '…')}", width + 2)
 
 
 def _array_in_words(entry: Json) -> str:
@@ -248,12 +248,12 @@ def publish(directory: Path, url: str, as_json: bool) -> None:
     from streampca.formatting import as_text
     from streampca.runs.publish import publish as carry_out
 
-    found = carry_out(directory, url)
+    copy = carry_out(directory, url)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(copy))
         return
-    there = f", {found.n_objects - found.n_written:,} of them were there" if found.n_written < found.n_objects else ""
-    click.echo(f"{found.url}: run {found.run_id}, {found.n_objects:,} objects, {as_text(found.n_bytes)}{there}")
+    present = f", {copy.n_objects - copy.n_written:,} of them were there" if copy.n_written < copy.n_objects else ""
+    click.echo(f"{copy.url}: run {copy.run_id}, {copy.n_objects:,} objects, {as_text(copy.n_bytes)}{present}")
 
 
 @cli.command()
@@ -309,15 +309,15 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
     from streampca.runs.verify import verify_run
 
     with progress_bar(quiet) as progress:
-        found = verify_run(run_directory, overrides=overrides, progress=progress)
+        result = verify_run(run_directory, overrides=overrides, progress=progress)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        lines, indent = found.table()
+        lines, indent = result.table()
         for line in lines:
             print_wrapped(on_one_line(line), indent)
-        click.echo(found.summary)
-    found.require()
+        click.echo(result.summary)
+    result.require()
 
 
 @cli.command()

@@ -138,11 +138,11 @@ def _digests_of(source: ZarrSource, progress: ProgressCallback | None) -> tuple[
     for first in range(0, rows * columns, _BATCH):
         batch = range(first, min(first + _BATCH, rows * columns))
         keys = [source.array.metadata.encode_chunk_key(divmod(index, columns)) for index in batch]
-        found = sync(_read(source, keys, at_once))
-        for index, (digest, size) in zip(batch, found, strict=True):
+        digests = sync(_read(source, keys, at_once))
+        for index, (digest, size) in zip(batch, digests, strict=True):
             table[index] = np.frombuffer(digest, dtype=np.uint8)
             total += size
-        meter.add(len(batch), sum(size for _, size in found))
+        meter.add(len(batch), sum(size for _, size in digests))
     return table.reshape(rows, columns, DIGEST_BYTES), total
 
 

@@ -118,10 +118,10 @@ class KernelConfig(Section):
 
     @model_validator(mode="after")
     def _only_its_own_keys(self) -> KernelConfig:
-        own = _KERNEL_KEYS[self.name]
+        accepted = _KERNEL_KEYS[self.name]
         for key in ("gamma", "sigma", "degree", "coef0"):
-            if key not in own and getattr(self, key) is not None:
-                keys = ", ".join(("name", *own, "weight"))
+            if key not in accepted and getattr(self, key) is not None:
+                keys = ", ".join(("name", *accepted, "weight"))
                 raise PydanticCustomError("rule", f"kernel {self.name} has no {key} (keys: {keys})")
         if self.gamma is not None and self.sigma is not None:
             raise PydanticCustomError("rule", "gamma and sigma say the same: give one of them")

@@ -177,8 +177,8 @@ def _mapping(node: yaml.MappingNode, path: KeyPath) -> dict[str, object]:
         line = key_node.start_mark.line + 1
         inside = f" in {spell_key(path)}" if path else ""
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _STRING:
-            found = shorten(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a list or mapping"
-            raise _RefusedError(line, f"a key{inside} is {found}: keys are text")
+            shown = shorten(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a list or mapping"
+            raise _RefusedError(line, f"a key{inside} is {shown}: keys are text")
         key = str(_scalar(key_node, path))
         if key in lines:
             raise _RefusedError(line, f"{spell_key((*path, key))} is given twice, first on line {lines[key]}")

@@ -78,7 +78,7 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
     NotAvailableError
         If the package that a kind needs is not installed.
     """
-    cluster, told = config.cluster, notice or (lambda _: None)
+    cluster, notify = config.cluster, notice or (lambda _: None)
     if isinstance(cluster, ThreadsCluster):
         yield
         return
@@ -93,18 +93,18 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
             return
         start, advice, seconds = _starting(config, cluster, settings, stack)
         with (
-            _closing(_started(start, cluster), seconds, told) as started,
+            _closing(_started(start, cluster), seconds, notify) as started,
             _in_use(_client_of(started, cluster)) as client,
         ):
             if cluster.dashboard:
-                told(f"dashboard: {_pages(started, cluster)}")
+                notify(f"dashboard: {_pages(started, cluster)}")
             wanted, workers = cluster.n_workers, None
             if isinstance(cluster, LocalCluster):
                 wanted, _ = n_workers_and_threads(cluster)
                 workers = LocalStart(started, wanted)
             came = _wait_for(client, int(wanted), cluster.wait, advice, background, workers)
             if came < int(wanted):
-                told(f"{came} of {wanted} workers have come: going on with them, others may join")
+                notify(f"{came} of {wanted} workers have come: going on with them, others may join")
             yield
 
 
@@ -202,17 +202,17 @@ def _in_use(client: Client) -> Iterator[Client]:
 
 
 @contextmanager
-def _closing(started: StartedCluster, seconds: float, told: Notice) -> Iterator[StartedCluster]:
+def _closing(started: StartedCluster, seconds: float, notify: Notice) -> Iterator[StartedCluster]:
     """Close a cluster in the end; kill the processes of ours that do not end in time, such as frozen ones."""
     try:
         yield started
     except BaseException:
         _close(started, seconds, lambda _: None)  # what it has to say comes after what went wrong
         raise
-    _close(started, seconds, told)
+    _close(started, seconds, notify)
 
 
-def _close(started: StartedCluster, seconds: float, told: Notice) -> None:
+def _close(started: StartedCluster, seconds: float, notify: Notice) -> None:
     import psutil
 
     processes = list(filter(None, map(process_of, nannies_of(started))))
@@ -226,7 +226,7 @@ def _close(started: StartedCluster, seconds: float, told: Notice) -> None:
             started.close(timeout=_KILL_SECONDS)
     except Exception as error:  # noqa: BLE001 what the work came to does not depend on it
         mark_closed(started)  # as far as it goes: Dask gives up at a job that was never begun
-        told(f"the cluster was not closed in order: {_one_line(error)}")
+        notify(f"the cluster was not closed in order: {_one_line(error)}")
 
 
 def _wait_for(
@@ -242,9 +242,9 @@ def _wait_for(
         If none came in time, or one could not be started.
     """
     now = time.monotonic()
-    limit, came = now + seconds_of(within), 0
+    limit, n_before = now + seconds_of(within), 0
     until = limit if local is None else min(limit, now + _START_SECONDS)
-    while (found := len(there := _names_of_workers(client))) < wanted:
+    while (n_present := len(names := _names_of_workers(client))) < wanted:
         now = time.monotonic()
         if local is not None and local.replace_ended():
             until = min(limit, now + _START_SECONDS)
@@ -252,24 +252,24 @@ def _wait_for(
             break
         if local is None and background.error is not None:
             raise ClusterError(f"a worker could not be started: {_one_line(background.error)}") from background.error
-        if found > came:
-            came, until = found, min(limit, now + _NEXT_SECONDS)
+        if n_present > n_before:
+            n_before, until = n_present, min(limit, now + _NEXT_SECONDS)
         if now >= until:
-            again = local is not None and local.end_frozen(there)
-            if local is None or now >= limit or (found and not again):
+            again = local is not None and local.end_frozen(names)
+            if local is None or now >= limit or (n_present and not again):
                 break
             until = min(limit, now + _START_SECONDS)
         with suppress(TimeoutError):
-            client.wait_for_workers(found + 1, timeout=max(0.05, min(1.0, until - now)))
-    if not found:
+            client.wait_for_workers(n_present + 1, timeout=max(0.05, min(1.0, until - now)))
+    if not n_present:
         reason = "" if background.error is None else f" ({_one_line(background.error)})"
         raise ClusterError(f"0 of {wanted} workers came within {within}: {advice}{reason}")
-    return found
+    return n_present
 
 
 def _names_of_workers(client: Client) -> set[object]:
     """Return the names of the workers that have come."""
-    return {told["name"] for told in client.scheduler_info(n_workers=-1)["workers"].values()}
+    return {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}
 
 
 def _pages(started: StartedCluster, cluster: Startable) -> str:

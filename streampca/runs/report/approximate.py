@@ -21,8 +21,8 @@ _SHARES = (("90", "0.9"), ("95", "0.95"), ("99", "0.99"))
 class Bounds:
     """What the certificate of an approximate answer bounds; NaN where it bounds nothing."""
 
-    said: dict[str, object]
-    """The certificate as it stands in the manifest."""
+    certificate: dict[str, object]
+    """The certificate of the manifest."""
     lower: FloatArray
     """Lower ends of the intervals of the eigenvalues, ``(n_components,)``."""
     upper: FloatArray
@@ -47,12 +47,12 @@ class Bounds:
     @property
     def converted(self) -> bool:
         """Tell whether eigenvalues are those of the literature's conversion, which need not lie in their intervals."""
-        return self.said.get("eigen_solver") == "conversion"
+        return self.certificate.get("eigen_solver") == "conversion"
 
     @property
     def statistical(self) -> bool:
         """Tell whether upper ends rest on an estimate."""
-        return words.number(self.said.get("sigma")) is not None
+        return words.number(self.certificate.get("sigma")) is not None
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -62,20 +62,20 @@ class Bounds:
 
 def bounds_of(run: RunFiles) -> Bounds | None:
     """Return what the certificate of `run` bounds, None for an exact answer."""
-    said = field(run.manifest, "certificate")
-    if not isinstance(said, dict) or said.get("kind") != "approximate":
+    certificate = field(run.manifest, "certificate")
+    if not isinstance(certificate, dict) or certificate.get("kind") != "approximate":
         return None
-    k, converted = run.n_components, said.get("eigen_solver") == "conversion"
-    ends = said.get("eigenvalue_intervals")
+    k, converted = run.n_components, certificate.get("eigen_solver") == "conversion"
+    ends = certificate.get("eigenvalue_intervals")
     ends = [pair if isinstance(pair, list) and len(pair) == 2 else (None, None) for pair in _list(ends)]
     return Bounds(
-        said,
+        certificate,
         _numbers([low for low, _ in ends], k),
         _numbers([high for _, high in ends], k),
-        _numbers(_list(said.get("proven_upper_bounds")), k),
-        _numbers(_list(said.get("component_errors")), k),
-        _numbers(_list(said.get("angle_bounds")), k),
-        () if converted else tuple(_groups(_list(said.get("unresolved_clusters")), k)),
+        _numbers(_list(certificate.get("proven_upper_bounds")), k),
+        _numbers(_list(certificate.get("component_errors")), k),
+        _numbers(_list(certificate.get("angle_bounds")), k),
+        () if converted else tuple(_groups(_list(certificate.get("unresolved_clusters")), k)),
     )
 
 
@@ -84,12 +84,12 @@ def _list(value: object) -> list[object]:
 
 
 def _numbers(values: Sequence[object], k: int) -> FloatArray:
-    found = np.full(k, np.nan)
+    numbers = np.full(k, np.nan)
     for i, value in enumerate(values[:k]):
         checked = words.number(value)
         if checked is not None and checked >= 0:
-            found[i] = checked
-    return found
+            numbers[i] = checked
+    return numbers
 
 
 def _groups(clusters: Sequence[object], k: int) -> list[tuple[int, int, float | None]]:
@@ -104,7 +104,7 @@ def _groups(clusters: Sequence[object], k: int) -> list[tuple[int, int, float | 
 
 def carried(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
     """Return what share of the variance the components carry: ``at least 95.9 %``, or about so much without proof."""
-    low = words.number(bounds.said.get("captured_variance"))
+    low = words.number(bounds.certificate.get("captured_variance"))
     shown = words.share(float(spectrum.ratios.sum()) if low is None else low)
     return f"{'at least' if bounds.certified else 'about'} {shown}"
 
@@ -150,15 +150,17 @@ def _lead(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
             "from another seed and a larger sketch."
         )
     k, apart = len(spectrum.values), len(spectrum.values) - sum(last - first + 1 for first, last in bounds.pairs)
-    told = f"This answer is approximate: every eigenvalue is known to within {words.share(_largest(bounds.relative))}"
+    sentence = (
+        f"This answer is approximate: every eigenvalue is known to within {words.share(_largest(bounds.relative))}"
+    )
     if bounds.converted:
-        return f"{told}. The components are those of the literature’s conversion, whose directions have no bound."
+        return f"{sentence}. The components are those of the literature’s conversion, whose directions have no bound."
     if k == 1:
-        return f"{told}, and the component is {'' if apart else 'not '}told apart from the next one."
+        return f"{sentence}, and the component is {'' if apart else 'not '}told apart from the next one."
     which = f"all {k:,} components are" if apart == k else f"none of the {k:,} components is"
     if 0 < apart < k:
         which = f"{apart:,} of the {k:,} components {'is' if apart == 1 else 'are'}"
-    return f"{told}, and {which} told apart from the neighbours."
+    return f"{sentence}, and {which} told apart from the neighbours."
 
 
 def _error_chart(run: RunFiles, bounds: Bounds) -> Chart:
@@ -181,40 +183,40 @@ def _proven(bounds: Bounds, spectrum: ReportedSpectrum) -> tuple[str, ...]:
     """Return what holds for certain, up to rounding."""
     if not bounds.certified:
         return ()
-    said, found = bounds.said, []
-    found.append("No eigenvalue of the data is smaller than the lower end of its interval.")
-    left = words.number(said.get("nuclear_error"))
+    certificate, sentences = bounds.certificate, []
+    sentences.append("No eigenvalue of the data is smaller than the lower end of its interval.")
+    left = words.number(certificate.get("nuclear_error"))
     if left is not None:
-        found.append(
+        sentences.append(
             f"Everything outside the sketch sums to {words.share(left)} of the variance: the total is counted exactly, not sampled."
         )
-    found.append(f"Together the components carry {carried(bounds, spectrum)} of the variance.")
-    found.append("The numbers of components for 90, 95 and 99 % of the variance lie between those below.")
+    sentences.append(f"Together the components carry {carried(bounds, spectrum)} of the variance.")
+    sentences.append("The numbers of components for 90, 95 and 99 % of the variance lie between those below.")
     if not bounds.statistical:
-        found.append("Upper ends and angles follow from that sum alone, so they are wide.")
-    trusted = words.number(said.get("trusted_above"))
+        sentences.append("Upper ends and angles follow from that sum alone, so they are wide.")
+    trusted = words.number(certificate.get("trusted_above"))
     if trusted:
-        found.append(f"All of it up to rounding of {words.figure(trusted, 1)} of the first eigenvalue.")
-    return tuple(found)
+        sentences.append(f"All of it up to rounding of {words.figure(trusted, 1)} of the first eigenvalue.")
+    return tuple(sentences)
 
 
 def _statistical(bounds: Bounds) -> tuple[str, ...]:
     """Return what rests on an estimate."""
     if not bounds.certified or not bounds.statistical:
         return ()
-    found = [
+    sentences = [
         "Upper ends of the intervals rest on an estimate of the largest eigenvalue left out, from random directions that had "
         "no say in the answer, times a factor for safety: intervals hold the truth in at least 99 of 100 runs."
     ]
     if np.isfinite(bounds.sines).any():
-        found.append("Angles rest on the same estimate.")
-    ends = _list(bounds.said.get("relative_residual_interval"))
+        sentences.append("Angles rest on the same estimate.")
+    ends = _list(bounds.certificate.get("relative_residual_interval"))
     low = words.number(ends[0]) if ends else None
     if low is not None:
-        found.append(f"Together the components carry at most {words.share(1 - low)} of the variance.")
-    if bounds.said.get("eigen_solver") == "incremental":
-        found.append("Intervals of a single incremental pass are of first order: a further pass narrows them.")
-    return tuple(found)
+        sentences.append(f"Together the components carry at most {words.share(1 - low)} of the variance.")
+    if bounds.certificate.get("eigen_solver") == "incremental":
+        sentences.append("Intervals of a single incremental pass are of first order: a further pass narrows them.")
+    return tuple(sentences)
 
 
 def _table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
@@ -257,7 +259,7 @@ def _counts(bounds: Bounds) -> ReportTable:
     """Return between which numbers of components 90, 95 and 99 % of the variance are reached."""
     rows = []
     for percent, key in _SHARES:
-        ends = _list(field(bounds.said, "components_for", key))
+        ends = _list(field(bounds.certificate, "components_for", key))
         low, high = [*ends, None, None][:2]
         most = words.count(high) if words.whole(high) is not None else "more than were found"
         rows.append((f"{percent}{words.SPACE}%", words.count(low), most))
@@ -283,12 +285,12 @@ def _facts(run: RunFiles, bounds: Bounds) -> Facts:
         ),
         ("columns of the sketch", words.count(field(sizes, "columns"))),
         ("columns held out", words.count(field(sizes, "held_out"))),
-        ("recovered by", from_what.get(str(bounds.said.get("eigen_solver")), words.MISSING)),
+        ("recovered by", from_what.get(str(bounds.certificate.get("eigen_solver")), words.MISSING)),
         ("span of all components", _span(bounds)),
     ]
     return Facts("How it came about", tuple((name, value) for name, value in pairs if value != words.MISSING))
 
 
 def _span(bounds: Bounds) -> str:
-    sine = words.number(bounds.said.get("subspace_angle_bound"))
+    sine = words.number(bounds.certificate.get("subspace_angle_bound"))
     return words.MISSING if sine is None else f"within {words.angle(sine)}"

@@ -165,16 +165,16 @@ def _table(model: KernelModel, spectrum: ReportedSpectrum) -> ReportTable:
 
 
 def _kernel(model: KernelModel) -> Facts:
-    said = model.certificate
+    certificate = model.certificate
     pairs = [
         ("kernel", words.clean(model.kernel, 400)),
         ("method", words.clean(model.method, 40).replace("_", " ")),
         ("landmarks", f"{len(model.landmarks):,}, {words.clean(model.sampling, 40)}"),
-        ("directions kept of them", words.count(said.get("landmark_rank"))),
+        ("directions kept of them", words.count(certificate.get("landmark_rank"))),
         ("centred", "yes" if model.center else "no"),
         ("trace", words.figure(model.total, 6)),
-        ("residual trace", words.figure(said.get("residual_trace"), 4)),
-        ("spectral error, estimated", words.figure(said.get("sigma"), 4)),
+        ("residual trace", words.figure(certificate.get("residual_trace"), 4)),
+        ("spectral error, estimated", words.figure(certificate.get("sigma"), 4)),
         ("preimage", "kernel ridge" if model.preimage is not None else "not learned"),
     ]
     return Facts("Kernel", tuple((name, value) for name, value in pairs if value != words.MISSING))

@@ -127,7 +127,7 @@ class MemoryBar:
     """Place of what was projected, in percent."""
     allowed: float
     """Place of the ceiling, in percent."""
-    kept: bool
+    within: bool
     """Whether the ceiling was kept."""
     words: str
     """The same as a sentence."""

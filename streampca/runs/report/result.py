@@ -81,16 +81,16 @@ def sample_count(run: RunFiles) -> int | None:
     """Return the number of rows of the source, or None."""
     shape = field(run.manifest, "source", "shape")
     first = shape[0] if isinstance(shape, list) and shape else None
-    found = words.whole(field(run.plan, "n_samples"))
-    return found if found is not None else words.whole(first)
+    n_samples = words.whole(field(run.plan, "n_samples"))
+    return n_samples if n_samples is not None else words.whole(first)
 
 
 def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
     """Return which rows the scores are of; of rows with missing values none are drawn."""
     if scores is None:
         return ""
-    m, n, said = len(scores.values), sample_count(run), field(run.manifest, "certificate")
-    if any(words.whole(field(said, key)) for key in ("missing_values", "rows_left_out")):
+    m, n, certificate = len(scores.values), sample_count(run), field(run.manifest, "certificate")
+    if any(words.whole(field(certificate, key)) for key in ("missing_values", "rows_left_out")):
         among = "" if n is None else f" of the {n:,}"
         return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
     if n is None or m >= n:
@@ -104,7 +104,7 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
     used = f"{words.share(peak / allowed)} of {words.size(allowed)} allowed" if peak and allowed else ""
     read = words.number(field(manifest, "reads", "fit", "bytes"))
-    kept = f"{carried or words.share(float(spectrum.ratios.sum()))} of the variance"
+    carrying = f"{carried or words.share(float(spectrum.ratios.sum()))} of the variance"
     rows_a_second = ""
     fit, n = words.number(field(manifest, "seconds", "fit")), sample_count(run)
     if fit and n:
@@ -112,7 +112,7 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
     return (
         Tile("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
         Tile("Features", words.count(run.n_features), _shape_note(run)),
-        Tile("Components", words.count(len(spectrum.values)), kept),
+        Tile("Components", words.count(len(spectrum.values)), carrying),
         Tile("Reads of the data", words.count(field(manifest, "passes")), _reads_note(manifest, read)),
         Tile("Peak memory", words.size(peak), used),
         Tile("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
@@ -136,30 +136,30 @@ def spectrum_charts(
 ) -> tuple[Chart, ...]:
     """Return the charts of eigenvalues, or `values` for it, and of their sums; `carried` as in `summary`."""
     k, total = len(spectrum.values), float(spectrum.ratios.sum())
-    needed, said_of = {}, field(run.manifest, "certificate")
+    needed, certificate = {}, field(run.manifest, "certificate")
     shown = {}
     for level, key in ((0.9, "0.9"), (0.95, "0.95"), (0.99, "0.99")):
         given = words.whole(field(run.manifest, "result", "components_for", key))
-        found = np.flatnonzero(np.cumsum(spectrum.ratios) >= level * (1 - 1e-12))
-        reached = given if given is not None else int(found[0]) + 1 if len(found) else None
+        positions = np.flatnonzero(np.cumsum(spectrum.ratios) >= level * (1 - 1e-12))
+        reached = given if given is not None else int(positions[0]) + 1 if len(positions) else None
         if reached is not None and 1 <= reached <= k:
             needed[level] = reached
-        number = _range_of(field(said_of, "components_for", key), needed.get(level))
+        number = _range_of(field(certificate, "components_for", key), needed.get(level))
         if number:
             shown[level] = number
-    said = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number}" for level, number in shown.items())
+    reaching = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number}" for level, number in shown.items())
     together = f"Together the components carry {carried or words.share(total)} of the variance."
     beyond = 0.0
-    if field(said_of, "kind") == "approximate" and field(said_of, "eigen_solver") != "conversion":
-        beyond = max(0.0, words.number(field(said_of, "nuclear_error")) or 0.0)  # the sums are lower bounds
+    if field(certificate, "kind") == "approximate" and field(certificate, "eigen_solver") != "conversion":
+        beyond = max(0.0, words.number(field(certificate, "nuclear_error")) or 0.0)  # the sums are lower bounds
     legend = (("accent", "proven"), ("hatch", "possible")) if beyond > figures.VISIBLE else ()
     return (
         _eigenvalue_chart(spectrum) if values is None else values,
         Chart(
             "Share carried together",
             figures.cumulative(spectrum.ratios, needed, shown, beyond),
-            f"Chart of the cumulative share of variance. {together} {said}",
-            f"Reaches {said}." if said else together,
+            f"Chart of the cumulative share of variance. {together} {reaching}",
+            f"Reaches {reaching}." if reaching else together,
             legend,
         ),
     )
@@ -246,11 +246,11 @@ def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: 
 
 def largest(row: Array, most: int, piece: int = 1 << 16) -> IntArray:
     """Return the places of the `most` largest moduli in `row`, largest first, with scratch for `piece` entries only."""
-    found = np.empty(0, dtype=np.int64)
+    places = np.empty(0, dtype=np.int64)
     for start in range(0, len(row), piece):
-        found = np.concatenate([found, np.arange(start, min(len(row), start + piece))])
-        found = found[np.lexsort((found, -np.abs(row[found])))[:most]]
-    return found
+        places = np.concatenate([places, np.arange(start, min(len(row), start + piece))])
+        places = places[np.lexsort((places, -np.abs(row[places])))[:most]]
+    return places
 
 
 def score_charts(spectrum: ReportedSpectrum, scores: projection.Scores) -> tuple[Chart, ...]:

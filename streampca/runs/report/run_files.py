@@ -153,26 +153,26 @@ def read_documents(directory: Path) -> tuple[dict[str, object], dict[str, object
 def _model(path: Path) -> _ModelFields:
     """Return the fields of the model at `path`, its components unread."""
     names = ("components", "explained_variance", "mean", "scale", "constant_features")
-    found, attributes = _open_group(path, names)
-    if not {"components", "explained_variance", "mean"} <= set(found):
+    arrays, attributes = _open_group(path, names)
+    if not {"components", "explained_variance", "mean"} <= set(arrays):
         raise ModelError(f"{path} is not a saved model: expected components, explained_variance and mean")
-    for stored in found.values():
+    for stored in arrays.values():
         # A chunk that is gone would be read as zeros without a word.
         if stored.array.nchunks_initialized < stored.array.nchunks:
             raise ModelError(f"{stored.path} lacks chunks: the model is damaged")
-    components = found["components"]
+    components = arrays["components"]
     shape = components.shape
-    agree = len(shape) == 2 and min(shape) > 0 and found["explained_variance"].shape == shape[:1]
-    if not agree or any(found[name].shape != shape[1:] for name in ("mean", "scale") if name in found):
+    agree = len(shape) == 2 and min(shape) > 0 and arrays["explained_variance"].shape == shape[:1]
+    if not agree or any(arrays[name].shape != shape[1:] for name in ("mean", "scale") if name in arrays):
         raise ModelError(f"{path} is not a saved model: the shapes of its arrays disagree")
     values = {
-        name: found[name][:].astype(np.float64) for name in ("explained_variance", "mean", "scale") if name in found
+        name: arrays[name][:].astype(np.float64) for name in ("explained_variance", "mean", "scale") if name in arrays
     }
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ModelError(f"{path} is not a usable model: it holds numbers that are not finite")
     scale = values.get("scale")
-    if scale is not None and "constant_features" in found:
-        constant = found["constant_features"][:].astype(np.int64)
+    if scale is not None and "constant_features" in arrays:
+        constant = arrays["constant_features"][:].astype(np.int64)
         scale[constant[(constant >= 0) & (constant < shape[1])]] = 0.0
     divisors = None
     if attributes.get("whiten") is True:
@@ -194,8 +194,8 @@ def _model(path: Path) -> _ModelFields:
 
 def read_samples(path: Path) -> tuple[StoredRows | None, IntArray | None]:
     """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
-    found, _ = _open_group(path, ("rows", "index"))
-    rows, index = found.get("rows"), found.get("index")
+    arrays, _ = _open_group(path, ("rows", "index"))
+    rows, index = arrays.get("rows"), arrays.get("index")
     if rows is None or len(rows.shape) != 2 or rows.shape[0] < 1 or np.dtype(rows.array.dtype).kind not in "biuf":
         return None, None
     return rows, index[:].astype(np.int64) if index is not None and index.shape == rows.shape[:1] else None
@@ -235,13 +235,13 @@ def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArr
         return {}, {}
     try:
         group = open_strictly(path)
-        arrays = {name: group.get(name) for name in names}
+        members = {name: group.get(name) for name in names}
         attributes: dict[str, object] = dict(group.attrs)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be opened: {clean(error, 160)}") from error
-    found = {
+    arrays = {
         name: StoredArray(strict(array), f"{path}/{name}")
-        for name, array in arrays.items()
+        for name, array in members.items()
         if isinstance(array, zarr.Array)
     }
-    return found, attributes
+    return arrays, attributes

@@ -28,14 +28,14 @@ _PURPOSES = {
 def byline(run: RunFiles) -> tuple[str, ...]:
     """Return when, with what, and which run, for under the title."""
     finished, solver = field(run.manifest, "finished"), field(run.plan, "solver")
-    said = []
+    items = []
     if finished:
-        said.append(f"finished {_time(finished)}")
+        items.append(f"finished {_time(finished)}")
     if solver:
-        said.append(f"solver {words.clean(solver, 40)}")
+        items.append(f"solver {words.clean(solver, 40)}")
     if field(run.manifest, "run_id"):
-        said.append(f"run {words.clean(field(run.manifest, 'run_id'), 12)}")
-    return tuple(said)
+        items.append(f"run {words.clean(field(run.manifest, 'run_id'), 12)}")
+    return tuple(items)
 
 
 def _time(stamp: object) -> str:
@@ -54,13 +54,15 @@ def memory_bar(run: RunFiles) -> MemoryBar | None:
     if not peak or not allowed or peak < 0 or allowed < 0:
         return None
     whole = max(peak, allowed, projected or 0)
-    kept = peak <= allowed
-    said = f"The peak was {words.size(peak)}"
+    within = peak <= allowed
+    sentence = f"The peak was {words.size(peak)}"
     if projected:
-        said += f", {words.share(peak / projected)} of the {words.size(projected)} projected before the first read"
-    said += f"; {words.size(allowed)} were allowed." if kept else f": more than the {words.size(allowed)} allowed."
+        sentence += f", {words.share(peak / projected)} of the {words.size(projected)} projected before the first read"
+    sentence += (
+        f"; {words.size(allowed)} were allowed." if within else f": more than the {words.size(allowed)} allowed."
+    )
     place = round(100 * projected / whole, 2) if projected else None
-    return MemoryBar(round(100 * peak / whole, 2), place, round(100 * allowed / whole, 2), kept, said)
+    return MemoryBar(round(100 * peak / whole, 2), place, round(100 * allowed / whole, 2), within, sentence)
 
 
 def time_bar(run: RunFiles) -> tuple[Segment, ...]:
@@ -90,29 +92,31 @@ def certificate(run: RunFiles) -> tuple[str, ...]:
     given = field(run.manifest, "certificate")
     if not isinstance(given, dict):
         return ()
-    said = []
+    sentences = []
     if given.get("statement"):
         statement = words.clean(given["statement"], 1200).strip()
-        said.append(statement[:1].upper() + statement[1:] + ("" if statement.endswith((".", "!", "?", "…")) else "."))
+        sentences.append(
+            statement[:1].upper() + statement[1:] + ("" if statement.endswith((".", "!", "?", "…")) else ".")
+        )
     bounded = given.get("kind") in ("approximate", "statistical")
     missed = words.number(given.get("relative_residual"))
     if missed is not None and not (bounded and given.get("eigenvalue_intervals") is None):
         most = "At most " if bounded else ""
-        said.append(f"{most}{words.share(max(0.0, missed))} of the variance lies outside the components kept.")
+        sentences.append(f"{most}{words.share(max(0.0, missed))} of the variance lies outside the components kept.")
     residual, orthonormality = words.number(given.get("eigen_residual")), words.number(given.get("orthonormality"))
     if residual is not None:
-        said.append(
+        sentences.append(
             f"The worst eigenpair misses Cv = λv by {'at most ' if bounded else ''}{words.figure(residual, 2)} of the largest eigenvalue."
         )
     if orthonormality is not None:
-        said.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
+        sentences.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
     rank, trusted = words.whole(given.get("numerical_rank")), words.number(given.get("trusted_above"))
     if rank is not None:
         # The rank is counted among the eigenvalues that were computed, so it can only ever say this much.
         some = f"{rank:,} of the {run.n_components:,}" if rank < run.n_components else f"All {run.n_components:,}"
         level = f" ({words.figure(trusted, 2)} of the first)" if trusted else ""
-        said.append(f"{some} eigenvalues stand above what rounding could make{level}.")
-    return tuple(said)
+        sentences.append(f"{some} eigenvalues stand above what rounding could make{level}.")
+    return tuple(sentences)
 
 
 def comparison(run: RunFiles) -> ReportTable:
@@ -233,22 +237,24 @@ def _versions(run: RunFiles) -> Facts:
 
 def warnings(run: RunFiles) -> tuple[str, ...]:
     """Return what the run warned of, and what its own numbers give reason to warn of."""
-    said = _sentences(run, "warnings")
+    sentences = _sentences(run, "warnings")
     bar = memory_bar(run)
-    if bar is not None and not bar.kept:
-        said.append(bar.words)
+    if bar is not None and not bar.within:
+        sentences.append(bar.words)
     if run.explained_variance.max() <= 0:
-        said.append("All rows are equal: there is no variance to explain, and the components are a matter of choice.")
-    return tuple(said)
+        sentences.append(
+            "All rows are equal: there is no variance to explain, and the components are a matter of choice."
+        )
+    return tuple(sentences)
 
 
 def notes(run: RunFiles) -> tuple[str, ...]:
     """Return facts about the run that take nothing from its result."""
-    said = _sentences(run, "notes")
+    sentences = _sentences(run, "notes")
     filled = words.whole(field(run.manifest, "source", "missing_chunks_filled"))
-    if filled and not any("chunk" in sentence for sentence in (*said, *_sentences(run, "warnings"))):
-        said.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
-    return tuple(said)
+    if filled and not any("chunk" in sentence for sentence in (*sentences, *_sentences(run, "warnings"))):
+        sentences.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
+    return tuple(sentences)
 
 
 def _sentences(run: RunFiles, key: str) -> list[str]:
