@@ -12,7 +12,7 @@ from streampca.models.persistence.models import load_kernel_model
 from streampca.runs.report import pictures, projection, result, what_ran, words
 from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
 from streampca.runs.report.result import ReportedSpectrum, field
-from streampca.runs.report.run_files import VALUES_OF_SAMPLES, RunFiles, StoredRows, read_documents, read_samples
+from streampca.runs.report.run_files import RunFiles, StoredRows, read_documents, read_samples
 
 _MOST_PICTURES = 48
 _MOST_VALUES = 20
@@ -83,16 +83,10 @@ def _files(directory: Path, model: KernelModel) -> RunFiles:
 
 def _scores(model: KernelModel, samples: StoredRows) -> projection.Scores:
     """Return the scores of the samples on the first two axes and the last."""
-    m, d = samples.shape[0], samples.shape[1]
-    axes = tuple(sorted({0, min(1, model.n_components - 1), model.n_components - 1}))
-    limit = max(16, VALUES_OF_SAMPLES // d)
-    chosen = np.arange(m) if m <= limit else np.unique(np.linspace(0, m - 1, limit).astype(np.int64))
-    values, done = np.zeros((len(chosen), len(axes))), 0
-    for positions, rows in projection.gather(samples, chosen):
-        values[done : done + len(positions)] = model.transform(rows)[:, list(axes)]
-        done += len(positions)
-    values[~np.isfinite(values)] = 0.0
-    return projection.Scores(axes, values, np.zeros(len(chosen)), chosen)
+    axes = projection.axes_of(model.n_components)
+    return projection.scores_by(
+        lambda rows: (model.transform(rows)[:, list(axes)].astype(np.float64), np.zeros(len(rows))), samples, axes
+    )
 
 
 def _summary(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from streampca.runs.report import approximate, in_slabs, pictures, projection, result, what_ran, words
-from streampca.runs.report.parts import Page
+import numpy as np
+
+from streampca.runs.report import approximate, pictures, projection, result, what_ran, words
+from streampca.runs.report.parts import Components, Page
 from streampca.runs.report.run_files import RunFiles, read_run
 from streampca.storage.files import write_atomically
 
 NAME = "report.html"
+_SLAB_COMPONENTS, _SLAB_LOADINGS = 3, 12
 
 
 def write_report(directory: Path) -> Path:
@@ -61,7 +64,7 @@ def _compose(run: RunFiles) -> Page:
         tiles=result.tiles(run, spectrum, carried),
         warnings=what_ran.warnings(run),
         notes=what_ran.notes(run),
-        components=result.components(run, spectrum, shape) if run.slab is None else in_slabs.components(run, spectrum),
+        components=result.components(run, spectrum, shape) if run.slab is None else _components_in_slabs(run, spectrum),
         spectrum=result.spectrum_charts(
             run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum), carried
         ),
@@ -77,6 +80,24 @@ def _compose(run: RunFiles) -> Page:
         spectrum_table=what_ran.spectrum_table(spectrum),
         facts=what_ran.facts(run),
     )
+
+
+def _components_in_slabs(run: RunFiles, spectrum: result.ReportedSpectrum) -> Components:
+    """Return the largest loadings of the first components, from one sweep over the slabs, and what is left out."""
+    k, d, width = run.n_components, run.n_features, run.slab or run.n_features
+    n = min(_SLAB_COMPONENTS, k)
+    places, values = np.empty((n, 0), dtype=np.int64), np.empty((n, 0))
+    for start in range(0, d, width):
+        columns = slice(start, min(start + width, d))
+        slab = np.nan_to_num(run.components[slice(0, n), columns])
+        places = np.hstack([places, np.broadcast_to(np.arange(columns.start, columns.stop), slab.shape)])
+        values = np.hstack([values, slab])
+        order = np.stack([result.largest(row, _SLAB_LOADINGS) for row in values])
+        places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
+    note = "The features that weigh most in each of the first components. The sign of a component as a whole is a matter of "
+    note += f"choice; signs within it are not. The components take {words.size(8 * k * d)} and are stored in slabs of features, so "
+    note += "pictures of them, and rows on them or rebuilt from them, are left out."
+    return Components((), tuple(result.loadings(run, spectrum, i, places[i], values[i]) for i in range(n)), note)
 
 
 def _render(page: Page) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from streampca.runs.report.run_files import (
     StoredRows,
     blocks,
 )
-from streampca.typing import FloatArray, IntArray
+from streampca.typing import Array, FloatArray, IntArray
 
 RECONSTRUCTION_BYTES = 8 << 20
 """Rows and their reconstructions together take about this much memory at most."""
@@ -36,25 +36,39 @@ class Scores:
 
 def score(run: RunFiles, samples: StoredRows) -> Scores:
     """Return the scores of `samples` on the first two axes and the last."""
-    m, d = samples.shape[0], samples.shape[1]
-    axes = tuple(sorted({0, min(1, run.n_components - 1), run.n_components - 1}))
-    basis = np.empty((len(axes), d))
+    axes = axes_of(run.n_components)
+    basis = np.empty((len(axes), run.n_features))
     for place, axis in enumerate(axes):
         basis[place] = run.components[slice(axis, axis + 1)][0]
+
+    def project(rows: Array) -> tuple[FloatArray, FloatArray]:
+        deviations = run.standardised(rows)
+        values = deviations @ basis.T
+        near = values[:, : min(2, run.n_components)]
+        return values, np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", near, near)
+
+    scores = scores_by(project, samples, axes)
+    return scores if run.divisors is None else replace(scores, values=scores.values / run.divisors[list(axes)])
+
+
+def axes_of(n_components: int) -> tuple[int, ...]:
+    """Return the numbers of the first two axes and of the last, from 0, each once."""
+    return tuple(sorted({0, min(1, n_components - 1), n_components - 1}))
+
+
+def scores_by(
+    project: Callable[[Array], tuple[FloatArray, FloatArray]], samples: StoredRows, axes: tuple[int, ...]
+) -> Scores:
+    """Return the scores of `samples`, of some where there are many; `project` returns those of rows and what they leave."""
+    m, d = samples.shape[0], samples.shape[1]
     limit = max(16, VALUES_OF_SAMPLES // d)
     chosen = np.arange(m) if m <= limit else np.unique(np.linspace(0, m - 1, limit).astype(np.int64))
-    values, left = np.zeros((len(chosen), len(axes))), np.zeros(len(chosen))
-    done = 0
+    values, left, done = np.zeros((len(chosen), len(axes))), np.zeros(len(chosen)), 0
     for positions, rows in gather(samples, chosen):
-        deviations = run.standardised(rows)
         here = slice(done, done + len(positions))
-        values[here] = deviations @ basis.T
-        near = values[here, : min(2, run.n_components)]
-        left[here] = np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", near, near)
-        done += len(positions)
+        values[here], left[here] = project(rows)
+        done = here.stop
     values[~np.isfinite(values)] = 0.0
-    if run.divisors is not None:
-        values /= run.divisors[list(axes)]
     return Scores(axes, values, left, chosen)
 
 

@@ -126,9 +126,7 @@ def _reads_note(manifest: object, read: float | None) -> str:
 
 
 def _shape_note(run: RunFiles) -> str:
-    shape = field(run.manifest, "source", "feature_shape")
-    sides = [words.whole(side) for side in shape] if isinstance(shape, list) else []
-    return " × ".join(f"{side:,}" for side in sides if side is not None) if sides and None not in sides else ""
+    return words.dimensions(field(run.manifest, "source", "feature_shape")).replace(words.MISSING, "")
 
 
 def spectrum_charts(

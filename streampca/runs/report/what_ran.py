@@ -176,22 +176,15 @@ def _source(run: RunFiles) -> Facts:
     pairs = [
         ("path", words.clean(field(source, "path"), 400)),
         ("array", words.clean(field(source, "array"))),
-        ("shape", _dimensions(field(source, "shape"))),
+        ("shape", words.dimensions(field(source, "shape"))),
         ("data type", words.clean(field(source, "dtype"))),
-        ("chunks", _dimensions(field(source, "chunks"))),
+        ("chunks", words.dimensions(field(source, "chunks"))),
         ("orientation", words.clean(field(source, "orientation")).replace("_", " ")),
         ("missing chunks filled", words.count(field(source, "missing_chunks_filled"))),
         ("constant features", _some(constant)),
         ("fingerprint", words.clean(field(source, "fingerprint"), 160)),
     ]
     return Facts("Source", tuple((name, value) for name, value in pairs if value != words.MISSING))
-
-
-def _dimensions(shape: object) -> str:
-    sides = [words.whole(side) for side in shape] if isinstance(shape, list) and len(shape) < 10 else []
-    return (
-        " × ".join(f"{side:,}" for side in sides if side is not None) if sides and None not in sides else words.MISSING
-    )
 
 
 def _some(indices: object, most: int = 12) -> str:

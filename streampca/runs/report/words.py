@@ -63,6 +63,12 @@ def count(value: object) -> str:
     return MISSING if checked is None else f"{checked:,}"
 
 
+def dimensions(shape: object) -> str:
+    """Return a list of at most nine whole numbers as ``158,000 × 64``."""
+    sides = [whole(side) for side in shape] if isinstance(shape, list) and len(shape) < 10 else []
+    return " × ".join(map(count, sides)) if sides and None not in sides else MISSING
+
+
 def share(value: object) -> str:
     """Return a fraction of one as a percentage that never rounds up to 100 or down to 0."""
     checked = number(value)
