@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from streampca.errors import ModelError
 from streampca.storage.regular_files import read_regular
@@ -171,14 +171,20 @@ def write_json(path: Path, data: Mapping[str, object]) -> None:
 
 def read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a finished run; raise `ModelError` if the directory is not one."""
-    try:
-        manifest: Manifest = json.loads(read_regular(directory / "manifest.json"))
-    except OSError as error:
-        raise ModelError(
-            f"{directory} is not a finished run: manifest.json cannot be read ({error.strerror})"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{directory} is not a finished run: its manifest.json is damaged ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != "streampca-run":
+    manifest: Manifest = read_json(directory, "manifest.json")
+    if manifest.get("format") != "streampca-run":
         raise ModelError(f"{directory} is not a finished run: its manifest.json is of another kind")
     return manifest
+
+
+def read_json(directory: Path, name: str) -> Any:
+    """Return the object in the document `name` of a finished run; raise `ModelError` if the directory is not one."""
+    try:
+        document = json.loads(read_regular(directory / name))
+    except OSError as error:
+        raise ModelError(f"{directory} is not a finished run: {name} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{directory} is not a finished run: its {name} is damaged ({error})") from error
+    if not isinstance(document, dict):
+        raise ModelError(f"{directory} is not a finished run: its {name} is of another kind")
+    return document

@@ -134,7 +134,8 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
     try:
         names = _files_of(directory, kind)
         written = _within(url, _write(store, directory, names, record))
-        return Published(shown(url), str(record.get("run_id")), len(names) + 1, _size(directory, names), written)
+        n_bytes = sum((directory / name).stat().st_size for name in [*names, RECORD])
+        return Published(shown(url), str(record.get("run_id")), len(names) + 1, n_bytes, written)
     except StreamPCAError:
         raise
     except OSError as error:
@@ -224,10 +225,6 @@ def _files_of(directory: Path, kind: str) -> list[str]:
     return names
 
 
-def _size(directory: Path, files: list[str]) -> int:
-    return sum((directory / name).stat().st_size for name in [*files, RECORD])
-
-
 async def _write(store: _Writable, directory: Path, files: list[str], record: Json) -> int:
     """Write the missing objects, the record last, and return their number."""
     present = await _require_same(store, record)
@@ -279,7 +276,8 @@ async def _make_together(store: _Writable, directory: Path, names: list[str]) ->
 
 async def _claim(store: _Writable, run_id: str) -> None:
     """Write the claim of this run; raise `OutputError` if another run has one."""
-    mine = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    mine = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid(), "since": now}
     if await store.make(CLAIM, json.dumps(mine).encode() + b"\n"):
         return
     stored = _decoded(await store.get(CLAIM, default_buffer_prototype()))
@@ -289,10 +287,6 @@ async def _claim(store: _Writable, run_id: str) -> None:
     raise OutputError(
         f"{shown(store.url)} is being written by another run ({who}): name another place, or remove {CLAIM} there if it has died"
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _decoded(content: Buffer | None) -> Json:

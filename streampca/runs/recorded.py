@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from streampca.errors import ModelError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.checks import Check
+from streampca.runs.manifest import read_json
 from streampca.storage.figures import changed_figures
 from streampca.typing import Json
 
@@ -35,7 +35,7 @@ def figures(
     model : PCAModel or KernelModel
         Its model, whose arrays and attributes were compared with their own digests when it was loaded.
     """
-    plan = _plan_of(directory)
+    plan: Json = read_json(directory, "plan.json")
     differing: dict[tuple[str, str], Check] = {}
     for name, expected in _expected(manifest, plan, model).items():
         actual = _at(manifest, name)
@@ -101,14 +101,3 @@ def _at(document: Mapping[str, object], name: str) -> object:
     if not second:
         return value
     return value.get(second, _ABSENT) if isinstance(value, dict) else _ABSENT
-
-
-def _plan_of(directory: Path) -> Json:
-    """Read the plan of a run; raise `ModelError` if it is missing or damaged."""
-    try:
-        plan = json.loads((directory / "plan.json").read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{directory} is not a finished run: plan.json cannot be read ({error})") from error
-    if not isinstance(plan, dict):
-        raise ModelError(f"{directory} is not a finished run: its plan.json is of another kind")
-    return plan

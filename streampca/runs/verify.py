@@ -278,17 +278,8 @@ def _centre(model: PCAModel, state: MeasuredState, deviations: FloatArray, preci
     relative = np.divide(apart, deviations, out=np.where(apart > 0, np.inf, 0.0), where=deviations > 0)
     worst, allowed = int(relative.argmax()), max(1e-10, 10 * precision)
     measured = model.mean[worst] + state.offset[worst] / max(state.weight, eps)
-    results = [
-        Check(
-            "mean",
-            float(model.mean[worst]),
-            float(measured),
-            float(relative[worst]),
-            allowed,
-            bool(relative[worst] <= allowed),
-            f"of feature {worst}, the worst, in standard deviations",
-        )
-    ]
+    note = f"of feature {worst}, the worst, in standard deviations"
+    results = [close("mean", model.mean[worst], measured, 1.0, allowed, note, difference=relative[worst])]
     if model.scale is not None:
         varies = deviations > 1e-12 * np.abs(model.mean)
         scale = np.where(varies, deviations, 1.0)

@@ -14,7 +14,6 @@ from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
 from streampca.runs.config.document import Document, read_text
-from streampca.runs.config.fields import section_of
 from streampca.runs.config.problems import problems_of
 from streampca.runs.config.values import (
     AutoOrCount,
@@ -38,6 +37,7 @@ from streampca.runs.config.values import (
     memory_in_bytes,
     one_list_of_kernels,
     seconds_of,
+    section_of,
 )
 from streampca.runs.config.yaml import KeyPath, dump
 

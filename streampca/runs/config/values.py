@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
@@ -18,10 +18,12 @@ from pydantic import (
     PlainValidator,
     PrivateAttr,
     WithJsonSchema,
+    create_model,
 )
 
+from streampca.parameters import Parameter
 from streampca.parameters.choices import Sampling as SamplingName
-from streampca.parameters.domains import Whole
+from streampca.parameters.domains import Choice, Domain, Special, Whole
 from streampca.runs.config.yaml import KeyPath, has_control_characters
 
 MIN_MEMORY_BYTES = 64 * 2**20
@@ -202,6 +204,33 @@ class Section(BaseModel):
             child = getattr(self, key)
             if isinstance(child, Section):
                 child.remember({path[1:]: text for path, text in written.items() if path[0] == key and path[1:]})
+
+
+def section_of(
+    name: str, parameters: Sequence[Parameter], key: str, special: Mapping[str, object], *, kinds: tuple[str, ...] = ()
+) -> type[Section]:
+    """Return a base class with a field for each of `parameters` that the file has under `key`.
+
+    `special` gives the types, or types and defaults as pairs, of those with a domain of their own. The first field is
+    `kind` where `kinds` are given.
+    """
+    fields: dict[str, Any] = {"kind": (Literal[kinds], kinds[0])} if kinds else {}
+    for parameter in parameters:
+        if parameter.key == key:
+            given = special.get(parameter.name)
+            given = annotation_of(parameter.domain) if given is None else given
+            fields[parameter.name] = given if isinstance(given, tuple) else (given, parameter.default)
+    return create_model(name, __base__=Section, **fields)
+
+
+def annotation_of(domain: Domain) -> object:
+    """Return the type that pydantic checks the values of a domain with."""
+    if isinstance(domain, Choice):
+        return Literal[domain.names]
+    if isinstance(domain, Special):
+        raise TypeError(f"{domain!r} needs a type of its own")
+    allowed = Field(description=domain.allowed)
+    return Annotated[object, PlainValidator(domain.plain), WithJsonSchema(domain.schema()), allowed]
 
 
 class ThresholdValue(Section):

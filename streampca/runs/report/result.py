@@ -105,13 +105,13 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
     used = f"{words.share(peak / allowed)} of {words.size(allowed)} allowed" if peak and allowed else ""
     read = words.number(field(manifest, "reads", "fit", "bytes"))
     carrying = f"{carried or words.share(float(spectrum.ratios.sum()))} of the variance"
-    rows_a_second = ""
+    rows_a_second, sides = "", words.dimensions(field(manifest, "source", "feature_shape"))
     fit, n = words.number(field(manifest, "seconds", "fit")), sample_count(run)
     if fit and n:
         rows_a_second = f"{float(f'{n / fit:.2g}'):,.0f} rows a second"
     return (
         Tile("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
-        Tile("Features", words.count(run.n_features), _shape_note(run)),
+        Tile("Features", words.count(run.n_features), sides.replace(words.MISSING, "")),
         Tile("Components", words.count(len(spectrum.values)), carrying),
         Tile("Reads of the data", words.count(field(manifest, "passes")), _reads_note(manifest, read)),
         Tile("Peak memory", words.size(peak), used),
@@ -123,10 +123,6 @@ def _reads_note(manifest: object, read: float | None) -> str:
     most, made = (words.whole(field(manifest, *path)) for path in (("approximation", "passes"), ("passes",)))
     allowed = f"of at most {most:,}; " if most is not None and made is not None and most > made else ""
     return f"{allowed}{words.size(read)} in all" if read else ""
-
-
-def _shape_note(run: RunFiles) -> str:
-    return words.dimensions(field(run.manifest, "source", "feature_shape")).replace(words.MISSING, "")
 
 
 def spectrum_charts(
