@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from streampca.errors import DataError
+from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.models.persistence.groups import format_of
+from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
+from streampca.models.persistence.state import describe_state
+from streampca.runs.config import load_config
+from streampca.runs.manifest import read_manifest
 from streampca.runs.summary import accuracy
+from streampca.sources import open_source
+from streampca.sources.zarr.opening import arrays_in
 from streampca.storage.directories import read_record
 from streampca.typing import Json
 
@@ -73,8 +80,6 @@ def _of_array(path: str, array: str) -> Description:
 
 
 def _of_configuration(place: Path) -> Description:
-    from streampca.runs.config import load_config
-
     config = load_config(place)
     return {
         "kind": "configuration",
@@ -91,14 +96,10 @@ def _arrays_in(path: str) -> Sequence[Mapping[str, object]] | None:
     """Return names, shapes, data types and chunks of the arrays in the group at `path`; None if it is none."""
     if path.startswith("builtin:") or path.endswith(".npy"):
         return None
-    from streampca.sources.zarr.opening import arrays_in
-
     return arrays_in(path)
 
 
 def _of_checkpoint(place: Path) -> Description:
-    from streampca.execution.checkpoint.directory import CheckpointDirectory
-
     checkpoint, damaged = CheckpointDirectory(place).newest()
     readings = checkpoint["readings"] if checkpoint else []
     return {
@@ -113,15 +114,11 @@ def _of_checkpoint(place: Path) -> Description:
 
 
 def _of_run(place: Path) -> Description:
-    from streampca.runs.manifest import read_manifest
-
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")
     files = sorted(child.name for child in place.iterdir())
-    from streampca.models.persistence.models import is_kernel_model
-
     # Kernel models keep no state.
-    state = {} if is_kernel_model(place / "model.zarr") else {"state": _state_of(place / "model.zarr")}
+    state = {} if is_kernel_model(place / "model.zarr") else {"state": describe_state(place / "model.zarr")}
     sure = _sure(manifest.get("certificate"), manifest.get("approximation"))
     return {
         "kind": "run",
@@ -134,8 +131,6 @@ def _of_run(place: Path) -> Description:
 
 
 def _of_model(place: Path) -> Description:
-    from streampca.models.persistence.models import is_kernel_model, load_model
-
     if is_kernel_model(place):
         return _of_kernel_model(place)
     model = load_model(place)
@@ -153,12 +148,14 @@ def _of_model(place: Path) -> Description:
         "numerical_rank": model.numerical_rank,
         "certificate": model.certificate.get("statement"),
         **_sure(model.certificate, None),
-        "state": _state_of(place),
+        "state": describe_state(place),
     }
 
 
-def _sure(certificate: Json, approximation: Json | None) -> Description:
+def _sure(certificate: object, approximation: Json | None) -> Description:
     """Return the error bounds of an approximate result; empty for an exact one."""
+    if not isinstance(certificate, dict):
+        return {}
     accuracies = accuracy(certificate, approximation)
     if accuracies is None:
         return {}
@@ -167,8 +164,6 @@ def _sure(certificate: Json, approximation: Json | None) -> Description:
 
 
 def _of_kernel_model(place: Path) -> Description:
-    from streampca.models.persistence.models import load_kernel_model
-
     model = load_kernel_model(place)
     return {
         "kind": "kernel model",
@@ -186,15 +181,7 @@ def _of_kernel_model(place: Path) -> Description:
     }
 
 
-def _state_of(model: Path) -> str:
-    from streampca.models.persistence.state import describe_state
-
-    return describe_state(model)
-
-
 def _of_store(path: str, array: str | None = None) -> Description:
-    from streampca.sources import open_source
-
     if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():
         raise DataError(f"{path}: no such file or directory")
     source = open_source(path, array=array, decode="raw")

@@ -64,9 +64,7 @@ def _title(title: str) -> str:
 def _files(directory: Path, model: KernelModel) -> RunFiles:
     """Return the files of the run as the other parts of the report know them; there are no components in the space of rows."""
     plan, manifest = read_documents(directory)
-    rows, index = read_samples(directory / "samples.zarr")
-    if rows is not None and rows.shape[1] != model.n_features:
-        rows = index = None
+    rows, index = read_samples(directory / "samples.zarr", model.n_features)
     return RunFiles(
         name=directory.resolve().name,
         plan=plan,

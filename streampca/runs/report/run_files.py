@@ -136,10 +136,8 @@ def read_run(directory: Path) -> RunFiles:
         A file is missing, or is not what a run writes; ModelError when it is the model.
     """
     plan, manifest = read_documents(directory)
-    rows, index = read_samples(directory / "samples.zarr")
     model = _model(directory / "model.zarr")
-    if rows is not None and rows.shape[1] != model["components"].shape[1]:
-        rows = index = None
+    rows, index = read_samples(directory / "samples.zarr", model["components"].shape[1])
     return RunFiles(
         name=directory.resolve().name, plan=plan, manifest=manifest, samples=rows, sample_index=index, **model
     )
@@ -192,11 +190,16 @@ def _model(path: Path) -> _ModelFields:
     }
 
 
-def read_samples(path: Path) -> tuple[StoredRows | None, IntArray | None]:
+def read_samples(path: Path, n_features: int) -> tuple[StoredRows | None, IntArray | None]:
     """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
     arrays, _ = _open_group(path, ("rows", "index"))
     rows, index = arrays.get("rows"), arrays.get("index")
-    if rows is None or len(rows.shape) != 2 or rows.shape[0] < 1 or np.dtype(rows.array.dtype).kind not in "biuf":
+    if (
+        rows is None
+        or rows.shape[1:] != (n_features,)
+        or rows.shape[0] < 1
+        or np.dtype(rows.array.dtype).kind not in "biuf"
+    ):
         return None, None
     return rows, index[:].astype(np.int64) if index is not None and index.shape == rows.shape[:1] else None
 
