@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -15,6 +15,7 @@ from streampca.version import __version__
 
 if TYPE_CHECKING:
     from streampca.sources import Source
+    from streampca.sources.options import SourceKeywords
     from streampca.typing import Json
 
 _SET = click.option(
@@ -203,7 +204,14 @@ def _array_in_words(entry: Json) -> str:
 @_QUIET
 @_JSON
 def transform(
-    model: Path, source: str, out: Path, memory: str | None, overwrite: bool, quiet: bool, as_json: bool, **options: Any
+    model: Path,
+    source: str,
+    out: Path,
+    memory: str | None,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Unpack[SourceKeywords],
 ) -> None:
     """Stream the scores of SOURCE to the zarr group OUT.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Generic
+from typing import Generic, TypeAlias
 
 import numpy as np
 from sklearn.utils.validation import has_fit_parameter
@@ -20,14 +20,14 @@ from streampca.linalg.selection import Threshold
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.plan import Plan
-from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig
+from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.values import ThresholdValue, plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
-from streampca.sources.options import ReadOptions
+from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.vector import read_vector
 from streampca.typing import Array
 
@@ -61,7 +61,10 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
         return self.estimator._fit_source(source, self.parameters, plan, keep_rows=keep_rows, progress=progress)
 
 
-def fit_of(config: RunConfig) -> ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]:
+AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
+
+
+def fit_of(config: RunConfig) -> AnyConfiguredFit:
     """Return the estimator that `config` describes, and the parameters of its fit; reads weights.
 
     Raises
@@ -121,28 +124,21 @@ def _weights_of(config: RunConfig, name: str) -> Array | None:
     written, source = getattr(config.preprocess, name), config.source
     if written is None:
         return None
-    return read_vector(
-        f"preprocess.{name}",
-        written,
-        source.path,
-        ReadOptions(
-            array=source.array,
-            storage_options=plain_options(source.storage_options) or None,
-            follow_symlinks=source.follow_symlinks,
-        ),
-    )
+    return read_vector(f"preprocess.{name}", written, source.path, ReadOptions(**_keywords_of(source)))
 
 
 def source_of(config: RunConfig) -> Source:
     """Open the source of `config`; reads metadata only."""
-    source = config.source
-    return open_source(
-        source.path,
-        array=source.array,
-        orientation=source.orientation,
-        missing_chunks=source.missing_chunks,
-        verify=source.verify,
-        follow_symlinks=source.follow_symlinks,
-        decode=source.decode,
-        storage_options=plain_options(source.storage_options) or None,
-    )
+    return open_source(config.source.path, **_keywords_of(config.source))
+
+
+def _keywords_of(source: SourceConfig) -> SourceKeywords:
+    return {
+        "array": source.array,
+        "orientation": source.orientation,
+        "missing_chunks": source.missing_chunks,
+        "verify": source.verify,
+        "follow_symlinks": source.follow_symlinks,
+        "decode": source.decode,
+        "storage_options": plain_options(source.storage_options) or None,
+    }

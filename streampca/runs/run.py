@@ -26,15 +26,15 @@ from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
-from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
-from streampca.runs.from_config import ConfiguredFit, fit_of, source_of
+from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
 from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_manifest, write_json
+from streampca.runs.publish import publish, require_free
 from streampca.runs.resume import (
     checkpoint_of,
     finished_run,
@@ -45,10 +45,8 @@ from streampca.runs.resume import (
 )
 from streampca.solvers.base import Solver
 from streampca.solvers.fit import kept_rows
-from streampca.solvers.kernel.base import KernelFit
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.registry import CONTINUABLE
-from streampca.solvers.result import Fit, FitResult
+from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
     AtomicDirectory,
@@ -89,7 +87,7 @@ class _Job:
     """The configuration."""
     source: Source
     """The opened source."""
-    fit: ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
+    fit: AnyConfiguredFit
     """The estimator and the parameters of its fit."""
     progress: ProgressCallback | None
     """Called as blocks finish."""
@@ -178,8 +176,6 @@ def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
 def _require_free(config: RunConfig, run_id: str) -> None:
     """Raise `OutputError` if `config` has the run copied to a place that is taken, before anything is read."""
     if config.output.publish is not None:
-        from streampca.runs.publish import require_free
-
         ends = [url.rstrip("/") + "/" for url in (config.output.publish, config.source.path)]
         if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
             raise OutputError(
@@ -194,8 +190,6 @@ def _publish(config: RunConfig, notice: Callable[[str], None]) -> None:
     url, directory = config.output.publish, config.output.directory
     if url is None:
         return
-    from streampca.runs.publish import publish
-
     try:
         copy = publish(directory, url, storage_options=plain_options(config.output.storage_options) or None)
     except OutputError as error:
