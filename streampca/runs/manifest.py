@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from streampca.solvers.result import FitResult
     from streampca.sources.base import ReadCount, Source
 
+_MAX_BYTES = 64 << 20
+
 
 class Reads(TypedDict):
     """What one phase read."""
@@ -180,6 +182,8 @@ def read_manifest(directory: Path) -> Manifest:
 def read_json(directory: Path, name: str) -> Any:
     """Return the object in the document `name` of a finished run; raise `ModelError` if the directory is not one."""
     try:
+        if (directory / name).stat().st_size > _MAX_BYTES:
+            raise ModelError(f"{directory} is not a finished run: its {name} is larger than anything a run writes")
         document = json.loads(read_regular(directory / name))
     except OSError as error:
         raise ModelError(f"{directory} is not a finished run: {name} cannot be read ({error.strerror})") from error

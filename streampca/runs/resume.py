@@ -28,8 +28,14 @@ _NOT_IN_THE_BITS = (
     "resources",
     "cluster",
     "checkpoint",
+    "output.directory",
+    "output.overwrite",
+    "output.publish",
+    "output.scores",
+    "output.state",
+    "output.storage_options",
 )
-_NOT_IN_THE_BITS_OF_OUTPUT = ("directory", "overwrite", "publish", "scores", "state", "storage_options")
+"""Keys, or sections, that do not decide the bits of a run."""
 
 
 def checkpoint_of(output: Path) -> Path:
@@ -41,12 +47,9 @@ def checkpoint_of(output: Path) -> Path:
 def identity_of_run(config: RunConfig, source: Source, parameters: object) -> dict[str, str]:
     """Return, by name, everything that decides the bits of a run."""
     tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
-    ignored = (*_NOT_IN_THE_BITS, *(f"output.{key}" for key in _NOT_IN_THE_BITS_OF_OUTPUT))
-    identity = {
-        key: value for key, value in tree.items() if not any(f"{key}.".startswith(f"{name}.") for name in ignored)
-    }
+    ignored = tuple(f"{name}." for name in _NOT_IN_THE_BITS)
+    identity = {key: redacted(value) for key, value in tree.items() if not f"{key}.".startswith(ignored)}
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
-    identity = {key: redacted(value) for key, value in identity.items()}
     identity |= {f"contents of {key}": array_digest(value) for key, value in weights.items() if value is not None}
     return identity | versions_and_input(source)
 

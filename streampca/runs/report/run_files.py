@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import numpy as np
 
-from streampca.errors import DamagedChunkError, DataError, ModelError
+from streampca.errors import DamagedChunkError, ModelError
+from streampca.runs.manifest import read_json
 from streampca.runs.report.words import clean, whole
-from streampca.storage.regular_files import read_regular
 from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ BLOCK_BYTES = 2 << 20
 """Rows are taken in pieces of about this many bytes as float64."""
 VALUES_OF_SAMPLES = 1 << 26
 """At most this many values of the samples are read, so that a million features do not make a page slow."""
-_JSON_BYTES = 64 << 20
 
 
 class StoredRows(Protocol):
@@ -144,8 +142,8 @@ def read_run(directory: Path) -> RunFiles:
 
 
 def read_documents(directory: Path) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the plan and the manifest of the run in `directory`; DataError when they cannot be read."""
-    return _read_json(directory / "plan.json"), _read_json(directory / "manifest.json")
+    """Return the plan and the manifest of the run in `directory`; ModelError when they cannot be read."""
+    return read_json(directory, "plan.json"), read_json(directory, "manifest.json")
 
 
 def _model(path: Path) -> _ModelFields:
@@ -211,20 +209,6 @@ def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, Arr
     step = max(1, BLOCK_BYTES // (8 * d))
     for start in range(0, n, step):
         yield start, np.asarray(rows[start : min(n, start + step)])
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    try:
-        if path.stat().st_size > _JSON_BYTES:
-            raise DataError(f"{path} is larger than anything a run writes")
-        content = json.loads(read_regular(path))
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: {path.parent} is not the directory of a finished run") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read: {type(error).__name__}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds {type(content).__name__}, expected a mapping")
-    return content
 
 
 def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArray], dict[str, object]]:
