@@ -182,13 +182,13 @@ def read_manifest(directory: Path) -> Manifest:
 def read_json(directory: Path, name: str) -> Any:
     """Return the object in the document `name` of a finished run; raise `ModelError` if the directory is not one."""
     try:
-        if (directory / name).stat().st_size > _MAX_BYTES:
-            raise ModelError(f"{directory} is not a finished run: its {name} is larger than anything a run writes")
-        document = json.loads(read_regular(directory / name))
+        too_large = (directory / name).stat().st_size > _MAX_BYTES
+        document = None if too_large else json.loads(read_regular(directory / name))
     except OSError as error:
         raise ModelError(f"{directory} is not a finished run: {name} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{directory} is not a finished run: its {name} is damaged ({error})") from error
     if not isinstance(document, dict):
-        raise ModelError(f"{directory} is not a finished run: its {name} is of another kind")
+        kind = "larger than anything a run writes" if too_large else "of another kind"
+        raise ModelError(f"{directory} is not a finished run: its {name} is {kind}")
     return document
