@@ -87,7 +87,7 @@ def remove_leftovers(output: Path, lock: Lock, resumed: str | None) -> None:
         tidy_after(output, run_id, keep_part=run_id == resumed)
 
 
-def unfinished_outputs(ledger: ProgressLog) -> tuple[str, ...]:
+def unfinished_outputs(log: ProgressLog) -> tuple[str, ...]:
     """Return the names of the outputs that a resumed run continues in its unfinished directory."""
-    entry = ledger.entry("scores")
+    entry = log.entry("scores")
     return ("scores.zarr",) if entry is not None and entry.state is None and entry.next_leaf else ()

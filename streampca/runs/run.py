@@ -161,16 +161,16 @@ def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
         return _same_run(directory, identity)
     require_replaceable(directory, "run", overwrite=config.output.overwrite)
     files = {"config.yaml": config.to_yaml()}
-    terms = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
-    ledger = open_ledger(place, terms, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
-    run_id = ledger.identity.run_id
+    run_identity = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
+    log = open_ledger(place, run_identity, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
+    run_id = log.identity.run_id
     if stopped is not None:  # also where the run that goes on could not give the earlier output its name back
         tidy_after(directory, stopped, keep_part=stopped == run_id)
     if run_id != lock.run_id:
         lock.name(run_id)
     _require_free(config, run_id)
-    with concluding(ledger), recording(ledger):
-        return _carry_out(job, ledger)
+    with concluding(log), recording(log):
+        return _carry_out(job, log)
 
 
 def _require_free(config: RunConfig, run_id: str) -> None:
@@ -206,17 +206,17 @@ def _same_run(directory: Path, identity: dict[str, str]) -> Run:
     return Run(directory, manifest)
 
 
-def _carry_out(job: _Job, ledger: ProgressLog) -> Run:
-    """Carry out the run of `ledger`, from where it stopped."""
+def _carry_out(job: _Job, log: ProgressLog) -> Run:
+    """Carry out the run of `log`, from where it stopped."""
     config, source, fit = job.config, job.source, job.fit
-    directory, run_id = config.output.directory, ledger.identity.run_id
+    directory, run_id = config.output.directory, log.identity.run_id
     started, began = datetime.now(UTC), time.perf_counter()
     unfinished = AtomicDirectory(
-        directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(ledger)
+        directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(log)
     )
     with cluster_of(config, job.notice), unfinished as path:
-        plan = recorded_plan(ledger, fit.plan(config, source))
-        ledger.plan = plan.to_dict()
+        plan = recorded_plan(log, fit.plan(config, source))
+        log.plan = plan.to_dict()
         _require_state(config, plan)
         require_space(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
         if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
@@ -240,9 +240,9 @@ def _carry_out(job: _Job, ledger: ProgressLog) -> Run:
             "total": time.perf_counter() - began,
             "scores": scores_seconds if scores else None,
         }
-        manifest = manifest_of(config, source, result, scores, ledger, started, seconds)
+        manifest = manifest_of(config, source, result, scores, log, started, seconds)
         _finish(config, path, manifest)
-        ledger.require_held()
+        log.require_held()
     return Run(directory, manifest)
 
 
