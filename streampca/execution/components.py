@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -21,6 +20,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
+from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.storage.state_file import storable
 from streampca.system.distributed_interface import DaskClient
@@ -261,8 +261,8 @@ def find_components(
 
 
 def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:
-    scratch.require(8 * k * d)
-    return StoredComponents.create(Path(scratch.path) / "components", (k, d), width, scratch)
+    require_space(scratch.path, 8 * k * d)
+    return StoredComponents.create(scratch.path / "components", (k, d), width, scratch)
 
 
 class SlabwiseComponents(Protocol):

@@ -30,6 +30,7 @@ from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
 from streampca.sources.base import ReadCount, Source
+from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
@@ -189,7 +190,7 @@ def run(source: Source, parameters: Parameters, plan: Plan, options: RunOptions)
         raise TypeError(f"a matrix on disk is not accumulated with {type(kind).__name__}")
     began = time.perf_counter()
     with Scratch() as scratch, one_blas_thread():
-        scratch.require(plan.disk_bytes)
+        require_space(scratch.path, plan.disk_bytes)
         tiles = TileFile(scratch.path / "tiles", kind.grid(source.shape[1]))
         state, samples, count = _fill(tiles, source, kind, parameters, plan, options)
         streamed = time.perf_counter()

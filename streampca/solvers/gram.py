@@ -29,6 +29,7 @@ from streampca.solvers.base import PCASolver
 from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
+from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
@@ -203,7 +204,7 @@ class GramSolver(PCASolver):
         began = time.perf_counter()
         scratch = Scratch() if plan.components_on_disk else None
         if scratch is not None:
-            scratch.require(8 * (plan.n_components or 1) * plan.n_features)
+            require_space(scratch.path, 8 * (plan.n_components or 1) * plan.n_features)
         with one_blas_thread():
             state, count = options.accumulate(features, gram, plan)
             streamed = time.perf_counter()

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from streampca.errors import DataError
+from streampca.formatting import one_line
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.storage.regular_files import open_regular, require_regular
@@ -57,7 +58,7 @@ def _why(path: Path, error: Exception) -> str:
         return "it does not begin like one; expected a file that numpy.save wrote"
     if "mmap length" in str(error):
         return "it is cut short: fewer bytes than its header says; write it again"
-    return " ".join(str(error).split())
+    return one_line(error)
 
 
 class MappedSource(Source):

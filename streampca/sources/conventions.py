@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.errors import PackedDataError
-from streampca.typing import DType
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ArrayMetadata
@@ -37,24 +36,12 @@ _ENDINGS = ("_bnds", "_bounds", "_mask")
 _MOST_SHOWN = 60
 
 
-def packing_of(attributes: Mapping[str, object], dtype: DType, zarr_fill_value: object = None) -> dict[str, object]:
-    """Return the attributes that declare stored values as packed.
+def packing(metadata: ArrayMetadata) -> dict[str, object]:
+    """Return the attributes that declare the stored values of an array as packed, from its zarr metadata.
 
-    Parameters
-    ----------
-    attributes : mapping
-        Attributes of an array.
-    dtype : dtype
-        Data type of its stored values.
-    zarr_fill_value : number, optional
-        Fill value of an array of zarr format 2, which xarray reads as ``_FillValue``.
-
-    Returns
-    -------
-    dict
-        Attributes with their values; empty where stored values are meant as they are: no attributes, a scale of 1, an offset
-        of 0, or NaN as the fill value.
+    Empty where stored values are meant as they are: no attributes, a scale of 1, an offset of 0, or NaN as the fill value.
     """
+    attributes: Mapping[str, object] = metadata.attributes
     packed = {
         name: attributes[name]
         for name, neutral in _NEUTRAL.items()
@@ -64,19 +51,15 @@ def packing_of(attributes: Mapping[str, object], dtype: DType, zarr_fill_value: 
         value = attributes.get(name)
         if value is not None and not _is_nan(value):
             packed[name] = value
+    dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and dtype.kind == "i":
         packed["_Unsigned"] = attributes["_Unsigned"]
+    # xarray reads the fill value of an array of format 2 as _FillValue.
     by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
-    if by_xarray and zarr_fill_value is not None and not _is_nan(zarr_fill_value) and zarr_fill_value != 0:
-        packed["fill_value"] = zarr_fill_value.item() if isinstance(zarr_fill_value, np.generic) else zarr_fill_value
+    fill = metadata.fill_value if metadata.zarr_format == 2 else None
+    if by_xarray and fill is not None and not _is_nan(fill) and fill != 0:
+        packed["fill_value"] = fill.item() if isinstance(fill, np.generic) else fill
     return packed
-
-
-def packing(metadata: ArrayMetadata) -> dict[str, object]:
-    """Return `packing_of` the array of these zarr metadata."""
-    if metadata.zarr_format == 2:
-        return packing_of(metadata.attributes, metadata.dtype.to_native_dtype(), metadata.fill_value)
-    return packing_of(metadata.attributes, metadata.data_type.to_native_dtype())
 
 
 def require_unpacked(metadata: ArrayMetadata, label: str, cure: str) -> None:

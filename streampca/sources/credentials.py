@@ -23,9 +23,7 @@ StoreArguments: TypeAlias = "tuple[str, Store | StorageOptions | None]"
 _registered: dict[str, StoreArguments] = {}
 _lock = threading.Lock()
 
-if hasattr(
-    os, "register_at_fork"
-):  # a thread that holds the lock while another one forks does not exist in the new process
+if hasattr(os, "register_at_fork"):  # a thread that holds the lock does not exist in the new process
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

@@ -64,14 +64,14 @@ class BlockGraph:
 
     def needed(self, keys: Iterable[Key]) -> dict[Key, GraphNode]:
         """Return the tasks that `keys` need, themselves included."""
-        found: dict[Key, GraphNode] = {}
+        tasks: dict[Key, GraphNode] = {}
         waiting = list(keys)
         while waiting:
             key = waiting.pop()
-            if key not in found:
-                found[key] = self.tasks[key]
+            if key not in tasks:
+                tasks[key] = self.tasks[key]
                 waiting.extend(self.tasks[key].dependencies)
-        return found
+        return tasks
 
     def compute(self, keys: list[Key]) -> list[Any]:
         """Compute the values of `keys` in the order of `steps`; values that are not needed any more are freed at once."""

@@ -71,6 +71,10 @@ def open_source(data: object, **keywords: Unpack[SourceKeywords]) -> Source:
                     f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
                 )
             return kind.opened(data, options)
+    if _kind_of(data).startswith(("xarray.", "anndata.")):
+        raise NotAvailableError(
+            f"{_kind_of(data)} is not read yet by this version: pass a numpy or Dask array, a zarr array or a path"
+        )
     raise DataError(
         f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
     )
@@ -135,12 +139,6 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     return DaskSource(data.T if options.transposed else data, options.max_reads)
 
 
-def _refuse(data: object, options: ReadOptions) -> Source:
-    raise NotAvailableError(
-        f"{_kind_of(data)} is not read yet by this version: pass a numpy or Dask array, a zarr array or a path"
-    )
-
-
 class _Kind(NamedTuple):
     """A kind of data that can be opened."""
 
@@ -163,6 +161,5 @@ _KINDS = (
     _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True),
     _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
     _Kind(is_sparse, _in_memory(SparseSource)),
-    _Kind(lambda data: _kind_of(data).startswith(("xarray.", "anndata.")), _refuse),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""

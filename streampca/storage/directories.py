@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.storage.figures import figures_of
-from streampca.storage.files import flush, flush_one, output_error, write_atomically
+from streampca.storage.files import (
+    existing_parent,
+    flush,
+    flush_one,
+    missing_parents,
+    output_error,
+    remove_empty,
+    write_atomically,
+)
 from streampca.storage.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -87,7 +95,7 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
     if not path.exists():
-        parent = next(p for p in path.absolute().parents if p.exists())
+        parent = existing_parent(path)
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise OutputError(f"{path} cannot be made: {parent} is not a directory that can be written to")
         return
@@ -130,7 +138,7 @@ def require_apart(output: Path, source: str) -> None:
 
 def require_space(path: Path, n_bytes: int) -> None:
     """Raise `NoSpaceError` if the file system of `path` has less than `n_bytes` and 5 % free."""
-    parent = next(p for p in path.absolute().parents if p.exists())
+    parent = existing_parent(path)
     free = shutil.disk_usage(parent).free
     if free < 1.05 * n_bytes:
         raise NoSpaceError(
@@ -172,8 +180,7 @@ class AtomicDirectory:
 
     def __enter__(self) -> Path:
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
-        parents = self.temporary.absolute().parents
-        self._new_parents = [parent for parent in parents if not parent.exists()]
+        self._new_parents = missing_parents(self.temporary)
         try:
             if self._again:
                 self._clear(self.keeps())
@@ -209,7 +216,7 @@ class AtomicDirectory:
             if committed or not self.keeps():
                 shutil.rmtree(self.temporary, ignore_errors=True)
             if not committed:
-                self._remove_new_parents()
+                remove_empty(self._new_parents)
         # Errors of a connection carry no number, and those of a source are named already: the rest come from writing.
         if isinstance(error, OSError) and error.errno and not isinstance(error, StreamPCAError | ConnectionError):
             raise output_error(error, self.path) from error
@@ -243,14 +250,6 @@ class AtomicDirectory:
             raise type(output_error(error, self.path))(
                 f"{self.path} cannot be renamed ({error.strerror}): the earlier {self.kind}, if any, is whole and stands at {old}"
             ) from error
-
-    def _remove_new_parents(self) -> None:
-        """Remove the directories made for the temporary directory, deepest first, unless something else has come into them."""
-        for parent in self._new_parents:
-            try:
-                parent.rmdir()
-            except OSError:
-                return
 
 
 def _wait_for_writes() -> None:

@@ -57,8 +57,25 @@ def _free(error: OSError, path: Path) -> str:
     if error.errno != errno.ENOSPC:
         return ""
     with suppress(OSError, StopIteration):
-        return f", {as_text(shutil.disk_usage(next(p for p in path.absolute().parents if p.exists())).free)} free"
+        return f", {as_text(shutil.disk_usage(existing_parent(path)).free)} free"
     return ""
+
+
+def existing_parent(path: Path) -> Path:
+    """Return the nearest directory above `path` that exists."""
+    return next(parent for parent in path.absolute().parents if parent.exists())
+
+
+def missing_parents(path: Path) -> list[Path]:
+    """Return the directories above `path` that do not exist, deepest first."""
+    return [parent for parent in path.absolute().parents if not parent.exists()]
+
+
+def remove_empty(directories: list[Path]) -> None:
+    """Remove `directories`, deepest first, up to the first that is not empty."""
+    with suppress(OSError):
+        for directory in directories:
+            directory.rmdir()
 
 
 def write_atomically(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:

@@ -17,7 +17,14 @@ from typing import Self, TypedDict
 import psutil
 
 from streampca.errors import OutputError
-from streampca.storage.files import TEMPORARY, temporary_beside, write_atomically, writing
+from streampca.storage.files import (
+    TEMPORARY,
+    missing_parents,
+    remove_empty,
+    temporary_beside,
+    write_atomically,
+    writing,
+)
 from streampca.storage.regular_files import read_regular, require_regular
 
 FORMAT = "streampca-lock"
@@ -67,14 +74,13 @@ class Lock:
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        parents = self.path.absolute().parents
-        self._new_parents = [parent for parent in parents if not parent.exists()]
+        self._new_parents = missing_parents(self.path)
         try:
             with writing(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._acquire()
         except BaseException:
-            self._remove_new_parents()
+            remove_empty(self._new_parents)
             raise
         self._ended.clear()
         self._beating = threading.Thread(target=self._beat, name="streampca-lock", daemon=True)
@@ -88,7 +94,7 @@ class Lock:
         if self._is_held():
             with suppress(OSError):
                 self.path.unlink()
-        self._remove_new_parents()
+        remove_empty(self._new_parents)
 
     def name(self, run_id: str) -> None:
         """Hold the lock for the resumed run `run_id` from now on."""
@@ -174,13 +180,6 @@ class Lock:
             with suppress(OSError):
                 os.utime(self.path)
 
-    def _remove_new_parents(self) -> None:
-        for parent in self._new_parents:
-            try:
-                parent.rmdir()
-            except OSError:
-                return
-
 
 def _link(temporary: Path, path: Path) -> bool:
     """Link `temporary` to `path` unless it exists; by exclusive creation on file systems without links."""
@@ -255,11 +254,9 @@ def _is_dead(holder: _Holder) -> bool:
 
 
 def _alive(holder: _Holder, path: Path, temporary: Path) -> bool:
-    if holder.get("host") == socket.gethostname():
-        if holder.get("place") != _place():
-            return _is_recent(path, temporary)  # another container, or before the machine was started
+    if holder.get("host") == socket.gethostname() and holder.get("place") == _place():
         return _started(holder["pid"]) == holder.get("started")
-    return _is_recent(path, temporary)
+    return _is_recent(path, temporary)  # another machine or container, or before the machine was started
 
 
 def _is_recent(path: Path, temporary: Path) -> bool:

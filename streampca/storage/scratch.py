@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from streampca.errors import OutputError
-from streampca.storage.directories import require_space
 
 
 class Scratch:
@@ -30,13 +29,13 @@ class Scratch:
 
         place = config.get("temporary-directory", None)
         try:
-            self._path = os.path.abspath(tempfile.mkdtemp(prefix="streampca-", dir=place))
+            self.path = Path(tempfile.mkdtemp(prefix="streampca-", dir=place)).absolute()
         except OSError as error:
             raise OutputError(
                 f"no temporary directory can be made in {place or tempfile.gettempdir()}: {error.strerror or error}: expected a "
                 "directory that can be written to; set Dask's temporary-directory, or TMPDIR, to one"
             ) from error
-        self.remove = weakref.finalize(self, _remove, self._path, os.getpid())
+        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
 
     def __enter__(self) -> Self:
         return self
@@ -46,17 +45,8 @@ class Scratch:
     ) -> None:
         self.remove()
 
-    @property
-    def path(self) -> Path:
-        """Return its path."""
-        return Path(self._path)
 
-    def require(self, n_bytes: int) -> None:
-        """Raise `NoSpaceError` unless `n_bytes` are free."""
-        require_space(self.path, n_bytes)
-
-
-def _remove(path: str, made_by: int) -> None:
+def _remove(path: Path, made_by: int) -> None:
     """Remove the directory unless this is a fork of the process that made it, which may still use it."""
     if os.getpid() == made_by:
         shutil.rmtree(path, ignore_errors=True)

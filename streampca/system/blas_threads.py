@@ -45,14 +45,6 @@ class _SharedLimit:
             if not self._holders:
                 self._restore()
 
-    def before_fork(self) -> None:
-        """Acquire the lock, so that no thread is changing the limit while the process forks."""
-        self._lock.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        """Release the lock in the parent process."""
-        self._lock.release()
-
     def after_fork_in_child(self) -> None:
         """Forget holders whose threads do not exist in this process; without any left, restore what they found."""
         self._lock = threading.RLock()
@@ -90,9 +82,9 @@ def _disown(library: LibController) -> None:
 _LIMIT = _SharedLimit()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_LIMIT.before_fork,
-        after_in_parent=_LIMIT.after_fork_in_parent,
+    os.register_at_fork(  # no thread changes the limit while the process forks
+        before=lambda: _LIMIT._lock.acquire(),
+        after_in_parent=lambda: _LIMIT._lock.release(),
         after_in_child=_LIMIT.after_fork_in_child,
     )
 

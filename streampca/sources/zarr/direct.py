@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkError
+from streampca.formatting import one_line
 from streampca.sources.base import ReadCount
 from streampca.sources.zarr.codecs import Decoder, decode_into
 from streampca.sources.zarr.digests import ChunkDigests
@@ -200,8 +200,10 @@ class DirectReader:
             raise self._damaged(key, "the file was cut short while it was read")
         self._require(key, stored.data)
         if self.chain.crc32c:
+            import google_crc32c
+
             stored, checksum = stored[:-4], int.from_bytes(stored[-4:].tobytes(), "little")
-            if _crc32c(stored) != checksum:
+            if google_crc32c.value(stored) != checksum:
                 raise self._damaged(key, "its CRC-32C checksum does not match")
         if self.chain.compressor is None:
             if len(stored) != chunk.nbytes:
@@ -211,7 +213,7 @@ class DirectReader:
         try:
             decode_into(self.chain.compressor, stored, chunk)
         except Exception as error:  # every codec has its own
-            raise self._damaged(key, " ".join(str(error).split()) or type(error).__name__) from error
+            raise self._damaged(key, one_line(error)) from error
 
     def _require(self, key: str, stored: memoryview) -> None:
         """Raise `AlteredChunkError` if a chunk differs from its fingerprint."""
@@ -222,9 +224,9 @@ class DirectReader:
         except AlteredChunkError as error:
             raise AlteredChunkError(f"{self.root}: {error}") from None
 
-    def _damaged(self, key: str, found: str) -> DamagedChunkError:
+    def _damaged(self, key: str, reason: str) -> DamagedChunkError:
         return DamagedChunkError(
-            f"{self.root}: chunk {key} (codec {self.chain.name}) is damaged or cut short: {found}; restore it or write the array again"
+            f"{self.root}: chunk {key} (codec {self.chain.name}) is damaged or cut short: {reason}; restore it or write the array again"
         )
 
 
@@ -241,12 +243,6 @@ def _fill_buffers(file: int, buffers: list[memoryview], offset: int = 0) -> int:
         if buffers:
             buffers[0] = buffers[0][n:]
     return total
-
-
-def _crc32c(data: NDArray[np.uint8]) -> int:
-    import google_crc32c
-
-    return int(google_crc32c.value(data))
 
 
 def _chain_v2(metadata: ArrayV2Metadata) -> _Chain | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streampca.errors import DataError
+from streampca.formatting import one_line
 from streampca.storage.regular_files import open_regular
 from streampca.typing import JsonValue
 
@@ -83,7 +84,7 @@ def require_document(data: bytes, key: str) -> dict[str, JsonValue]:
     except _DoubleError as error:
         raise DataError(f"{key} gives {error} twice: expected every key once; two readers may take one each") from None
     except (ValueError, RecursionError) as error:  # also text that is not UTF-8, and numbers of thousands of digits
-        raise DataError(f"{key} is damaged: it is not JSON ({_short(error)}); restore it") from error
+        raise DataError(f"{key} is damaged: it is not JSON ({one_line(error)}); restore it") from error
     if not isinstance(document, dict):
         raise DataError(f"{key} holds {type(document).__name__}, expected an object of JSON")
     if document.get("attributes") is not None and not isinstance(document["attributes"], dict):
@@ -122,10 +123,6 @@ def _without_doubles(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]
         double = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise _DoubleError(repr(double[:60]))
     return parsed
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
 
 
 def require_readable(metadata: ArrayMetadata, item_bytes: int, label: str, *, most_chunks: int = MAX_CHUNKS) -> None:

@@ -148,16 +148,14 @@ def _only_table(members: dict[str, ZarrArray | zarr.Group]) -> str | None:
     """
     arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
     tables = [name for name, node in arrays.items() if node.ndim >= 2]
-    tables += [name for name, node in members.items() if _encoding_of(node).endswith("_matrix")]
+    groups = {name: node for name, node in members.items() if isinstance(node, zarr.Group)}
+    tables += [
+        n for n, node in groups.items() if str(node.attrs.get("encoding-type", "")).endswith("_matrix")
+    ]  # AnnData
     if len(tables) != 1 or tables[0] not in arrays or arrays[tables[0]].ndim != 2 or describes_others(tables[0]):
         return None
     described: set[str] = set().union(*(describing_names(node.metadata.attributes) for node in members.values()))
     return None if tables[0].rsplit("/", 1)[-1] in described else tables[0]
-
-
-def _encoding_of(node: ZarrArray | zarr.Group) -> str:
-    """Return the AnnData encoding of a group, such as ``csr_matrix``; an empty string for all other nodes."""
-    return str(node.metadata.attributes.get("encoding-type", "")) if isinstance(node, zarr.Group) else ""
 
 
 def _listing(members: dict[str, ZarrArray | zarr.Group]) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -153,20 +153,9 @@ class ZarrSource(Source):
             else {"path": str(self.digests.place), "digest": self.digests.whole},
         }
 
-    def chunk_keys(self) -> list[str]:
-        """Return the keys of all stored objects, relative to the array."""
-        return list(self._all_keys())
-
-    def _all_keys(self) -> Iterator[str]:
-        counts = self.chunk_counts
-        return (self.array.metadata.encode_chunk_key((i, j)) for i in range(counts[0]) for j in range(counts[1]))
-
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored objects that hold rows `start` to `stop`."""
-        bands = range(start // self.chunk_rows, -(-stop // self.chunk_rows))
-        columns = range(-(-self.shape[1] // self.chunk_columns))
-        encode = self.array.metadata.encode_chunk_key
-        return [encode((j, i) if self.transposed else (i, j)) for i in bands for j in columns]
+        return [key for key, _, _ in self._chunks_of(start, stop)]
 
     def _presence(self) -> Callable[[str], bool] | None:
         """Return a function that tells whether a chunk is stored, None if the store cannot list its keys."""
@@ -194,7 +183,8 @@ class ZarrSource(Source):
                 )
             return
         n_missing, first = 0, list[str]()
-        for key in self._all_keys():
+        for place in product(*map(range, self.chunk_counts)):
+            key = self.array.metadata.encode_chunk_key(place)
             if exists(key):
                 continue
             n_missing += 1

@@ -18,6 +18,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
+from streampca.formatting import one_line
 from streampca.sources.remote import retrying
 from streampca.sources.zarr.codecs import bounded
 from streampca.sources.zarr.digests import ChunkDigests
@@ -199,8 +200,9 @@ def as_stored(array: ZarrArray, label: str, follow_symlinks: bool = False) -> Za
     except StoreError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{label}: the metadata of array {array.path or '/'} cannot be read: {reason}") from error
+        raise DataError(
+            f"{label}: the metadata of array {array.path or '/'} cannot be read: {one_line(error)}"
+        ) from error
     with quietly():
         declared, stored = _without_attributes(array.metadata), _without_attributes(stored_metadata)
     if declared != stored:
