@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import RowWeights
-from streampca.execution.checkpoint.ledger import note_stop
 from streampca.execution.checkpoint.pass_record import PassRecord, PassState, next_pass
+from streampca.execution.checkpoint.progress_log import note_stop
 from streampca.execution.fold import FoldTask, merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter, ProgressCallback
@@ -105,7 +105,7 @@ def drive(
                 count += result.count
                 next_leaf, merging = min(next_leaf + leaves_per_result, plan.n_leaves), False
             del result
-            record.absorbed(next_leaf - 1, total, count)
+            record.leaf_merged(next_leaf - 1, total, count)
     except BaseException as error:
         note_stop(error)  # before threads end, so that leaves record their progress
         results.close()

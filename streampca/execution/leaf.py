@@ -37,13 +37,13 @@ class LeafResult(Generic[_State]):
 
 
 class LeafRecord(Protocol):
-    """Checkpoints within leaves, see `ledger.PassRecord`."""
+    """Checkpoints within leaves, see `pass_record.PassRecord`."""
 
     def begun(self, leaf: Leaf) -> tuple[int, Any, ReadCount] | None:
         """Return the number of completed blocks, their state and what they cost; None if there are none."""
         ...
 
-    def folded(self, leaf: Leaf, blocks: int, state: object, count: ReadCount) -> None:
+    def block_done(self, leaf: Leaf, blocks: int, state: object, count: ReadCount) -> None:
         """Record that `state` holds the first `blocks` blocks."""
         ...
 
@@ -106,7 +106,7 @@ def run_leaf(
             on_block(block, count)
         stopped = stop is not None and stop.is_set()
         if task.record is not None:
-            task.record.folded(leaf, done, state, total)
+            task.record.block_done(leaf, done, state, total)
         if stopped:
             raise StoppedError
     return LeafResult(task.finish(state), total)

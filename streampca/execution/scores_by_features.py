@@ -11,8 +11,8 @@ import numpy as np
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import refuse_infinite
 from streampca.block import Block
-from streampca.execution.checkpoint.ledger import model_digest
 from streampca.execution.checkpoint.pass_record import next_pass
+from streampca.execution.checkpoint.progress_log import model_digest
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task

@@ -18,8 +18,8 @@ from streampca.accumulators.missing import left_out
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block
 from streampca.errors import NotFiniteError, OutputError
-from streampca.execution.checkpoint.ledger import model_digest
 from streampca.execution.checkpoint.pass_record import next_pass
+from streampca.execution.checkpoint.progress_log import model_digest
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task

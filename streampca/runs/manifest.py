@@ -15,7 +15,7 @@ from streampca.system.versions import versions
 from streampca.typing import Json
 
 if TYPE_CHECKING:
-    from streampca.execution.checkpoint.ledger import ProgressLog
+    from streampca.execution.checkpoint.progress_log import ProgressLog
     from streampca.planning.plan import Plan
     from streampca.runs.config import RunConfig
     from streampca.solvers.result import FitResult

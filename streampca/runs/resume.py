@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog
+from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, versions_and_input
 from streampca.redaction import redacted
 from streampca.runs.config.yaml import load_strict

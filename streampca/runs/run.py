@@ -17,8 +17,8 @@ from streampca.errors import ConfigError, NotFiniteError, OutputError
 from streampca.estimators import PCA, KernelPCA, load
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, recording
-from streampca.execution.checkpoint.resume import concluding, open_ledger, recorded_plan, require_same
+from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.execution.checkpoint.resume import concluding, open_log, recorded_plan, require_same
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_scores
@@ -162,7 +162,7 @@ def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
     require_replaceable(directory, "run", overwrite=config.output.overwrite)
     files = {"config.yaml": config.to_yaml()}
     run_identity = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
-    log = open_ledger(place, run_identity, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
+    log = open_log(place, run_identity, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
     run_id = log.identity.run_id
     if stopped is not None:  # also where the run that goes on could not give the earlier output its name back
         tidy_after(directory, stopped, keep_part=stopped == run_id)

@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
-from streampca.execution.checkpoint.ledger import once
+from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.linalg.tall_skinny import orthonormal
 from streampca.linalg.tiles import spread

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from score import Score, again
 from stores import write_store
 
-from streampca.execution.checkpoint import ledger as ledgers
+from streampca.execution.checkpoint import progress_log
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, recording
+from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.kernels import RBF
 from streampca.planning.plan import Plan
 from streampca.random import generator
@@ -246,9 +246,9 @@ def _stop_and_go_on(source: Source, solver: Solver, plan: Plan, seed: int) -> An
 @contextmanager
 def _eager_checkpoints() -> Iterator[None]:
     with (
-        patch.object(ledgers, "_FIRST_COST", 0.0),
-        patch.object(ledgers, "_FIRST_RATE", 1e18),
-        patch.object(ProgressLog, "_learn", lambda *_: None),
+        patch.object(progress_log, "_FIRST_COST", 0.0),
+        patch.object(progress_log, "_FIRST_RATE", 1e18),
+        patch.object(ProgressLog, "_update_cost", lambda *_: None),
     ):
         yield
 

@@ -96,12 +96,12 @@ def beside(arguments: list[str], place: str) -> None:
 def checkpointed(arguments: list[str], place: str) -> None:
     """Call ``streampca`` so that it writes checkpoints however short the run."""
     from streampca.cli import main
-    from streampca.execution.checkpoint import ledger
+    from streampca.execution.checkpoint import progress_log
     from streampca.planning import blocks
 
     blocks.block_rows_to_try.__defaults__ = (8 * 100 * 700,)
-    ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18
-    ledger.ProgressLog._learn = lambda *_: None  # type: ignore[method-assign]
+    progress_log._FIRST_COST, progress_log._FIRST_RATE = 0.0, 1e18
+    progress_log.ProgressLog._update_cost = lambda *_: None  # type: ignore[method-assign]
     main(arguments)
 
 

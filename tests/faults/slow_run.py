@@ -20,15 +20,15 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
     """Call ``streampca run c.yaml`` in this process, which then reads small blocks slowly, says so, and has cheap checkpoints."""
     import streampca.solvers.kernel.plan as kernel_plan
     from streampca.cli import main
-    from streampca.execution.checkpoint import ledger
+    from streampca.execution.checkpoint import progress_log
     from streampca.planning import blocks
     from streampca.solvers import plan_sketch
     from streampca.sources.zarr.reader import ZarrSource
 
     blocks.block_rows_to_try.__defaults__ = (block_bytes,)
     kernel_plan.BLOCK_BYTES = plan_sketch._MOST_BLOCK_BYTES = block_bytes
-    ledger._FIRST_COST = 0.002
-    learn, read = ledger.ProgressLog._learn, ZarrSource.read
+    progress_log._FIRST_COST = 0.002
+    learn, read = progress_log.ProgressLog._update_cost, ZarrSource.read
 
     def cheap(self: Any, n_bytes: int, seconds: float) -> None:
         learn(self, n_bytes, min(seconds, 0.002))
@@ -39,7 +39,7 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
             lines.write(f"{os.getpid()} {self.transposed} {start} {stop}\n")
         return read(self, start, stop, out)
 
-    ledger.ProgressLog._learn, ZarrSource.read = cheap, slow  # type: ignore[method-assign]
+    progress_log.ProgressLog._update_cost, ZarrSource.read = cheap, slow  # type: ignore[method-assign]
     if not flushes:  # which takes long, and only a loss of power would tell
         os.fsync = lambda _: None
     main(["run", "c.yaml", "--quiet", *arguments])

@@ -11,7 +11,7 @@ from stores import write_store
 
 import streampca as sp
 from streampca.errors import OutputError, ParameterError
-from streampca.execution.checkpoint import ledger
+from streampca.execution.checkpoint import progress_log
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 
 
@@ -22,9 +22,9 @@ class _PowerCutError(Exception):
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checkpoints be written however short the run."""
-    monkeypatch.setattr(ledger, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(ledger, "_FIRST_RATE", 1e18)
-    monkeypatch.setattr(ledger.ProgressLog, "_learn", lambda *_: None)
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log, "_FIRST_RATE", 1e18)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
 
 
 def store_of(folder: Path) -> Path:

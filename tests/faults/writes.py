@@ -126,12 +126,12 @@ class _CountedFile(io.FileIO):
 def attempt(arguments: list[str], number: int, code: int, persistent: bool, kill: bool) -> None:
     """Call ``streampca`` in this process with one fault in what it does in the working directory; print how many acts there were."""
     from streampca.cli import main
-    from streampca.execution.checkpoint import ledger
+    from streampca.execution.checkpoint import progress_log
     from streampca.planning import blocks
 
     blocks.block_rows_to_try.__defaults__ = (8 * 100 * 8,)
-    ledger._FIRST_COST, ledger._FIRST_RATE = 0.0, 1e18
-    ledger.ProgressLog._learn = lambda *_: None  # type: ignore[method-assign]
+    progress_log._FIRST_COST, progress_log._FIRST_RATE = 0.0, 1e18
+    progress_log.ProgressLog._update_cost = lambda *_: None  # type: ignore[method-assign]
     faults = Faults()
     faults.fail_writes()
     faults.flushes = False  # which takes most of the time, and only a loss of power would tell

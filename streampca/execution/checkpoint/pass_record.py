@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from streampca.execution.checkpoint.directory import StoredState
-from streampca.execution.checkpoint.ledger import SHARE, BegunLeaf, Entry, ProgressLog, log_in_use
+from streampca.execution.checkpoint.progress_log import SHARE, BegunLeaf, Entry, ProgressLog, log_in_use
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount
@@ -112,7 +112,7 @@ class PassRecord:
         """Return the leaves of which some blocks are completed, by index."""
         return self._entry.begun if self.log else {}
 
-    def absorbed(self, index: int, state: object, count: ReadCount) -> None:
+    def leaf_merged(self, index: int, state: object, count: ReadCount) -> None:
         """Write a checkpoint if one is due, now that leaf `index` is merged into `state`."""
         if self.log is None or self.log.identity.every is None:
             return
@@ -131,7 +131,7 @@ class PassRecord:
         if due:
             self._save(self.log, next_leaf, state, count)
 
-    def folded(self, leaf: Leaf, blocks: int, state: object, count: ReadCount) -> None:
+    def block_done(self, leaf: Leaf, blocks: int, state: object, count: ReadCount) -> None:
         """Write a checkpoint of the first `blocks` blocks of `leaf` if one is due; called by the leaf's thread."""
         log = self.log
         if log is None or log.identity.every is None or blocks == len(leaf.spans):

@@ -16,7 +16,7 @@ import xxhash
 
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.ledger import ProgressLog, RunIdentity, recording
+from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.storage.lock import Lock
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def array_digest(values: object) -> str:
     return digest.hexdigest()
 
 
-def open_ledger(
+def open_log(
     place: CheckpointDirectory,
     identity: RunIdentity,
     *,
@@ -113,7 +113,7 @@ def open_ledger(
     notice: Callable[[str], None],
     require_held: Callable[[], None] | None = None,
 ) -> ProgressLog:
-    """Return the ledger of the run that was stopped, or a new one.
+    """Return the log of the run that was stopped, or a new one.
 
     Raises
     ------
@@ -138,9 +138,9 @@ def open_ledger(
     require_same(
         stored["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
     )
-    ledger = ProgressLog(place, replace(identity, run_id=stored["run_id"]), stored, require_held)
-    notice(f"going on with the run that was stopped: {_progress(ledger)} ({place.path})")
-    return ledger
+    log = ProgressLog(place, replace(identity, run_id=stored["run_id"]), stored, require_held)
+    notice(f"going on with the run that was stopped: {_progress(log)} ({place.path})")
+    return log
 
 
 def require_same(before: dict[str, str], now: dict[str, str], what: str) -> None:
@@ -161,21 +161,21 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
     return f"{name} was {before or 'not there'} and is {now or 'not there'}"
 
 
-def _progress(ledger: ProgressLog) -> str:
-    entry = ledger.current_pass
+def _progress(log: ProgressLog) -> str:
+    entry = log.current_pass
     if entry is None:
         return "before the first reading"
     begun = f" and parts of {len(entry.begun)}" if entry.begun else ""
     return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
 
 
-def recorded_plan(ledger: ProgressLog, plan: _Plan) -> _Plan:
+def recorded_plan(log: ProgressLog, plan: _Plan) -> _Plan:
     """Return `plan`, or that of the stopped run where blocks or leaves would be others; `PlanError` if it does not fit now."""
-    if ledger.plan is None:
+    if log.plan is None:
         return plan
-    before = type(plan).from_dict(ledger.plan)
+    before = type(plan).from_dict(log.plan)
     now = json.loads(json.dumps(plan.to_dict()))
-    if all(ledger.plan.get(name) == now.get(name) for name in _SHAPE_OF_THE_WORK):
+    if all(log.plan.get(name) == now.get(name) for name in _SHAPE_OF_THE_WORK):
         return plan
     if before.projected_bytes > plan.allowed_bytes:
         raise PlanError(
@@ -186,17 +186,17 @@ def recorded_plan(ledger: ProgressLog, plan: _Plan) -> _Plan:
 
 
 @contextmanager
-def concluding(ledger: ProgressLog) -> Iterator[None]:
+def concluding(log: ProgressLog) -> Iterator[None]:
     """Remove the checkpoint when the block has succeeded; if it fails, say where progress is kept, if any is."""
     try:
         yield
     except BaseException as error:
-        if ledger.written:
-            error.add_note(f"progress is kept in {_from_here(ledger.directory.path)}")
+        if log.written:
+            error.add_note(f"progress is kept in {_from_here(log.directory.path)}")
         else:
-            ledger.remove()
+            log.remove()
         raise
-    ledger.remove()
+    log.remove()
 
 
 def fit_with_checkpoint(
@@ -220,11 +220,11 @@ def fit_with_checkpoint(
     with Lock(directory, secrets.token_hex(8)) as lock:
         terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
         notice = logging.getLogger("streampca").info
-        ledger = open_ledger(place, terms, resume=False, fresh=False, notice=notice, require_held=lock.require_held)
-        with concluding(ledger), recording(ledger):
-            obeyed = recorded_plan(ledger, plan())
-            ledger.plan = obeyed.to_dict()
-            return fit(obeyed)
+        log = open_log(place, terms, resume=False, fresh=False, notice=notice, require_held=lock.require_held)
+        with concluding(log), recording(log):
+            used = recorded_plan(log, plan())
+            log.plan = used.to_dict()
+            return fit(used)
 
 
 def _from_here(path: Path) -> Path:
