@@ -82,6 +82,18 @@ def test_few_repeated_reads_are_noted(n_chunks: int) -> None:
     assert (array.n_reads, pca.bytes_read_) == (n_chunks**2, plan.bytes_to_read)
 
 
+def test_reshaped_cube_with_chunks_along_every_axis_counts_its_reads() -> None:
+    array = CountedArray(np.random.default_rng(1).standard_normal((12, 10, 8)))
+    cube = da.from_array(array, chunks=(4, 5, 4), asarray=True, name=f"cube-{id(array)}")
+    rows = cube.reshape(120, 8)
+    pca = sp.PCA(2, solver="covariance").fit(rows)
+    assert array.n_reads == 24
+    assert any("12 chunks" in note and "24 times" in note for note in pca.plan_.notes)
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read == 2 * rows.nbytes
+    expected = np.linalg.eigvalsh(np.cov(array.values.reshape(120, 8).T))[::-1][:2]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("graph", ["as stored", "computed mean", "functions", "two columns of blocks", "joined blocks"])
 def test_graphs_that_read_every_chunk_once_have_no_note(graph: str) -> None:
     array, x = stored(8)
