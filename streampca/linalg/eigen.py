@@ -95,7 +95,8 @@ class SymmetricOperator:
         refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), scale=scale)
         variance = squares / divisor
         weights = feature_weights(variance, scale=scale)
-        offset = None if center else mean * np.sqrt(weight)
+        # The square of a mean may overflow: a feature that the factors leave out must not turn it into NaN.
+        offset = None if center else np.where(weights == 0, 0.0, mean) * np.sqrt(weight)
         return cls(scatter.grid, scatter.tiles, weights, offset, divisor, mean, variance, n_samples, n_threads)
 
     @property

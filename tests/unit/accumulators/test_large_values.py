@@ -42,3 +42,15 @@ def test_pairs_near_the_largest_number_are_those_of_scaled_rows(solver: str) -> 
 def test_products_of_samples_that_overflow_are_named() -> None:
     with pytest.raises(DataError, match="products of samples overflow float64"):
         PCA(2, solver="gram", center=False).fit(1e158 + (ROWS - 3) * 1e149)  # the variances do not overflow
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_constant_feature_whose_square_overflows_has_z_scores_of_zero(solver: str) -> None:
+    """About zero, infinity times its factor of 0 was NaN."""
+    rows, plain = ROWS * SCALE, ROWS.copy()
+    rows[:, 1], plain[:, 1] = 2.0**525, 2.0**27
+    pca = PCA(2, solver=solver, scale=True, center=False)
+    expected = PCA(2, solver=solver, scale=True, center=False).fit(plain, sample_weight=WEIGHTS).explained_variance_
+    np.testing.assert_allclose(pca.fit(rows, sample_weight=WEIGHTS).explained_variance_, expected, rtol=1e-12)
+    with pytest.raises(DataError, match="overflows"):
+        PCA(2, solver="sketch", sketch_size=4, scale=True, center=False).fit(rows, sample_weight=WEIGHTS)
