@@ -68,16 +68,16 @@ def crowded(arguments: list[str], place: str) -> None:
     import dask
 
     from streampca.cli import main
-    from streampca.solvers import fit
-    from streampca.storage.scratch import Scratch
+    from streampca.execution import components
+    from streampca.solvers import disk_covariance, fit, gram
+    from streampca.storage.directories import require_space
 
-    require = Scratch.require
-
-    def require_and_lose(self: Scratch, n_bytes: int) -> None:
-        require(self, n_bytes)
+    def require_and_lose(path: Path, n_bytes: int) -> None:
+        require_space(path, n_bytes)
         fill(Path(place), leave=n_bytes // 3)
 
-    Scratch.require = require_and_lose  # type: ignore[method-assign]
+    for module in (components, disk_covariance, gram):
+        module.require_space = require_and_lose  # type: ignore[attr-defined]
     fit.process_bytes = lambda: 150 * _MIB
     with dask.config.set({"temporary-directory": place}):
         main(arguments)

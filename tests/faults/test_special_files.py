@@ -96,6 +96,7 @@ def test_commands_refuse_pipes_by_name(tmp_path: Path, capsys: Any, monkeypatch:
             command(name, "pipe.yaml").refused(2, "pipe.yaml", "named pipe")
     with pipe_at(tmp_path / "w.npy"):
         command("plan", "c.yaml").refused(5, "feature_weight", "named pipe")
+    np.save(tmp_path / "w.npy", np.ones(8))
     assert command.quietly("fingerprint", "x.zarr").status == 0
     with pipe_at(tmp_path / "x.zarr.fingerprint.json"):
         command("plan", "c.yaml", "--set", "source.verify=manifest").refused(5, "fingerprint", "named pipe")

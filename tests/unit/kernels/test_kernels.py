@@ -164,9 +164,14 @@ def test_memory_is_what_the_plan_is_told(kernel: Kernel, dtype: str) -> None:
     tracemalloc.start()
     prepared = kernel.prepare(Y)
     made = tracemalloc.get_traced_memory()[0]
-    tracemalloc.reset_peak()
-    prepared(X, out)
-    peak = tracemalloc.get_traced_memory()[1] - made
+    peaks = []
+    for _ in range(3):  # the smallest: other threads of this process allocate, too
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        prepared(X, out)
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        release()
+    peak = min(peaks)
     tracemalloc.stop()
     slack = 1 << 16  # objects of Python
     assert made <= kernel.prepared_bytes(500, 16) + slack
