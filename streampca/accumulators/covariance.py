@@ -133,7 +133,11 @@ class Covariance(SequentialMerge[CovarianceState]):
             state = replace(state, origin=centred.origin, offset=mean)
         step = step_between(state.origin, state.offset, centred.origin, mean)
         n = state.weight + total
-        exact = None if dtype == np.float64 else centred.squares if panel.weights is None else sums_of_squares(rows)
+        exact = None
+        if dtype == np.float32:
+            exact = centred.squares if panel.weights is None else sums_of_squares(rows)
+            if panel.weights is not None and not near_origin(mean, exact / total):
+                return self._add_in_float64(state, panel)
         self.add_scatter(state.scatter, rows, step, state.weight * total / n, remainder, total, exact)
         return CovarianceState(
             state.n_samples + n_counted,
@@ -320,6 +324,14 @@ class Covariance(SequentialMerge[CovarianceState]):
         # Products are float64 where float32 would overflow or lose too many digits.
         side = self.grid(n_features).longest_side
         return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS)
+
+
+def near_origin(mean: FloatArray, variance: FloatArray) -> bool:
+    """Return whether float32 rows about an origin that is `mean` away from their mean are rounded by 1e-6 of it at most.
+
+    The origin is a plain mean, which an outlier of small weight moves away from rows of large weight.
+    """
+    return bool((np.abs(mean) * 2.0**-24 <= 1e-6 * np.sqrt(variance)).all())
 
 
 def differs(diagonal: Array, squares: FloatArray) -> bool:

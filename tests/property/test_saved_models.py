@@ -120,7 +120,9 @@ def test_saved_pca_is_the_same_when_loaded(
     except (StreamPCAError, ValueError) as error:
         event(f"not fitted: {type(error).__name__} {str(error)[:60]}")
         return
-    assert_same_after_loading(pca, rows, state=pca._fitted_state is not None and data.draw(st.booleans(), label="state"))
+    assert_same_after_loading(
+        pca, rows, state=pca._fitted_state is not None and data.draw(st.booleans(), label="state")
+    )
 
 
 @pytest.mark.filterwarnings("ignore:n_components=.* eigenvalues of the")  # fewer are positive than were asked for

@@ -277,3 +277,20 @@ def test_an_outlier_of_small_weight_costs_no_digits_of_the_gram_matrix() -> None
     scaled = np.sqrt(weights / (weights.sum() - 1))[:, None] * centred / deviation
     exact = np.linalg.svd(scaled.astype(np.float64), compute_uv=False)[:5] ** 2
     np.testing.assert_allclose(pca.explained_variance_, exact, rtol=0, atol=1e-6 * exact[0])
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"solver": "covariance"}, {"missing": "pairwise"}, {"solver": "gram"}, {"solver": "qr"}]
+)
+def test_light_outlier_far_from_heavy_samples_costs_no_digits_in_float32(parameters: dict[str, Any]) -> None:
+    """The outlier moves the plain mean, about which float32 rows were rounded: by 2e-5 of heavy samples' deviations."""
+    rng = np.random.default_rng(5)
+    rows = (rng.standard_normal((34, 4)) * 0.06).astype(np.float32)
+    rows[20] = -1131.0 * np.arange(1, 5)
+    weight = rng.uniform(1, 2, 34) * 1e4
+    weight[20] = 1e-9
+    mean = np.average(rows.astype(np.float64), axis=0, weights=weight)
+    centred = rows - mean
+    expected = np.linalg.eigvalsh((centred * weight[:, None]).T @ centred / (weight.sum() - 1))[::-1]
+    pca = PCA(4, **parameters).fit(rows, sample_weight=weight)
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=0, atol=4e-6 * expected[0])
