@@ -209,8 +209,10 @@ def preimage_of(kernel: Kernel, landmarks: Array, scores: FloatArray, alpha: flo
         with warnings.catch_warnings():
             warnings.simplefilter("error", LinAlgWarning)
             dual = solve(matrix, targets, assume_a="pos" if kernel.definite else "sym")
-    except LinAlgWarning:  # directions that α does not lift above the rounding of the largest are left out
-        dual = pinvh(matrix) @ targets
-    except LinAlgError as error:
-        raise ParameterError(f"fit_inverse_transform with alpha={alpha}: {error}; expected a larger alpha") from error
+    except (LinAlgWarning, LinAlgError) as error:
+        if isinstance(error, LinAlgError) and not kernel.definite:
+            raise ParameterError(
+                f"fit_inverse_transform with alpha={alpha}: {error}; expected a larger alpha"
+            ) from error
+        dual = pinvh(matrix) @ targets  # leaves out directions that α does not lift above the rounding of the largest
     return PreimageMap(scores, np.asarray(dual))

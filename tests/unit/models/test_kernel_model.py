@@ -158,3 +158,10 @@ def test_the_way_back_returns_to_the_rows(digits: NDArray[np.float64]) -> None:
     assert np.linalg.norm(back - digits[:100]) < 0.7 * np.linalg.norm(digits[:100] - digits.mean(axis=0))
     lazy = fitted.inverse_transform(da.from_array(fitted.transform(digits[:10]), chunks=(5, -1)))
     np.testing.assert_allclose(np.asarray(lazy), back[:10], atol=1e-10)
+
+
+def test_preimages_by_a_definite_kernel_that_alpha_does_not_lift_above_rounding() -> None:
+    """LAPACK calls the matrix of a polynomial of large scores singular; small directions are left out."""
+    rows = np.random.default_rng(973).integers(0, 256, (122, 7)).astype(np.uint8)
+    pca = sp.KernelPCA(2, kernel="poly", method="exact", gamma=0.043, degree=4, coef0=1.0, fit_inverse_transform=True)
+    assert np.isfinite(pca.fit(rows).inverse_transform(pca.transform(rows))).all()
