@@ -121,31 +121,46 @@ def squares_of_columns(rows: Array) -> FloatArray:
     return squares
 
 
-def weigh(rows: Array, weights: FloatArray, origin: FloatArray, *, move: bool = True) -> tuple[FloatArray, FloatArray]:
+def weigh(
+    values: Array, rows: Array, weights: FloatArray, origin: FloatArray, *, move: bool = True
+) -> tuple[FloatArray, FloatArray]:
     """Centre rows about their weighted mean and multiply them by the square roots of their weights, in place.
 
     An outlier of small weight moves the plain mean, but not the weighted mean, by any number of weighted standard
-    deviations; correcting the products for that would lose digits. Where the origin is a whole number the rows are
-    shifted by a whole number, so that products of whole numbers remain exact. With ``move=False`` the rows are only
-    multiplied.
+    deviations; correcting the products for that would lose digits, and so would a second rounding of float32 rows, which
+    are therefore computed from `values` again. Where the origin is a whole number the rows are shifted by a whole number,
+    so that products of whole numbers remain exact. With ``move=False`` the rows are only multiplied.
+
+    Parameters
+    ----------
+    values : array, shape (n_rows, n_features)
+        Rows of the source.
+    rows : float32 or float64 array of the same shape
+        ``values - origin``; changed.
+    weights : array, shape (n_rows,)
+    origin : array, shape (n_features,)
+        Numbers that the type of `rows` holds.
 
     Returns
     -------
     mean, remainder : float64 arrays, shape (n_features,)
         The weighted mean minus `origin`, and the weighted mean that remains in the rows.
     """
-    total = np.zeros(rows.shape[1])
-    for start in range(0, len(rows), _SLAB_ROWS):
-        slab = slice(start, start + _SLAB_ROWS)
-        total += weights[slab] @ rows[slab]
-    mean: FloatArray = total / weights.sum()
-    near = np.where(origin == np.rint(origin), np.rint(mean), mean)
-    shift = near.astype(rows.dtype) if move else np.zeros(len(mean), dtype=rows.dtype)
-    for start in range(0, len(rows), _SLAB_ROWS):
-        slab = slice(start, start + _SLAB_ROWS)
-        rows[slab] -= shift
+    slabs = [slice(start, start + _SLAB_ROWS) for start in range(0, len(rows), _SLAB_ROWS)]
+    total = weights.sum()
+    mean: FloatArray = sum((weights[slab] @ rows[slab] for slab in slabs), np.zeros(rows.shape[1])) / total
+    near = np.where(origin == np.rint(origin), np.rint(mean), mean) if move else np.zeros_like(mean)
+    again = move and rows.dtype == np.float32
+    shift = (origin + near).astype(rows.dtype) - origin if again else near.astype(rows.dtype)
+    remaining = np.zeros_like(mean)
+    for slab in slabs:
+        if again:
+            np.subtract(values[slab], (origin + shift).astype(rows.dtype), out=rows[slab])
+            remaining += weights[slab] @ rows[slab]
+        else:
+            rows[slab] -= shift
         rows[slab] *= np.sqrt(weights[slab]).astype(rows.dtype)[:, None]
-    return mean, mean - shift
+    return (shift + remaining / total, remaining / total) if again else (mean, mean - shift)
 
 
 def refuse_overflow(finite: BoolArray, start: int, n_rows: int) -> NoReturn:

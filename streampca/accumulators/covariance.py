@@ -126,18 +126,14 @@ class Covariance(SequentialMerge[CovarianceState]):
                 return replace(state, n_samples=state.n_samples + n_counted)
             if dtype == np.float32 and not weights_within_float32(weights):
                 return self._add_in_float64(state, panel)
-            mean, remainder = weigh(rows, weights, centred.origin)
+            mean, remainder = weigh(panel.values, rows, weights, centred.origin)
         if dtype == np.float32 and not within_float32(centred.squares, rows):
             return self._add_in_float64(state, panel)
         if state.weight == 0:
             state = replace(state, origin=centred.origin, offset=mean)
         step = step_between(state.origin, state.offset, centred.origin, mean)
         n = state.weight + total
-        exact = None
-        if dtype == np.float32:
-            exact = centred.squares if panel.weights is None else sums_of_squares(rows)
-            if panel.weights is not None and not near_origin(mean, exact / total):
-                return self._add_in_float64(state, panel)
+        exact = None if dtype == np.float64 else centred.squares if panel.weights is None else sums_of_squares(rows)
         self.add_scatter(state.scatter, rows, step, state.weight * total / n, remainder, total, exact)
         return CovarianceState(
             state.n_samples + n_counted,
@@ -198,7 +194,7 @@ class Covariance(SequentialMerge[CovarianceState]):
 
         def add_checked(i: int) -> None:
             product, exact = multiply((i, i)), squares[grid.features(i)]  # type: ignore[index]
-            lossy[i] = differs(product.diagonal(), exact)
+            lossy[i] = lost_digits(product.diagonal(), exact)
             if (i, i) in grid.pairs:
                 add((i, i), product)
 
@@ -326,15 +322,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS)
 
 
-def near_origin(mean: FloatArray, variance: FloatArray) -> bool:
-    """Return whether float32 rows about an origin that is `mean` away from their mean are rounded by 1e-6 of it at most.
-
-    The origin is a plain mean, which an outlier of small weight moves away from rows of large weight.
-    """
-    return bool((np.abs(mean) * 2.0**-24 <= 1e-6 * np.sqrt(variance)).all())
-
-
-def differs(diagonal: Array, squares: FloatArray) -> bool:
+def lost_digits(diagonal: Array, squares: FloatArray) -> bool:
     """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-6."""
     return bool((np.abs(diagonal - squares) > _MOST_ROUNDING * squares).any())
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import centre, refuse_not_finite, work_dtype
-from streampca.accumulators.covariance import near_origin, weights_within_float32, within_float32
+from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
@@ -217,7 +217,11 @@ class Gram(SequentialMerge[GramState]):
                 _refuse_overflow(panel, centred.finite)
         accurate = within_float32(centred.squares, columns) and (weights is None or weights_within_float32(weights))
         if dtype == np.float32 and not accurate:
-            return self._add_in_float64(state, panel, means, variances)
+            n_missing = 0
+            for half in panel.halves():
+                features = slice(half.start - panel.start, half.start - panel.start + len(half))
+                n_missing += self._add_panel(state, half, np.dtype(np.float64), means[features], variances[features])
+            return n_missing
         total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
         if weights is not None or missing is not None:
             total, offset, squares = observed_moments(columns, weights, missing)
@@ -225,12 +229,15 @@ class Gram(SequentialMerge[GramState]):
         if weights is not None:
             # The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`).
             near = np.nan_to_num(np.where(origin == np.rint(origin), np.rint(offset), offset)).astype(dtype)
-            np.subtract(columns, near, out=columns, where=True if missing is None else ~missing)
+            observed = True if missing is None else ~missing
+            if dtype == np.float32:
+                moved = (origin + near).astype(dtype)
+                np.subtract(values, moved, out=columns, where=observed)
+                origin = moved.astype(np.float64)
+            else:
+                np.subtract(columns, near, out=columns, where=observed)
+                origin = origin + near
             total, offset, squares = observed_moments(columns, weights, missing)
-            variance = np.divide(squares, total, out=np.zeros_like(squares), where=total > 0)
-            if dtype == np.float32 and not near_origin(near, variance):
-                return self._add_in_float64(state, panel, means, variances)
-            origin = origin + near
         means[:] = origin + offset
         divisor = max(n_samples - self.ddof, 1) if weights is None else self.divisor(n_samples)
         variances[:] = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / divisor
@@ -246,14 +253,6 @@ class Gram(SequentialMerge[GramState]):
             columns *= factors.astype(dtype)
         self._add_products(state.products, columns)
         return 0 if missing is None else int(missing.sum())
-
-    def _add_in_float64(self, state: GramState, panel: Block, means: FloatArray, variances: FloatArray) -> int:
-        """Add features that float32 would round too much, in two halves to limit the scratch memory."""
-        n_missing = 0
-        for half in panel.halves():
-            features = slice(half.start - panel.start, half.start - panel.start + len(half))
-            n_missing += self._add_panel(state, half, np.dtype(np.float64), means[features], variances[features])
-        return n_missing
 
     def _of_counted(self, samples: Array) -> Array:
         """Return the samples of positive weight; a copy if there are samples of weight 0."""

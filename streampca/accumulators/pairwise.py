@@ -11,8 +11,7 @@ from streampca.accumulators.centring import Centred, centre, refuse_not_finite, 
 from streampca.accumulators.covariance import (
     Covariance,
     add_product_in_float64,
-    differs,
-    near_origin,
+    lost_digits,
     panel_rows,
     sums_of_squares,
     weights_within_float32,
@@ -141,17 +140,17 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
         if not _is_accurate(centred, rows, panel):
-            return self._add_complete_in_float64(state, panel)
-        mean, remainder = (centred.offset, centred.offset) if weights is None else weigh(rows, weights, centred.origin)
+            for half in panel.halves():
+                state = self._add_complete(state, half, np.dtype(np.float64))
+            return state
+        mean, remainder = (
+            (centred.offset, centred.offset) if weights is None else weigh(panel.values, rows, weights, centred.origin)
+        )
         total, _ = panel.weight_sums()
         origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
         step = (centred.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
-        exact = None
-        if dtype == np.float32:
-            exact = centred.squares if weights is None else sums_of_squares(rows)
-            if weights is not None and not near_origin(mean, exact / total):
-                return self._add_complete_in_float64(state, panel)
+        exact = None if dtype == np.float64 else centred.squares if weights is None else sums_of_squares(rows)
         inner.add_scatter(state.scatter, rows, step, total, remainder, total, exact)
         return replace(
             state,
@@ -162,12 +161,6 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             observed=state.observed + total,
             complete_sum=state.complete_sum + total * step,
         )
-
-    def _add_complete_in_float64(self, state: PairwiseState, panel: Block) -> PairwiseState:
-        """Add rows that float32 would round too much, in two halves to limit the scratch memory."""
-        for half in panel.halves():
-            state = self._add_complete(state, half, np.dtype(np.float64))
-        return state
 
     def _add_incomplete(self, state: PairwiseState, panel: Block, dtype: DType) -> PairwiseState:
         """Add rows that all have missing values."""
@@ -224,7 +217,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             sides = (i.stop - i.start, j.stop - j.start)
             product = np.matmul(rows[:, i].T, rows[:, j], out=borrow("product", sides, rows.dtype))
             if squares is not None and pair[0] == pair[1]:
-                lossy[pair[0]] = differs(product.diagonal(), squares[i])
+                lossy[pair[0]] = lost_digits(product.diagonal(), squares[i])
             if lossy[pair[0]] or lossy[pair[1]]:
                 product = np.zeros(sides)
                 add_product_in_float64(product, rows[:, i], rows[:, j])

@@ -80,11 +80,11 @@ class Sketched:
     products: FloatArray
     """F C Ω, ``(n_features, n_columns)``."""
     excess: FloatArray | None = None
-    """What sums of squares about the origin of the sums have beyond `diagonal`, before factors, ``(n_features,)``."""
+    """Second moments about the origin of the sums minus `diagonal`, without the factors, at least 0, ``(n_features,)``."""
 
     @property
     def cancellation(self) -> float:
-        """Return the rounding of sums about an origin far from the mean, in the units of eigenvalues."""
+        """Return a bound of the rounding of sums about an origin far from the mean, in the units of eigenvalues."""
         if self.excess is None:
             return 0.0
         return float(32 * np.finfo(np.float64).eps * np.sum((np.sqrt(self.excess) * self.weights) ** 2))

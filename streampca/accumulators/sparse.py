@@ -186,7 +186,7 @@ def _nearest(values: FloatArray, weights: FloatArray) -> float:
 
 
 def _near_mean(columns: csc_array, weights: FloatArray) -> bool:
-    """Return whether weighted sums of squares about zero are at most 64 times those about the mean, or weights alike."""
+    """Return whether weights differ by at most 64, or sums of squares about zero are at most 64 times those about the mean."""
     if weights.max() <= 2.0**_WEIGHT_BITS * weights.min():
         return True
     with np.errstate(over="ignore", invalid="ignore"):

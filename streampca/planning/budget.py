@@ -51,7 +51,7 @@ class Resources:
     """Whether scores are written in a second pass."""
     report: bool = False
     """Whether a report is drawn."""
-    kept_rows: int = 0
+    report_rows: int = 0
     """Rows that are sampled for the report."""
 
 

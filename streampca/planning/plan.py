@@ -199,9 +199,9 @@ class Plan:
         if unknown:
             raise TypeError(f"a plan has no entry {min(unknown)!r}")
         return cls(
-            data=_part(DataShape, data),
+            data=_component(DataShape, data),
             shape=_shape(data),
-            cost=_part(Cost, data),
+            cost=_component(Cost, data),
             budget=_budget(data),
             detail=DETAILS.get(data["solver"], SolverDetail).from_dict(data),
             notes=tuple(data.get("notes", ())),
@@ -303,8 +303,8 @@ TYPES_OF_ENTRIES = {
 """Types of the entries of the plain form of a plan, as annotations."""
 
 
-def _part(kind: type[Part], data: Json) -> Part:
-    """Return the part of a plan of type `kind` from the entries of its plain form."""
+def _component(kind: type[Part], data: Json) -> Part:
+    """Return the component of a plan that has the type `kind`, from the entries of its plain form."""
     return kind(**{entry.name: data[entry.name] for entry in fields(kind) if entry.name in data})
 
 
@@ -312,7 +312,7 @@ def _shape(data: Json) -> WorkShape:
     """Return the shape of the work from the plain form of a plan; `extent` follows from the data and the axis."""
     edges = data.get("edges")
     extent = data["n_features" if data.get("axis") == "features" else "n_samples"]
-    return _part(WorkShape, data | {"extent": extent, "edges": None if edges is None else tuple(edges)})
+    return _component(WorkShape, data | {"extent": extent, "edges": None if edges is None else tuple(edges)})
 
 
 def _budget(data: Json) -> MemoryBudget:

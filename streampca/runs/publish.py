@@ -25,7 +25,7 @@ from streampca.redaction import shown
 from streampca.sources.options import StorageOptions
 from streampca.sources.remote import RemoteStore, open_store, protocol_of
 from streampca.sources.request_errors import code_of, status_of
-from streampca.storage.directories import RECORD, AtomicDirectory, is_own_file, read_record
+from streampca.storage.directories import RECORD, AtomicDirectory, is_output_file, read_record
 from streampca.storage.files import output_error, write_atomically
 from streampca.storage.regular_files import read_regular
 from streampca.storage.zarr_interface import Buffer, default_buffer_prototype, sync
@@ -169,7 +169,7 @@ def fetch(
     if kind not in _KINDS or not run_id.isalnum():
         raise ModelError(f"{shown(url)}: its {RECORD} is of another kind or damaged: expected a run or a model")
     keys = sorted(key for key in sync(_listed(store)) if key not in (RECORD, CLAIM))
-    foreign = [key for key in keys if not is_own_file(kind, key)]
+    foreign = [key for key in keys if not is_output_file(kind, key)]
     if foreign:
         raise ModelError(
             f"{shown(url)} holds {foreign[0]!a}, which streampca did not write: move it away, or fetch another one"
@@ -192,7 +192,7 @@ def require_free(url: str, run_id: str | None = None, *, storage_options: Storag
 
     async def look() -> None:
         present = await _require_same(store, {"run_id": run_id})
-        foreign = sorted(key for key in present if key != CLAIM and not is_own_file("run", key))
+        foreign = sorted(key for key in present if key != CLAIM and not is_output_file("run", key))
         if foreign:
             raise OutputError(_foreign(url, foreign[0]))
 
@@ -218,7 +218,7 @@ def _files_of(directory: Path, kind: str) -> list[str]:
     names = []
     for path in sorted(directory.rglob("*")):
         relative = path.relative_to(directory).as_posix()
-        if path.is_symlink() or not (path.is_dir() or is_own_file(kind, relative)):
+        if path.is_symlink() or not (path.is_dir() or is_output_file(kind, relative)):
             raise OutputError(f"{directory} holds {relative}, which streampca did not write: move it away first")
         if path.is_file() and relative != RECORD:
             names.append(relative)

@@ -44,7 +44,7 @@ from streampca.runs.resume import (
     unfinished_outputs,
 )
 from streampca.solvers.base import Solver
-from streampca.solvers.fit import kept_rows
+from streampca.solvers.fit import report_rows
 from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
@@ -224,7 +224,7 @@ def _carry_out(job: _Job, log: ProgressLog) -> Run:
         (path / "config.yaml").write_text(config.to_yaml())
         write_json(path / "plan.json", plan.to_dict())
         try:
-            rows = kept_rows(source) if config.output.report else 0
+            rows = report_rows(source) if config.output.report else 0
             result = fit.run(source, plan, keep_rows=rows, progress=job.progress)
         except NotFiniteError as error:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error

@@ -26,10 +26,10 @@ from streampca.system.process import n_cores, process_bytes
 if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
 
-__all__ = ["Fit", "Parameters", "fit", "kept_rows", "plan_fit"]
+__all__ = ["Fit", "Parameters", "fit", "plan_fit", "report_rows"]
 
 _WIDE_FROM = 512  # features from which the second reading of the Gram matrix pays
-_KEPT_ROWS, _KEPT_BYTES = 2000, 16 * 2**20
+_REPORT_ROWS, _REPORT_BYTES = 2000, 16 * 2**20
 
 
 def plan_fit(
@@ -91,7 +91,7 @@ def resources_of(
         threads=threads or n_cores(),
         scores=scores,
         report=report,
-        kept_rows=kept_rows(source) if report else 0,
+        report_rows=report_rows(source) if report else 0,
     )
     if not limits:
         return resources
@@ -134,9 +134,9 @@ def fit(
     return replace(fitted, model=replace(fitted.model, source=described), fitted_state=state)
 
 
-def kept_rows(source: Source) -> int:
+def report_rows(source: Source) -> int:
     """Return how many rows a report is drawn from: 2,000, fewer where they are long."""
-    return int(max(4, min(_KEPT_ROWS, source.shape[0], _KEPT_BYTES // source.row_bytes)))
+    return int(max(4, min(_REPORT_ROWS, source.shape[0], _REPORT_BYTES // source.row_bytes)))
 
 
 def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:

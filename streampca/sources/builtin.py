@@ -142,14 +142,14 @@ def _require_replaceable(target: Path, name: str) -> None:
     if not os.path.lexists(target):
         return
     ours = not target.is_symlink() and _read_record(target, name) is not None
-    if not ours or not all(_is_own_file(path.relative_to(target), path) for path in target.rglob("*")):
+    if not ours or not all(_is_output_file(path.relative_to(target), path) for path in target.rglob("*")):
         raise OutputError(
             f"{target} is in the way of the built-in data set {name} and is not, or not only, a store that streampca "
             "wrote: move it away, or start in another directory"
         )
 
 
-def _is_own_file(relative: Path, path: Path) -> bool:
+def _is_output_file(relative: Path, path: Path) -> bool:
     """Return whether a path inside a store is its metadata or one of its chunks."""
     if path.is_symlink():
         return False

@@ -60,7 +60,7 @@ _OUTPUT_FILES = {
 }
 
 
-def is_own_file(kind: str, relative: str) -> bool:
+def is_output_file(kind: str, relative: str) -> bool:
     """Return whether an output of that kind may hold a file of that name."""
     return _OUTPUT_FILES[kind].fullmatch(relative) is not None
 
@@ -113,7 +113,7 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         )
     for entry in path.rglob("*"):
         relative = entry.relative_to(path).as_posix()
-        if entry.is_symlink() or not is_own_file(kind, relative) or not _has_expected_type(entry):
+        if entry.is_symlink() or not is_output_file(kind, relative) or not _has_expected_type(entry):
             raise OutputError(
                 f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
             )

@@ -1,4 +1,4 @@
-"""The order of imports: every package imports only from layers below its own, and no modules import each other in a circle."""
+"""The order of imports: only from lower layers, in no circle, and internal modules of libraries from one module each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
@@ -75,3 +77,26 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" → ".join(error.args[1])) from None
+
+
+@pytest.mark.parametrize(
+    ("library", "public", "allowed"),
+    [
+        ("distributed", {"distributed", "distributed.security"}, "streampca.system.distributed_interface"),
+        (
+            "zarr",
+            {"zarr", "zarr.abc", "zarr.abc.codec", "zarr.abc.store", "zarr.codecs", "zarr.storage"},
+            "streampca.storage.zarr_interface",
+        ),
+    ],
+)
+def test_internal_modules_of_a_library_are_imported_by_one_module(library: str, public: set[str], allowed: str) -> None:
+    internal = [
+        f"{module} imports {node.module}"
+        for module, path in MODULES.items()
+        if module != allowed
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        if node.module.split(".")[0] == library and node.module not in public
+    ]
+    assert internal == []

@@ -23,7 +23,7 @@ def gram_needs(
     """
     d, n = features.shape
     columns, leaves = shape.rows_per_block, shape.leaves_in_flight
-    sampled = 0 if on_disk else resources.kept_rows * d * features.dtype.itemsize
+    sampled = 0 if on_disk else resources.report_rows * d * features.dtype.itemsize
     scratch = accumulator.scratch_bytes(n, columns, work_dtype(features.dtype).itemsize)
     return [
         process_need(resources),

@@ -117,7 +117,7 @@ class KernelConfig(Section):
     """Factor of this kernel in the sum."""
 
     @model_validator(mode="after")
-    def _only_its_own_keys(self) -> KernelConfig:
+    def _only_keys_of_its_kind(self) -> KernelConfig:
         accepted = _KERNEL_KEYS[self.name]
         for key in ("gamma", "sigma", "degree", "coef0"):
             if key not in accepted and getattr(self, key) is not None:

@@ -49,7 +49,7 @@ class Document:
             tree = {}
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{name}: found {found(tree)} at the top, allowed: keys such as source, each with a value"
+                f"{name}: found {describe(tree)} at the top, allowed: keys such as source, each with a value"
             )
         document = cls(name, tree)
         for override in overrides:
@@ -69,12 +69,12 @@ class Document:
                 return None
         return node
 
-    def found_at(self, path: KeyPath) -> str:
-        """Say what was written at a key path, on one line; of private options only the kind."""
+    def describe_at(self, path: KeyPath) -> str:
+        """Return a description of the value at a key path on one line; of private options only the kind."""
         value = self.value_at(path)
         if any(path[:2] == private for private in _PRIVATE) and not isinstance(value, dict | list | None):
             return f"{'text' if isinstance(value, str) else 'a value'} that is not shown"
-        return found(value)
+        return describe(value)
 
     def resolve(self) -> tuple[object, dict[KeyPath, str]]:
         """Fill in environment variables; also return the texts that hold references, by key path."""
@@ -114,7 +114,7 @@ class Document:
                 made = min(made, parts[:position], key=len)
             child = node.setdefault(part, {})
             if not isinstance(child, dict):
-                inside, what = spell_key(parts[:position]), self.found_at(parts[:position])
+                inside, what = spell_key(parts[:position]), self.describe_at(parts[:position])
                 raise ConfigError(f"{self.name}: --set {spelled}: {inside} is {what}, which has no keys")
             node = child
         node[parts[-1]] = value
@@ -141,7 +141,7 @@ class Document:
         if isinstance(node, list):
             return [self._resolve(value, (*path, index), written, problems) for index, value in enumerate(node)]
         if isinstance(node, float) and not math.isfinite(node):
-            problems.append(Problem(path, f": found {self.found_at(path)}, allowed: a finite number"))
+            problems.append(Problem(path, f": found {self.describe_at(path)}, allowed: a finite number"))
         if not isinstance(node, str) or "${" not in node:
             return node
         written[path] = node
@@ -173,8 +173,8 @@ def read_text(path: Path | str) -> tuple[str, str]:
     return decode(data, name), name
 
 
-def found(value: object) -> str:
-    """Say on one line what a value is, as YAML spells it."""
+def describe(value: object) -> str:
+    """Return a description of a value on one line, as YAML spells it."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

@@ -34,7 +34,7 @@ def _problem(kind: str, place: KeyPath, message: str, document: Document, root: 
         return Problem(path, _unknown(path, document, root))
     if kind == "rule":
         return Problem(path, f": {message}")
-    return Problem(path, f": found {document.found_at(path)}, allowed: {_allowed(path, document, root)}")
+    return Problem(path, f": found {document.describe_at(path)}, allowed: {_allowed(path, document, root)}")
 
 
 def _as_written(place: KeyPath, document: Document, root: type[BaseModel]) -> KeyPath:

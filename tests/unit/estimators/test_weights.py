@@ -280,7 +280,8 @@ def test_an_outlier_of_small_weight_costs_no_digits_of_the_gram_matrix() -> None
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"solver": "covariance"}, {"missing": "pairwise"}, {"solver": "gram"}, {"solver": "qr"}]
+    "parameters",
+    [{"solver": "covariance"}, {"missing": "pairwise"}, {"solver": "gram"}, {"solver": "qr"}, {"solver": "adaptive"}],
 )
 def test_light_outlier_far_from_heavy_samples_costs_no_digits_in_float32(parameters: dict[str, Any]) -> None:
     """The outlier moves the plain mean, about which float32 rows were rounded: by 2e-5 of heavy samples' deviations."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 
 from streampca.system import distributed_interface as interface
 
-PACKAGE = Path(interface.__file__).parents[1]
 ADVICE = f"distributed {distributed.__version__} lacks names that streampca/system/distributed_interface.py uses"
 
 
@@ -53,18 +50,3 @@ def test_results_and_workers_are_fetched_from_a_cluster(client: Any) -> None:
     assert handler is None or callable(handler)
     assert not interface.holds_worker_thread()
     assert client.submit(interface.holds_worker_thread, pure=False).result()
-
-
-def test_no_other_module_imports_internal_modules_of_distributed() -> None:
-    public = {"distributed", "distributed.security"}
-    internal = [
-        f"{path.relative_to(PACKAGE)} imports {node.module}"
-        for path in PACKAGE.rglob("*.py")
-        if path.name != "distributed_interface.py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        and node.module is not None
-        and node.module.startswith("distributed")
-        and node.module not in public
-    ]
-    assert internal == []
