@@ -220,9 +220,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
             origin[features], finite[features] = centred.origin, centred.finite
             mean[features] = remainder[features] = centred.offset
             if weights is not None:
-                mean[features], remainder[features] = weigh(
-                    rows[:, features], columns, weights, centred.origin, move=self.center
-                )
+                mean[features], remainder[features] = weigh(None, columns, weights, centred.origin, move=self.center)
             if self.metric is not None:
                 for start in range(0, len(columns), _SLAB_ROWS):
                     columns[start : start + _SLAB_ROWS] *= self.metric[features].astype(columns.dtype)

@@ -122,7 +122,7 @@ def squares_of_columns(rows: Array) -> FloatArray:
 
 
 def weigh(
-    values: Array, rows: Array, weights: FloatArray, origin: FloatArray, *, move: bool = True
+    values: Array | None, rows: Array, weights: FloatArray, origin: FloatArray, *, move: bool = True
 ) -> tuple[FloatArray, FloatArray]:
     """Centre rows about their weighted mean and multiply them by the square roots of their weights, in place.
 
@@ -133,8 +133,8 @@ def weigh(
 
     Parameters
     ----------
-    values : array, shape (n_rows, n_features)
-        Rows of the source.
+    values : array, shape (n_rows, n_features), or None
+        Rows of the source; None where `rows` has overwritten them, and float32 rows are rounded twice.
     rows : float32 or float64 array of the same shape
         ``values - origin``; changed.
     weights : array, shape (n_rows,)
@@ -150,17 +150,19 @@ def weigh(
     total = weights.sum()
     mean: FloatArray = sum((weights[slab] @ rows[slab] for slab in slabs), np.zeros(rows.shape[1])) / total
     near = np.where(origin == np.rint(origin), np.rint(mean), mean) if move else np.zeros_like(mean)
-    again = move and rows.dtype == np.float32
-    shift = (origin + near).astype(rows.dtype) - origin if again else near.astype(rows.dtype)
-    remaining = np.zeros_like(mean)
-    for slab in slabs:
-        if again:
-            np.subtract(values[slab], (origin + shift).astype(rows.dtype), out=rows[slab])
-            remaining += weights[slab] @ rows[slab]
-        else:
+    roots = np.sqrt(weights).astype(rows.dtype)[:, None]
+    if values is None or not move or rows.dtype == np.float64:
+        shift = near.astype(rows.dtype)
+        for slab in slabs:
             rows[slab] -= shift
-        rows[slab] *= np.sqrt(weights[slab]).astype(rows.dtype)[:, None]
-    return (shift + remaining / total, remaining / total) if again else (mean, mean - shift)
+            rows[slab] *= roots[slab]
+        return mean, mean - shift
+    moved, remainder = (origin + near).astype(rows.dtype), np.zeros_like(mean)
+    for slab in slabs:
+        np.subtract(values[slab], moved, out=rows[slab])
+        remainder += weights[slab] @ rows[slab] / total
+        rows[slab] *= roots[slab]
+    return moved - origin + remainder, remainder
 
 
 def refuse_overflow(finite: BoolArray, start: int, n_rows: int) -> NoReturn:
