@@ -12,8 +12,8 @@ _EXPORTS = {
     "PCA": "streampca.estimators",
     "KernelPCA": "streampca.estimators",
     "Threshold": "streampca.linalg.selection",
-    "load": "streampca.estimators",
-    "merge": "streampca.estimators",
+    "load": "streampca.estimators.loading",
+    "merge": "streampca.estimators.merging",
     "run": "streampca.runs.run",
     "publish": "streampca.runs.publish",
     "fetch": "streampca.runs.publish",
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from streampca.errors import StreamPCAError as StreamPCAError
     from streampca.estimators import PCA as PCA
     from streampca.estimators import KernelPCA as KernelPCA
-    from streampca.estimators import load as load
-    from streampca.estimators import merge as merge
+    from streampca.estimators.loading import load as load
+    from streampca.estimators.merging import merge as merge
     from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Threshold as Threshold
     from streampca.runs.publish import fetch as fetch

@@ -23,3 +23,8 @@ def one_line(error: BaseException) -> str:
     """Return the message of `error` on one line of at most 200 characters; the name of its class if it has none."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def shortened(text: str) -> str:
+    """Return `text` without its middle if it has more than 400 characters: values from files may have any length."""
+    return text if len(text) <= 400 else f"{text[:300]} … {text[-50:]}"

@@ -217,7 +217,7 @@ def transform(
 
     MODEL is a model or a run.
     """
-    from streampca.estimators import load
+    from streampca.estimators.loading import load
     from streampca.sources import open_source
 
     estimator = load(model)

@@ -17,7 +17,6 @@ from streampca.estimators.inputs import is_array_like, is_dask, lazy_rows, map_r
 from streampca.execution.checkpoint.resume import fit_with_checkpoint
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.write import write_scores
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan
@@ -153,6 +152,8 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set; `NoSpaceError`,
         before anything is read, if there is less room than the scores take.
         """
+        from streampca.execution.write import write_scores  # here, because it imports zarr
+
         check_is_fitted(self)
         source = self._open_fitted(X)
         require_apart(Path(path), source.description)

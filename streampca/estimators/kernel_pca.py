@@ -20,7 +20,6 @@ from streampca.kernels import Kernel, kernel_of
 from streampca.linalg.selection import Threshold
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
-from streampca.models.persistence.models import save_model
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
@@ -246,6 +245,8 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         `ModelError` for a kernel that is a callable, which no file holds; `OutputError` if something is there that is not
         a model of ours, or is one and `overwrite` is not set.
         """
+        from streampca.models.persistence.models import save_model  # here, because it imports zarr
+
         check_is_fitted(self)
         self._parameters()  # checks them
         return save_model(with_names(self._model, self), path, overwrite=overwrite, fit=record_of_fitted(self))

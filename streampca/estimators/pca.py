@@ -20,8 +20,6 @@ from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import Threshold
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.models import save_model
-from streampca.models.persistence.state import write_state
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, Sketch, Solver
@@ -256,6 +254,9 @@ class PCA(Continuing, Likelihood):
 
         `OutputError` if something is there that is not a model of ours, or is one and `overwrite` is not set.
         """
+        from streampca.models.persistence.models import save_model  # here, because it imports zarr
+        from streampca.models.persistence.state import write_state
+
         check_is_fitted(self)
         fitted = self._state_or_none() if state else None
         beside = None if fitted is None else partial(write_state, fitted)

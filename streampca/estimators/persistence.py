@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
 from streampca.errors import ModelError, StreamPCAError
+from streampca.formatting import shortened
 from streampca.kernels import Kernel, kernel_from_dict
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import FitRecord
-from streampca.models.persistence.groups import shortened
 from streampca.planning.plan import TYPES_OF_ENTRIES, Plan
 from streampca.typing import Array, Json
 from streampca.version import __version__

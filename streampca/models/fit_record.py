@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.models.persistence.groups import StoredGroup
 from streampca.typing import Array, Json
+
+if TYPE_CHECKING:
+    from streampca.models.persistence.groups import StoredGroup
 
 ARRAYS = {
     "feature_name_bytes": "u",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from streampca.models.persistence.groups import require
+from streampca.errors import ModelError
+from streampca.formatting import shortened
 from streampca.models.stored_components import Survey
 from streampca.parameters.choices import Method, Missing
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 _MISSING = get_args(Missing)
 _METHODS = set(get_args(Method)) - {"auto"}
+
+
+def require(condition: bool, path: Path, reason: str) -> None:
+    """Raise `ModelError` with `reason` about the model at `path` unless `condition` is true."""
+    if not condition:
+        raise ModelError(f"{path} is not a usable model: {shortened(reason)}")
 
 
 def require_valid(model: PCAModel, components: Survey, path: Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import zarr
 
 from streampca.errors import ConfigError, NotFiniteError, OutputError
-from streampca.estimators import PCA, KernelPCA, load
+from streampca.estimators import PCA, KernelPCA
+from streampca.estimators.loading import load
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording

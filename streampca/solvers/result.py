@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
-from streampca.execution.write import write_known_scores
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -128,5 +127,7 @@ class Fit(FitResult):
     def write_known_scores(self, source: Source, path: Path) -> bool:
         """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""
         if self.scores is not None:
+            from streampca.execution.write import write_known_scores  # here, because it imports zarr
+
             write_known_scores(source, self.model, self.scores, path)
         return self.scores is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -100,3 +102,9 @@ def test_internal_modules_of_a_library_are_imported_by_one_module(library: str, 
         if node.module.split(".")[0] == library and node.module not in public
     ]
     assert internal == []
+
+
+def test_importing_an_estimator_imports_no_library_that_only_stores_and_clusters_need() -> None:
+    code = "import sys, streampca; streampca.PCA; print({'zarr', 'distributed', 'fsspec', 'yaml'} & set(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "set()\n"

@@ -21,7 +21,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from streampca.errors import ModelError, StreamPCAError
-from streampca.formatting import as_text, one_line
+from streampca.formatting import as_text, one_line, shortened
 from streampca.models.stored_components import Components
 from streampca.sources.zarr.metadata import read_document, require_document, require_readable
 from streampca.sources.zarr.strictness import StrictStore, read_whole
@@ -267,17 +267,6 @@ def kind_of(path: Path) -> tuple[object, object]:
     except (OSError, StreamPCAError, ValueError, KeyError):
         return None, None
     return (attributes.get("format"), attributes.get("kind")) if isinstance(attributes, dict) else (None, None)
-
-
-def shortened(text: str) -> str:
-    """Return `text` without its middle if it has more than 400 characters: values from files may have any length."""
-    return text if len(text) <= 400 else f"{text[:300]} … {text[-50:]}"
-
-
-def require(condition: bool, path: Path, reason: str) -> None:
-    """Raise `ModelError` with `reason` about the model at `path` unless `condition` is true."""
-    if not condition:
-        raise ModelError(f"{path} is not a usable model: {shortened(reason)}")
 
 
 def _write_attributes(group: zarr.Group, attributes: Json) -> None:
