@@ -14,6 +14,7 @@ _EXPORTS = {
     "Threshold": "streampca.linalg.selection",
     "load": "streampca.estimators.loading",
     "merge": "streampca.estimators.merging",
+    "open": "streampca.sources.open",
     "run": "streampca.runs.run",
     "publish": "streampca.runs.publish",
     "fetch": "streampca.runs.publish",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from streampca.runs.publish import fetch as fetch
     from streampca.runs.publish import publish as publish
     from streampca.runs.run import run as run
+    from streampca.sources.open import open as open
 
 
 def __getattr__(name: str) -> object:

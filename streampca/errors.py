@@ -95,6 +95,10 @@ class PackedDataError(DataError):
     """The attributes of an array declare its stored numbers as packed values; names these attributes."""
 
 
+class PartlyMissingError(DataError):
+    """A feature that was taken for one that is never observed has a value; names feature and row."""
+
+
 class ChangedInputError(DataError):
     """Files or objects of the input were replaced, changed or removed while it was read; names the latest change."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,8 +83,8 @@ def write_fingerprint(
     with source.reading():
         metadata = source.metadata_digest()
         table, stored_bytes = _digests_of(source, progress)
-    n_chunks = int(table.any(axis=2).sum())
-    n_missing = table.shape[0] * table.shape[1] - n_chunks
+    n_chunks = int(table.any(axis=-1).sum())
+    n_missing = table.size // DIGEST_BYTES - n_chunks
     whole = whole_digest(metadata, table)
     head = {
         "format": FORMAT,
@@ -93,7 +94,7 @@ def write_fingerprint(
         "array": source.name,
         "shape": list(source.array.shape),
         "dtype": str(source.dtype),
-        "chunk_shape": list(source.grid),
+        "chunk_shape": list(source.layout.grid),
         "n_chunks": n_chunks,
         "n_missing": n_missing,
         "stored_bytes": stored_bytes,
@@ -106,7 +107,7 @@ def write_fingerprint(
 
 
 def _json_pieces(head: Mapping[str, object], table: NDArray[np.uint8]) -> Iterator[bytes]:
-    """Yield a JSON object of `head` and ``chunks``, which has one text for each row of the grid of chunks."""
+    """Yield a JSON object of `head` and ``chunks``, which has one text for each index along the first axis of the grid of chunks."""
     yield json.dumps(head, indent=2).removesuffix("\n}").encode() + b',\n  "chunks": [\n'
     for index, row in enumerate(table):
         yield (",\n" if index else "").encode() + json.dumps("".join(digest.tobytes().hex() for digest in row)).encode()
@@ -130,20 +131,22 @@ def _require_free(place: Path, overwrite: bool) -> None:
 
 
 def _digests_of(source: ZarrSource, progress: ProgressCallback | None) -> tuple[NDArray[np.uint8], int]:
-    """Return the digests of all chunks, ``(n_bands, n_columns, 16)``, zeros where there is none, and their size in all."""
-    rows, columns = source.chunk_counts
-    table = np.zeros((rows * columns, DIGEST_BYTES), dtype=np.uint8)
-    meter, total = Meter("fingerprint", rows * columns, progress), 0
+    """Return the digests of all chunks, ``(*chunk_counts, 16)``, zeros where there is none, and their size in all."""
+    counts = source.layout.chunk_counts
+    n_chunks = math.prod(counts)
+    table = np.zeros((n_chunks, DIGEST_BYTES), dtype=np.uint8)
+    meter, total = Meter("fingerprint", n_chunks, progress), 0
     at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // max(1, source.chunk_bytes)))
-    for first in range(0, rows * columns, _BATCH):
-        batch = range(first, min(first + _BATCH, rows * columns))
-        keys = [source.array.metadata.encode_chunk_key(divmod(index, columns)) for index in batch]
+    for first in range(0, n_chunks, _BATCH):
+        batch = range(first, min(first + _BATCH, n_chunks))
+        places = np.stack(np.unravel_index(batch, counts), axis=1).tolist()
+        keys = [source.array.metadata.encode_chunk_key(tuple(place)) for place in places]
         digests = sync(_read(source, keys, at_once))
         for index, (digest, size) in zip(batch, digests, strict=True):
             table[index] = np.frombuffer(digest, dtype=np.uint8)
             total += size
         meter.add(len(batch), sum(size for _, size in digests))
-    return table.reshape(rows, columns, DIGEST_BYTES), total
+    return table.reshape(*counts, DIGEST_BYTES), total
 
 
 async def _read(source: ZarrSource, keys: list[str], at_once: int) -> list[tuple[bytes, int]]:

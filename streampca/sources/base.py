@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from streampca.errors import DataError, NotAvailableError
+from streampca.labels import Labels
 from streampca.sources.versions import InputVersion, InputWatch
 from streampca.storage.state_file import storable
 from streampca.typing import Array, DType
@@ -57,6 +60,8 @@ class Source(ABC):
     """Shape of one row as a picture, where known."""
     feature_names: tuple[str, ...] | None = None
     """Names of the features, where known."""
+    labels: Labels | None = None
+    """Dimensions, coordinates and variables of the table, where known."""
     column_major: bool = False
     """Whether blocks are read faster into Fortran order."""
     sparse: bool = False
@@ -176,6 +181,22 @@ class _Sliced:
         start, stop, _ = key[0].indices(self.shape[0])
         values, _ = self.source.read(start, stop)
         return values[:, key[1]]
+
+
+def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
+    """Return those of the `edges` of bands that make blocks of at most `n_rows` rows, None if a band or equal blocks do.
+
+    None where all bands but the last have the same size, so that equal blocks of whole bands exist, and where one band is
+    larger than a block.
+    """
+    sizes = np.diff(edges)
+    if sizes.max() > n_rows or (bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0]):
+        return None
+    merged = [0]
+    for edge, following in zip(edges[1:], [*edges[2:], None], strict=True):
+        if following is None or following - merged[-1] > n_rows:
+            merged.append(int(edge))
+    return tuple(merged)
 
 
 def require_table(shape: tuple[int, ...], dtype: DType, description: str) -> None:

@@ -45,11 +45,11 @@ def packing(metadata: ArrayMetadata) -> dict[str, object]:
     packed = {
         name: attributes[name]
         for name, neutral in _NEUTRAL.items()
-        if attributes.get(name) is not None and _number(attributes[name]) != neutral
+        if attributes.get(name) is not None and number_of(attributes[name]) != neutral
     }
     for name in _FILLS:
         value = attributes.get(name)
-        if value is not None and not _is_nan(value):
+        if value is not None and not is_nan(value):
             packed[name] = value
     dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and dtype.kind == "i":
@@ -57,7 +57,7 @@ def packing(metadata: ArrayMetadata) -> dict[str, object]:
     # xarray reads the fill value of an array of format 2 as _FillValue.
     by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
     fill = metadata.fill_value if metadata.zarr_format == 2 else None
-    if by_xarray and fill is not None and not _is_nan(fill) and fill != 0:
+    if by_xarray and fill is not None and not is_nan(fill) and fill != 0:
         packed["fill_value"] = fill.item() if isinstance(fill, np.generic) else fill
     return packed
 
@@ -93,22 +93,31 @@ def dimensions_of(metadata: ArrayMetadata) -> tuple[str, ...] | None:
     return tuple("?" if name is None else str(name)[:_MOST_SHOWN] for name in names)
 
 
-def _number(value: object) -> float:
+def number_of(value: object) -> float:
     """Return `value`, a number or a list of one, as a float; NaN for anything else."""
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
 
 
-def _is_nan(value: object) -> bool:
-    """Return whether a fill value is NaN: a number, a string, a list of these, or xarray's base64 of a float64 in format 3."""
+def fill_number(value: object) -> float:
+    """Return a fill value as a float: a number, a list of one, or xarray's base64 of a float64 in format 3; NaN for all else."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        return number_of(value)
+    try:
+        return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
+    except (ValueError, struct.error):
+        return math.nan
+
+
+def is_nan(value: object) -> bool:
+    """Return whether a fill value is NaN: a number, text, base64 of a float64, or a list of these."""
     if isinstance(value, list | tuple):
-        return len(value) > 0 and all(map(_is_nan, value))
+        return len(value) > 0 and all(map(is_nan, value))
     if isinstance(value, str):
-        try:
-            return value.lower() == "nan" or math.isnan(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
-        except (ValueError, struct.error):
-            return False
+        return value.lower() == "nan" or (len(value) == 12 and math.isnan(fill_number(value)))
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 

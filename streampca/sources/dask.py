@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.base import ReadCount, Source, merged_edges, require_table
 from streampca.sources.dask_graph import BlockGraph, GraphCost
 from streampca.sources.sparse import is_sparse, joined
 from streampca.typing import Array
@@ -56,7 +56,6 @@ class DaskSource(Source):
         self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), array.dtype
         self.edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(int)
         sizes = array.chunks[0]
-        self.regular = all(n == sizes[0] for n in sizes[:-1]) and sizes[-1] <= sizes[0]
         self.chunk_rows = int(max(sizes))
         self.chunk_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
         self._keys: dict[int, list[Key]] = {
@@ -101,13 +100,7 @@ class DaskSource(Source):
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `n_rows` rows that are runs of whole Dask blocks; None if regular ones are."""
-        if self.regular or n_rows < self.chunk_rows:
-            return None
-        edges = [0]
-        for edge, following in zip(self.edges[1:], [*self.edges[2:], None], strict=True):
-            if following is None or following - edges[-1] > n_rows:
-                edges.append(int(edge))
-        return tuple(edges)
+        return merged_edges(self.edges.tolist(), n_rows)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of a block while it is computed, by its graph, and of a block kept for the next reading.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
-from streampca.sources.options import ReadOptions, SourceKeywords
+from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 
 if TYPE_CHECKING:
@@ -26,30 +27,57 @@ if TYPE_CHECKING:
 Opener = Callable[[Any, ReadOptions], Source]
 
 
-def open_source(data: object, **keywords: Unpack[SourceKeywords]) -> Source:
-    """Return the source behind `data`; reads metadata only.
+def open_source(
+    data: object,
+    *,
+    array: str | None = None,
+    variables: str | Sequence[str] | None = None,
+    samples: str | Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
+    mask: ArrayLike | str | Path | None = None,
+    decode: str = "auto",
+    orientation: str | None = None,
+    missing_chunks: str = "error",
+    verify: str | Path | None = None,
+    storage_options: StorageOptions | None = None,
+    follow_symlinks: bool = False,
+    max_reads: float | None = None,
+) -> Source:
+    """Return any data as a table of samples and features; reads metadata and coordinates only, unless `mask` needs rows.
 
     Parameters
     ----------
     data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, or Source
-        A path may be a zarr array, a group (name the `array` in it), an ``.npy`` file or ``builtin:NAME``.
+        A path may be a zarr array, a group, an ``.npy`` file or ``builtin:NAME``.
     array : str, optional
-        Name of the array within a zarr group.
-    orientation : {"samples_first", "features_first"}
-        How the array is stored: (samples, features), or (features, samples).
+        Name of the array within a zarr group. Without it, the only array of two or more dimensions that is no bounds, mask or
+        coordinate of another; the image of full resolution in OME-Zarr.
+    variables : str or sequence of str, optional
+        Names of several arrays of a zarr group on the same samples; their features are put side by side.
+    samples, features : str or sequence of str, optional
+        Names of the dimensions whose places are the rows, and of those whose places are the columns, in C order; either may be
+        left out for all others. Names come from zarr format 3, from ``_ARRAY_DIMENSIONS`` or OME-Zarr; other dimensions are
+        called ``dim_0``, ``dim_1`` and so on. By default arrays of two dimensions are (samples, features).
+    mask : array, str or Path, optional
+        Features that are used: truth values of the shape of the features, an ``.npy`` file, or the name of an array in the
+        group, whose dimensions are matched by name. ``"observed"`` leaves out features that are missing in the first rows
+        (at most those of 64 MiB or one chunk, read at once), and raises `PartlyMissingError` during the fit if one of these
+        has a value later; ``"survey"`` reads all rows once, when the table is opened, to find features never observed.
+    decode : {"auto", "raw"}
+        Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``
+        or ``_Unsigned`` of the CF conventions) are decoded, to float32 for integers of up to 16 bits and to float64 for wider
+        ones, with NaN for missing values; or read as they are stored.
+    orientation : {"samples_first", "features_first"}, optional
+        How an array of two dimensions is stored: (samples, features), the default, or (features, samples).
     missing_chunks : {"error", "fill"}
         Whether a chunk that does not exist is an error, or holds the fill value.
-    storage_options : dict, optional
-        Passed to fsspec, for URLs.
     verify : str or Path, optional
         File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
         ``streampca fingerprint`` writes by default.
+    storage_options : dict, optional
+        Passed to fsspec, for URLs.
     follow_symlinks : bool
         Whether files of a local store may be symbolic links to places outside of it.
-    decode : {"auto", "raw"}
-        Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``
-        or ``_Unsigned`` of the CF conventions) are refused, because this version does not decode them, or read as they are
-        stored.
     max_reads : float, optional
         How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
         blocks need them; plans are refused with `RepeatedReadsError` above it. 4 by default.
@@ -57,11 +85,25 @@ def open_source(data: object, **keywords: Unpack[SourceKeywords]) -> Source:
     Raises
     ------
     DataError
-        If there is no such data, or it is not a table of real numbers; `PackedDataError` if its values are packed.
+        If there is no such data, it is not of real numbers, or an array of more than two dimensions has no `samples`;
+        `PackedDataError` if attributes of packed values contradict each other.
     ParameterError
-        If `decode` is neither.
+        If a choice is none of its values, or a name is not that of a dimension.
     """
-    options = ReadOptions(**keywords)
+    options = ReadOptions(
+        array=array,
+        variables=variables,
+        samples=samples,
+        features=features,
+        mask=mask,
+        decode=decode,
+        orientation=orientation,
+        missing_chunks=missing_chunks,
+        verify=verify,
+        storage_options=storage_options,
+        follow_symlinks=follow_symlinks,
+        max_reads=max_reads,
+    )
     if isinstance(data, Source):
         return data
     for kind in _KINDS:
@@ -69,6 +111,10 @@ def open_source(data: object, **keywords: Unpack[SourceKeywords]) -> Source:
             if options.verify is not None and not kind.verifies:
                 raise DataError(
                     f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
+                )
+            if options.by_name and not kind.labelled:
+                raise NotAvailableError(
+                    f"{', '.join(options.by_name)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
                 )
             return kind.opened(data, options)
     if _kind_of(data).startswith(("xarray.", "anndata.")):
@@ -106,6 +152,10 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
         raise DataError(f"{path}: fingerprints are of zarr arrays, not of .npy files: leave source.verify out")
     if not Path(path).exists():
         raise DataError(f"{path}: no such file")
+    if options.by_name:
+        raise NotAvailableError(
+            f"{path}: {', '.join(options.by_name)}: .npy files have no named dimensions: expected a zarr store"
+        )
     source = MappedSource.open(Path(path))
     if options.transposed:
         raise NotAvailableError(
@@ -148,18 +198,23 @@ class _Kind(NamedTuple):
     """Function that returns their source."""
     verifies: bool = False
     """Whether the function compares chunks with a fingerprint, or refuses one by itself."""
+    labelled: bool = False
+    """Whether its dimensions have names."""
 
 
 _KINDS = (
-    _Kind(lambda data: isinstance(data, str | Path), _open_path, verifies=True),
+    _Kind(lambda data: isinstance(data, str | Path), _open_path, verifies=True, labelled=True),
     _Kind(
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _in_memory(lambda array: MappedSource(array, "memory map")),
     ),
     _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource)),
-    _Kind(_is_zarr_store, _open_zarr_store, verifies=True),
-    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True),
+    _Kind(_is_zarr_store, _open_zarr_store, verifies=True, labelled=True),
+    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, labelled=True),
     _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
     _Kind(is_sparse, _in_memory(SparseSource)),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
+
+open = open_source
+"""The name in the top level of the package."""

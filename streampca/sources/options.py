@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
+
+from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
 
@@ -17,7 +19,11 @@ class SourceKeywords(TypedDict, total=False):
     """Keywords of `open_source`."""
 
     array: str | None
-    orientation: str
+    variables: str | Sequence[str] | None
+    samples: str | Sequence[str] | None
+    features: str | Sequence[str] | None
+    mask: ArrayLike | str | Path | None
+    orientation: str | None
     missing_chunks: str
     storage_options: StorageOptions | None
     verify: str | Path | None
@@ -33,13 +39,21 @@ class ReadOptions:
     Raises
     ------
     ParameterError
-        If `decode` is neither of its values.
+        If a choice is none of its values, or a name is not text.
     """
 
     array: str | None = None
     """Name of the array in a zarr group."""
-    orientation: str = "samples_first"
-    """``"samples_first"``, or ``"features_first"`` for arrays of (features, samples)."""
+    variables: str | Sequence[str] | None = None
+    """Names of several arrays in a zarr group, whose features are put side by side."""
+    samples: str | Sequence[str] | None = None
+    """Names of the dimensions whose places are rows, the slowest first; a tuple once it is checked."""
+    features: str | Sequence[str] | None = None
+    """Names of the dimensions whose places are columns, the slowest first; by default all others."""
+    mask: ArrayLike | str | Path | None = None
+    """Which features are used: an array, its name or file, ``"observed"`` or ``"survey"``."""
+    orientation: str | None = None
+    """``"samples_first"`` (None), or ``"features_first"`` for arrays of (features, samples)."""
     missing_chunks: str = "error"
     """``"error"``, or ``"fill"`` to read chunks that do not exist as the fill value."""
     storage_options: StorageOptions | None = None
@@ -54,10 +68,42 @@ class ReadOptions:
     """Upper limit of the mean number of reads of the chunks behind a Dask array in one pass."""
 
     def __post_init__(self) -> None:
-        if self.decode not in ("auto", "raw"):
-            raise ParameterError(f'decode={self.decode!r}: expected "auto" or "raw"')
+        for name, choices in (("decode", ("auto", "raw")), ("orientation", ("samples_first", "features_first", None))):
+            if getattr(self, name) not in choices:
+                shown = " or ".join(f'"{choice}"' for choice in choices if choice)
+                raise ParameterError(f"{name}={getattr(self, name)!r}: expected {shown}")
+        for name in ("variables", "samples", "features"):
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
+        if self.array is not None and self.variables is not None:
+            raise ParameterError(
+                f"array={self.array!r} and variables={list(self.variables)!r} were given: leave one out"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the arrays to read in a group; none where it is to be found out."""
+        return tuple(self.variables or (() if self.array is None else (self.array,)))
+
+    @property
+    def by_name(self) -> dict[str, object]:
+        """Return those of the options that are about names of dimensions and variables and are given."""
+        return {
+            name: value
+            for name in ("variables", "samples", "features", "mask")
+            if (value := getattr(self, name)) is not None
+        }
 
     @property
     def transposed(self) -> bool:
         """Return whether the stored array is (features, samples)."""
         return self.orientation == "features_first"
+
+
+def _names(key: str, value: object) -> tuple[str, ...] | None:
+    """Return one name or several as a tuple; `ParameterError` for anything else."""
+    if value is None:
+        return None
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ParameterError(f"{key}={str(value)[:60]!r}: expected a name, or a list of different names")
+    return names

@@ -36,7 +36,7 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
     def slow(self: Any, start: int, stop: int, out: Any = None) -> Any:
         time.sleep(delay)
         with open(log, "a") as lines:
-            lines.write(f"{os.getpid()} {self.transposed} {start} {stop}\n")
+            lines.write(f"{os.getpid()} {self.column_major} {start} {stop}\n")
         return read(self, start, stop, out)
 
     progress_log.ProgressLog._update_cost, ZarrSource.read = cheap, slow  # type: ignore[method-assign]

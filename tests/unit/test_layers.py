@@ -26,7 +26,7 @@ LAYERS = (
     "linalg kernels transforms",
     "storage",
     "system metrics formatting",
-    "block random errors",
+    "block random errors labels",
     "redaction typing version",
 )
 """From the top to the bottom; packages of one line do not import each other."""

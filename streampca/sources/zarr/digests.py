@@ -32,7 +32,7 @@ class ChunkDigests:
     metadata: str
     """Digest of the array's metadata (see `metadata_digest`)."""
     table: NDArray[np.uint8]
-    """Digests by the place of a chunk in the grid, ``(n_bands, n_columns, 16)``; zeros where there was no chunk."""
+    """Digests by the place of a chunk in the grid, ``(*chunk_counts, 16)``; zeros where there was no chunk."""
     whole: str
     """Digest of all of these."""
 
@@ -41,7 +41,7 @@ class ChunkDigests:
 
     def require_array(self, metadata: str, grid: tuple[int, ...], label: str) -> None:
         """Raise `DataError` unless the metadata of the array, and the number of its chunks along each axis, are the same."""
-        if (metadata, grid) != (self.metadata, self.table.shape[:2]):
+        if (metadata, grid) != (self.metadata, self.table.shape[:-1]):
             raise DataError(
                 f"{label}: its metadata is not what was fingerprinted (found {DIGEST} {metadata}, {self.place} has {self.metadata}): "
                 "name the fingerprint of this array, or make a new one with streampca fingerprint if the change was on purpose"
@@ -50,8 +50,8 @@ class ChunkDigests:
     def require(self, key: str, stored: memoryview | None) -> None:
         """Raise `AlteredChunkError` unless `stored`, the bytes of chunk `key`, None where there are none, are what they were."""
         actual = _NO_CHUNK if stored is None else xxhash.xxh3_128(stored).digest()
-        row, column = (int(number) for number in _NUMBER.findall(key)[-2:])
-        expected = self.table[row, column].tobytes()
+        place = tuple(int(number) for number in _NUMBER.findall(key)[1 - self.table.ndim :])
+        expected = self.table[place].tobytes()
         if actual != expected:
             raise AlteredChunkError(
                 f"chunk {key} is not what was fingerprinted: found {_as_text(actual)}, expected {_as_text(expected)} "
@@ -109,7 +109,8 @@ def load_digests(place: Path) -> ChunkDigests:
         if data["format"] != FORMAT or data["version"] != FORMAT_VERSION or data["digest"] != DIGEST:
             raise DataError(f"{place} is a fingerprint of another version: make a new one with streampca fingerprint")
         rows = [bytes.fromhex(row) for row in data["chunks"]]
-        table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), -1, DIGEST_BYTES)
+        counts = [-(-int(n) // int(size)) for n, size in zip(data["shape"], data["chunk_shape"], strict=True)]
+        table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(*counts, DIGEST_BYTES)
         metadata, whole = str(data["metadata"]), str(data["whole"])
         same = len({len(row) for row in rows}) == 1 and whole == whole_digest(metadata, table)
     except FileNotFoundError as error:
@@ -118,7 +119,7 @@ def load_digests(place: Path) -> ChunkDigests:
         ) from error
     except OSError as error:
         raise DataError(f"{place} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{place} is not a fingerprint: expected what streampca fingerprint writes") from error

@@ -19,6 +19,7 @@ from streampca.formatting import one_line
 from streampca.sources.base import ReadCount
 from streampca.sources.zarr.codecs import Decoder, decode_into
 from streampca.sources.zarr.digests import ChunkDigests
+from streampca.sources.zarr.layout import Layout
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.regular_files import open_regular
@@ -61,8 +62,8 @@ class DirectReader:
     """The array, for its metadata."""
     chain: _Chain
     """Decoding of one chunk."""
-    transposed: bool
-    """Whether the array is stored as (features, samples)."""
+    layout: Layout
+    """Which axes are rows and columns."""
     digests: ChunkDigests | None = None
     """Expected digests of the chunks, or None."""
     bounds: Path | None = None
@@ -73,7 +74,7 @@ class DirectReader:
         cls,
         array: ZarrArray,
         store: LocalStore,
-        transposed: bool,
+        layout: Layout,
         digests: ChunkDigests | None = None,
         follow_symlinks: bool = False,
     ) -> DirectReader | None:
@@ -82,17 +83,17 @@ class DirectReader:
         if chain is None:
             return None
         root = Path(store.root)
-        return cls(root / array.path, array, chain, transposed, digests, None if follow_symlinks else root)
+        return cls(root / array.path, array, chain, layout, digests, None if follow_symlinks else root)
 
     @property
     def scatters(self) -> bool:
-        """Return whether only the needed part of a chunk is read: values are not compressed, and chunks have no digest to compare."""
-        return self.chain.plain and self.digests is None
+        """Return whether only the needed part of a chunk is read: two axes, no compression, and no digests of chunks to compare."""
+        return self.chain.plain and self.digests is None and self.array.ndim == 2
 
     @property
     def chunk_bytes(self) -> int:
         """Return the size of a decoded chunk in bytes."""
-        return int(np.prod(self.array.chunks, dtype=np.int64)) * self.chain.dtype.itemsize
+        return int(np.prod(self.layout.grid, dtype=np.int64)) * self.chain.dtype.itemsize
 
     @property
     def overhead_bytes(self) -> int:
@@ -102,8 +103,10 @@ class DirectReader:
         if self.chain.plain:
             return self.chunk_bytes
         stored = most_stored(self.chunk_bytes)
-        whole_rows = not self.transposed and self.array.chunks[1] == self.array.shape[1]
-        in_place = whole_rows and self.array.shape[0] % self.array.chunks[0] == 0
+        layout = self.layout
+        in_order = (*layout.rows, *layout.columns) == tuple(range(len(layout.shape)))
+        whole_rows = in_order and layout.grid[1:] == layout.shape[1:]
+        in_place = whole_rows and layout.shape[0] % layout.grid[0] == 0
         return stored + (0 if in_place else self.chunk_bytes)
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
@@ -116,29 +119,21 @@ class DirectReader:
         DamagedChunkError
             If it cannot be read or decoded, has the wrong size, or fails its checksum.
         """
-        target = out.T if self.transposed else out
-        spans = [range(0, n) for n in self.array.shape]
-        spans[1 if self.transposed else 0] = range(start, stop)
         count = ReadCount()
-        sizes = self.array.chunks
-        for i in range(spans[0].start // sizes[0], -(-spans[0].stop // sizes[0])):
-            for j in range(spans[1].start // sizes[1], -(-spans[1].stop // sizes[1])):
-                inside, within = [], []
-                for span, index, size in zip(spans, (i, j), sizes, strict=True):
-                    low, high = max(span.start, index * size), min(span.stop, (index + 1) * size)
-                    inside.append(slice(low - span.start, high - span.start))
-                    within.append(slice(low - index * size, high - index * size))
-                count += self._read_chunk((i, j), target[tuple(inside)], tuple(within))
+        for row, box in self.layout.boxes(start, stop):
+            target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
+            for place, inside, within in self.layout.chunks(box):
+                count += self._read_chunk(place, target[inside], within)
         return count
 
-    def _read_chunk(self, coordinates: tuple[int, int], target: Array, within: tuple[slice, ...]) -> ReadCount:
+    def _read_chunk(self, coordinates: tuple[int, ...], target: Array, within: tuple[slice, ...]) -> ReadCount:
         """Decode one chunk and copy the slice `within` of it to `target`."""
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
         # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
-        scattered = self.scatters and same and target.strides[1] == target.itemsize
-        whole = same and target.flags.c_contiguous and target.shape == self.array.chunks
-        chunk = target if whole or scattered else borrow("chunk", self.array.chunks, self.chain.dtype)
+        scattered = self.scatters and same and target.strides[-1] == target.itemsize
+        whole = same and target.flags.c_contiguous and target.shape == self.layout.grid
+        chunk = target if whole or scattered else borrow("chunk", self.layout.grid, self.chain.dtype)
         if self.bounds is not None:
             require_inside(self.bounds, f"{self.array.path}/{key}" if self.array.path else key)
         try:
@@ -158,11 +153,7 @@ class DirectReader:
             target[...] = chunk[within]
         if scattered:
             return ReadCount(1, target.nbytes, target.nbytes)
-        inside = [
-            min(size, extent - index * size)
-            for size, extent, index in zip(self.array.chunks, self.array.shape, coordinates, strict=True)
-        ]
-        return ReadCount(1, inside[0] * inside[1] * self.chain.dtype.itemsize, stored_bytes)
+        return ReadCount(1, self.layout.stored_values(coordinates) * self.chain.dtype.itemsize, stored_bytes)
 
     def _scatter(self, file: int, stored_bytes: int, target: Array, within: tuple[slice, ...], key: str) -> None:
         """Read the slice `within` of a chunk without compression into the rows of `target`."""

@@ -12,19 +12,14 @@ from streampca.errors import DataError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
-from streampca.sources.conventions import describes_others, describing_names, dimensions_of, require_unpacked
+from streampca.sources.conventions import describes_others, describing_names, dimensions_of
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
-from streampca.sources.zarr.digests import verified_by
-from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import StrictStore, as_stored, quietly, strict_group
+from streampca.sources.zarr.dimensions import first_image
+from streampca.sources.zarr.strictness import StrictStore, quietly, strict_group
+from streampca.sources.zarr.variables import open_arrays
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import JsonValue
-
-_DECODE = (
-    "write the decoded values to a store of their own (xarray.open_zarr decodes them) and read that, or, if the stored "
-    'numbers are meant, set source.decode: raw (from Python: open_source(…, decode="raw"))'
-)
 
 
 def open_path(path: str, options: ReadOptions) -> Source:
@@ -43,8 +38,10 @@ def open_stored(store: Store, options: ReadOptions, label: str) -> Source:
     """Open the array or group in `store`, which messages call `label`; raises what `open_path` raises."""
     node = _node_of(store, label, links=options.follow_symlinks)
     if isinstance(node, zarr.Array):
-        if options.array is not None:
-            raise DataError(f"{label} is an array, not a group: expected no array name, found array: {options.array}")
+        if options.names:
+            raise DataError(
+                f"{label} is an array, not a group: expected no array name, found {', '.join(options.names)}"
+            )
         return open_array(node, options, label)
     return open_group(node, options, label)
 
@@ -110,24 +107,28 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
         If there is no such array, or, where none is named, several arrays have two or more axes, or the only one describes
         others (bounds, masks, coordinates); lists names, shapes and axes.
     """
-    description, array = description or place_of(group), options.array
+    description, names = description or place_of(group), options.names
     group = strict_group(group)
-    if array is not None:  # listing a large group takes many requests, or cannot be done
-        named = _named(group, array)
-        if named is not None:
-            return open_array(named, options, description, array)
+    if not names and (image := first_image(group)) is not None:
+        names = (image,)
+    if names:  # listing a large group takes many requests, or cannot be done
+        named = {name: _named(group, name) for name in names}
+        if None not in named.values():
+            return open_arrays({n: a for n, a in named.items() if a is not None}, options, description, group)
     elif str(group.attrs.get("format", "")) == "streampca-model":
         raise DataError(f"{description} is a model of streampca: expected data; an array of the model can be named")
     arrays = _members(group, description)
     listing = _listing(arrays)
-    if array is None:
-        array = _only_table(arrays)
-    if array is None:
-        raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
-    node = arrays.get(array)
-    if not isinstance(node, zarr.Array):
-        raise DataError(f"{description} has no array {array[:80]!r}: expected one of: {listing}")
-    return open_array(node, options, description, array)
+    if not names:
+        table = _only_table(arrays)
+        if table is None:
+            raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
+        names = (table,)
+    nodes = {name: arrays.get(name) for name in names}
+    for name, node in nodes.items():
+        if not isinstance(node, zarr.Array):
+            raise DataError(f"{description} has no array {name[:80]!r}: expected one of: {listing}")
+    return open_arrays({n: a for n, a in nodes.items() if isinstance(a, zarr.Array)}, options, description, group)
 
 
 def _members(group: zarr.Group, description: str) -> dict[str, ZarrArray | zarr.Group]:
@@ -142,20 +143,19 @@ def _members(group: zarr.Group, description: str) -> dict[str, ZarrArray | zarr.
 
 
 def _only_table(members: dict[str, ZarrArray | zarr.Group]) -> str | None:
-    """Return the name of the only array with two or more axes, if it has two and describes no other; None otherwise.
+    """Return the name of the only array with two or more axes that describes no other; None if there are several or none.
 
-    So neither the mask beside a cube is taken, nor the bounds of a time axis, nor an embedding beside sparse rows.
+    Bounds, masks and coordinates are not candidates, but sparse matrices of AnnData are, which are groups.
     """
-    arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
-    tables = [name for name, node in arrays.items() if node.ndim >= 2]
-    groups = {name: node for name, node in members.items() if isinstance(node, zarr.Group)}
-    tables += [
-        n for n, node in groups.items() if str(node.attrs.get("encoding-type", "")).endswith("_matrix")
-    ]  # AnnData
-    if len(tables) != 1 or tables[0] not in arrays or arrays[tables[0]].ndim != 2 or describes_others(tables[0]):
-        return None
     described: set[str] = set().union(*(describing_names(node.metadata.attributes) for node in members.values()))
-    return None if tables[0].rsplit("/", 1)[-1] in described else tables[0]
+    tables = [
+        name
+        for name, node in members.items()
+        if (isinstance(node, zarr.Array) and node.ndim >= 2)
+        or (isinstance(node, zarr.Group) and str(node.attrs.get("encoding-type", "")).endswith("_matrix"))
+        if not describes_others(name) and name.rsplit("/", 1)[-1] not in described
+    ]
+    return tables[0] if len(tables) == 1 and isinstance(members[tables[0]], zarr.Array) else None
 
 
 def _listing(members: dict[str, ZarrArray | zarr.Group]) -> str:
@@ -183,27 +183,6 @@ def _named(group: zarr.Group, name: str) -> ZarrArray | None:
     return member if isinstance(member, zarr.Array) else None
 
 
-def open_array(
-    array: ZarrArray, options: ReadOptions, description: str | None = None, name: str | None = None
-) -> ZarrSource:
-    """Return the source of an open zarr array.
-
-    Raises
-    ------
-    DataError
-        If it is not a table of real numbers, does not match its fingerprint, or is packed and not to be read raw.
-    """
-    if str(options.verify) == "manifest" and description is None:
-        raise DataError(
-            "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
-        )
-    digests = verified_by(options.verify, description or "", name)
-    label = description or place_of(array)
-    array = as_stored(array, label, options.follow_symlinks)
-    if options.decode != "raw":
-        require_unpacked(array.metadata, f"{label}/{name}" if name else label, _DECODE)
-    fill = options.missing_chunks == "fill"
-    source = ZarrSource(array, label, name, options.transposed, fill, digests, options.follow_symlinks)
-    if digests is not None:
-        digests.require_array(source.metadata_digest(), source.chunk_counts, source.label)
-    return source
+def open_array(array: ZarrArray, options: ReadOptions, description: str | None = None) -> Source:
+    """Return the source of an open zarr array; raises what `open_arrays` raises."""
+    return open_arrays({None: array}, options, description, None)

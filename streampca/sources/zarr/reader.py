@@ -1,4 +1,4 @@
-"""Rows of a zarr array, version 2 or 3, read strictly: a chunk that is missing or damaged is an error."""
+"""Rows of a zarr array of any number of axes, version 2 or 3, read strictly: a missing or damaged chunk is an error."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_fil
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, metadata_digest
 from streampca.sources.zarr.direct import DirectReader
+from streampca.sources.zarr.layout import Layout, Spans
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
     feature_names,
@@ -46,13 +47,21 @@ from streampca.sources.zarr.strictness import StrictStore, inner_store
 from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer_prototype, sync
 from streampca.typing import Array
 
+Axes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Axes of an array that make rows, and those that make columns."""
 _REMOTE_READINGS = 3
 _MOST_NAMED = 5
 _MOST_COUNTED = 100_000
 
 
 class ZarrSource(Source):
-    """A two-dimensional zarr array with any chunk grid, sharded or not."""
+    """A zarr array with any chunk grid, sharded or not, as a table.
+
+    Parameters
+    ----------
+    axes : pair of tuples of int
+        Axes of the array whose indices make a row, and those whose indices make a column, each the slowest first.
+    """
 
     portable = True
 
@@ -61,15 +70,19 @@ class ZarrSource(Source):
         array: ZarrArray,
         description: str,
         name: str | None,
-        transposed: bool,
+        axes: Axes,
         fill: bool,
         digests: ChunkDigests | None = None,
         follow_symlinks: bool = False,
     ):
-        self.description, self.name, self.transposed, self.fill = description, name, transposed, fill
+        self.description, self.name, self.fill = description, name, fill
         self.digests, self.follow_symlinks = digests, follow_symlinks
         label = self.label
-        require_table(array.shape, np.dtype(array.dtype), label)
+        shape, grid = (tuple(int(n) for n in sizes) for sizes in (array.shape, array.shards or array.chunks))
+        if array.ndim == sum(map(len, axes)):
+            self.layout = Layout(shape, grid, *axes)
+            shape = self.layout.table_shape
+        require_table(shape, np.dtype(array.dtype), label)
         store = retrying(_at_its_place(inner_store(array.store)))
         self.dtype, metadata = np.dtype(array.dtype), array.metadata
         require_readable(metadata, self.dtype.itemsize, label)
@@ -77,36 +90,33 @@ class ZarrSource(Source):
         self.store = StrictStore(store, fill, most, digests, follow_symlinks)
         self.array = array_of(metadata, self.store, array.path)
         self._bounded = bounded(self.array, fill)
-        self.grid = tuple(int(n) for n in (array.shards or array.chunks))  # the stored objects
-        rows, columns = array.shape[::-1] if transposed else array.shape
-        self.shape = (int(rows), int(columns))
-        self.chunk_rows, self.chunk_columns = self.grid[::-1] if transposed else self.grid
-        self.chunk_bytes = int(np.prod(self.grid, dtype=object)) * self.dtype.itemsize
+        self.shape, self.chunk_rows = self.layout.table_shape, self.layout.chunk_rows
+        self.chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize
         self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
         self.feature_names = feature_names(metadata.attributes, self.shape[1])
         self.remote = isinstance(store, RemoteStore)
         self.portable = (
             store.portable if isinstance(store, RemoteStore) else "memory" not in type(store).__name__.lower()
         )
-        self.column_major = transposed
+        self.column_major = self.layout.column_major
         self.watch = InputWatch()
         self._documents = self._stored_documents()
         self.direct = (
-            DirectReader.of(self.array, store, transposed, digests, follow_symlinks)
+            DirectReader.of(self.array, store, self.layout, digests, follow_symlinks)
             if type(store) is LocalStore and not fill
             else None
         )
 
-    def _view(self, transposed: bool) -> tuple[ZarrArray, str, str | None, bool, bool, ChunkDigests | None, bool]:
+    def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
-        return self.array, self.description, self.name, transposed, self.fill, self.digests, self.follow_symlinks
+        return self.array, self.description, self.name, axes, self.fill, self.digests, self.follow_symlinks
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ZarrSource, self._view(self.transposed)
+        return ZarrSource, self._view((self.layout.rows, self.layout.columns))
 
     def by_features(self) -> ZarrSource:
         """Return a source whose rows are the features of this one."""
-        turned = ZarrSource(*self._view(not self.transposed))
+        turned = ZarrSource(*self._view((self.layout.columns, self.layout.rows)))
         turned.watch, turned._documents = self.watch, self._documents
         return turned
 
@@ -114,12 +124,6 @@ class ZarrSource(Source):
     def label(self) -> str:
         """Return path and name of the array, for messages."""
         return f"{self.description}/{self.name}" if self.name else self.description
-
-    @property
-    def chunk_counts(self) -> tuple[int, int]:
-        """Return the number of stored objects along each axis of the array."""
-        rows, columns = (-(-int(n) // size) for n, size in zip(self.array.shape, self.grid, strict=True))
-        return rows, columns
 
     def metadata_digest(self) -> str:
         """Read the stored metadata and return its digest."""
@@ -138,14 +142,16 @@ class ZarrSource(Source):
     def fingerprint(self) -> str:
         """Return the xxh3 hash of the array's own metadata and its place."""
         metadata = json.dumps(self.array.metadata.to_dict(), sort_keys=True, default=str)
-        return xxhash.xxh3_128(f"{metadata}|{self.description}|{self.name}|{self.transposed}".encode()).hexdigest()
+        rows, columns = self.layout.rows, self.layout.columns
+        order = rows == (1,) if self.array.ndim == 2 else (rows, columns)
+        return xxhash.xxh3_128(f"{metadata}|{self.description}|{self.name}|{order}".encode()).hexdigest()
 
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
         return super().describe() | {
             "array": self.name,
-            "chunks": list(self.grid),
-            "orientation": "features_first" if self.transposed else "samples_first",
+            "chunks": list(self.layout.grid),
+            "orientation": "features_first" if self.column_major else "samples_first",
             "reader": "direct" if self.direct else "zarr",
             "packing": packing(self.array.metadata) or None,
             "verified_by": None
@@ -155,7 +161,7 @@ class ZarrSource(Source):
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored objects that hold rows `start` to `stop`."""
-        return [key for key, _, _ in self._chunks_of(start, stop)]
+        return list(dict.fromkeys(key for key, _ in self._chunks_of(start, stop)))
 
     def _presence(self) -> Callable[[str], bool] | None:
         """Return a function that tells whether a chunk is stored, None if the store cannot list its keys."""
@@ -183,7 +189,7 @@ class ZarrSource(Source):
                 )
             return
         n_missing, first = 0, list[str]()
-        for place in product(*map(range, self.chunk_counts)):
+        for place in product(*map(range, self.layout.chunk_counts)):
             key = self.array.metadata.encode_chunk_key(place)
             if exists(key):
                 continue
@@ -195,7 +201,7 @@ class ZarrSource(Source):
         if n_missing and not self.fill:
             count = f"{n_missing}" if n_missing < _MOST_COUNTED else f"at least {n_missing}"
             raise MissingChunkError(
-                f"{self.description}: {count} of {math.prod(self.chunk_counts)} chunks do not exist, first: {', '.join(first)}; "
+                f"{self.description}: {count} of {math.prod(self.layout.chunk_counts)} chunks do not exist, first: {', '.join(first)}; "
                 "write them, or set missing_chunks: fill to read them as the fill value"
             )
         self.missing_chunks_filled = n_missing
@@ -254,17 +260,19 @@ class ZarrSource(Source):
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         if self.direct is not None:
             return out, self.direct.read(start, stop, out)
-        before = self.store.stored_bytes
-        out[...] = self._values(start, stop)
-        bands = -(-stop // self.chunk_rows) - start // self.chunk_rows
-        columns = -(-self.shape[1] // self.chunk_columns)
-        return out, ReadCount(bands * columns, self.reads_of(start, stop), self.store.stored_bytes - before)
+        before, n_chunks, n_values = self.store.stored_bytes, 0, 0
+        for row, box in self.layout.boxes(start, stop):
+            target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
+            target[...] = self._values(box, start, stop)
+            for place, _, _ in self.layout.chunks(box):
+                n_chunks, n_values = n_chunks + 1, n_values + self.layout.stored_values(place)
+        return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
 
-    def _values(self, start: int, stop: int) -> Any:
-        """Read rows through zarr; damaged data from a network are requested again before the error is raised."""
+    def _values(self, box: Spans, start: int, stop: int) -> Any:
+        """Read a box of the array, of rows `start` to `stop`, through zarr; damaged data from a network are requested again."""
         for n_left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
             try:
-                return self._bounded[:, start:stop].T if self.transposed else self._bounded[start:stop]  # type: ignore[union-attr]
+                return self._bounded[tuple(slice(span.start, span.stop) for span in box)]
             except (StoreError, OutsideStoreError):
                 raise
             except Exception as error:
@@ -280,9 +288,9 @@ class ZarrSource(Source):
     def _damage(self, start: int, stop: int, error: Exception) -> DataError:
         """Return the error that names the first of the chunks of these rows that cannot be read."""
         where = f"rows {start} to {stop - 1}"
-        for key, band, columns in self._chunks_of(start, stop):
+        for key, within in self._chunks_of(start, stop):
             try:
-                self._bounded[band, columns]
+                self._bounded[within]
             except Exception as failure:  # noqa: BLE001 every codec has its own
                 where, error = f"chunk {key}", failure
                 break
@@ -295,15 +303,12 @@ class ZarrSource(Source):
             "restore it or write the array again"
         )
 
-    def _chunks_of(self, start: int, stop: int) -> Iterator[tuple[str, slice, slice]]:
+    def _chunks_of(self, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
         """Yield the keys of the stored objects that hold rows `start` to `stop`, and where they lie in the array."""
-        n_rows, n_columns = self.grid
-        spans = [range(self.array.shape[0]), range(self.array.shape[1])]
-        spans[1 if self.transposed else 0] = range(start, stop)
-        for i in range(spans[0].start // n_rows, -(-spans[0].stop // n_rows)):
-            for j in range(spans[1].start // n_columns, -(-spans[1].stop // n_columns)):
-                rows, columns = (slice(k * size, (k + 1) * size) for k, size in ((i, n_rows), (j, n_columns)))
-                yield self.array.metadata.encode_chunk_key((i, j)), rows, columns
+        for _, box in self.layout.boxes(start, stop):
+            for place, _, _ in self.layout.chunks(box):
+                within = tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, self.layout.grid, strict=True))
+                yield self.array.metadata.encode_chunk_key(place), within
 
 
 def _at_its_place(store: Store) -> Store:

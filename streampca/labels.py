@@ -1,0 +1,178 @@
+"""Names of a table's samples and features: dimensions with coordinates, variables, and the features that are kept.
+
+Labels travel beside the numbers, from a source to every output. No accumulator sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from streampca.typing import Array, BoolArray, FloatArray, IntArray, JsonValue
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A named axis of the data."""
+
+    name: str
+    """Name, such as ``time`` or ``lat``."""
+    size: int
+    """Number of places along it."""
+    coordinate: Array | None = None
+    """Value at each place, ``(size,)``: numbers, ``datetime64`` or text; None where there are none."""
+    attributes: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Attributes of the coordinate, such as ``units``."""
+
+    def value(self, index: int) -> str:
+        """Return the coordinate at a place as text, or the place itself where there is no coordinate."""
+        if self.coordinate is None:
+            return str(index)
+        value = self.coordinate[index]
+        if isinstance(value, np.datetime64):
+            return str(value.astype("datetime64[s]")).removesuffix("T00:00:00")
+        return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Consecutive features of one stored array: all places of its feature dimensions, in C order."""
+
+    name: str | None
+    """Name of the array; None where it has none."""
+    dims: tuple[str, ...]
+    """Names of its feature dimensions, the slowest first."""
+    shape: tuple[int, ...]
+    """Their sizes."""
+    attributes: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Attributes of the array, such as ``units``."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of its features, masked ones included."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of the rows and columns of a table.
+
+    A table has a row for every place of its sample dimensions, in C order, and for every place of each variable's feature
+    dimensions a column, in C order and one variable after another, without those that a mask leaves out.
+    """
+
+    samples: tuple[Dimension, ...]
+    """Sample dimensions, the slowest first."""
+    features: tuple[Dimension, ...]
+    """Feature dimensions of all variables; a name occurs once."""
+    variables: tuple[Variable, ...]
+    """Variables in the order of their columns."""
+    kept: BoolArray | None = None
+    """Which features are columns, ``(sum of the variables' sizes,)``; None where all are."""
+
+    @property
+    def n_samples(self) -> int:
+        """Return the number of rows."""
+        return math.prod(dimension.size for dimension in self.samples)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of columns."""
+        return sum(v.size for v in self.variables) if self.kept is None else int(self.kept.sum())
+
+    def dimension(self, name: str) -> Dimension:
+        """Return the dimension `name`; `KeyError` if there is none."""
+        for dimension in (*self.samples, *self.features):
+            if dimension.name == name:
+                return dimension
+        raise KeyError(name)
+
+    def with_kept(self, kept: BoolArray | None) -> Labels:
+        """Return the labels of the table with only the features that are `kept`, of all of its variables."""
+        return replace(self, kept=None if kept is None or kept.all() else kept)
+
+    def places(self) -> Iterator[tuple[Variable, slice, BoolArray | None]]:
+        """Yield each variable with its columns in the table and the mask of its kept features, ``(size,)``."""
+        first = at = 0
+        for variable in self.variables:
+            kept = None if self.kept is None else self.kept[first : first + variable.size]
+            count = variable.size if kept is None else int(kept.sum())
+            yield variable, slice(at, at + count), kept
+            first, at = first + variable.size, at + count
+
+    def spread(self, values: Array, fill: object = np.nan) -> list[Array]:
+        """Return values of the columns, ``(…, n_features)``, as fields ``(…, *shape)``, one for each variable.
+
+        Masked places hold `fill`; the default needs values of a floating type.
+        """
+        fields = []
+        for variable, columns, kept in self.places():
+            part = values[..., columns]
+            if kept is not None:
+                whole = np.full((*values.shape[:-1], variable.size), fill, dtype=values.dtype)
+                whole[..., kept] = part
+                part = whole
+            fields.append(part.reshape(*values.shape[:-1], *variable.shape))
+        return fields
+
+    def indices(self) -> IntArray:
+        """Return for each column its place among all features, masked ones included, ``(n_features,)``."""
+        n_all = sum(v.size for v in self.variables)
+        return np.arange(n_all) if self.kept is None else np.flatnonzero(self.kept)
+
+    def along(self, name: str) -> FloatArray:
+        """Return the coordinate of the feature dimension `name` at each column, ``(n_features,)``.
+
+        NaN at the columns of variables without this dimension. `KeyError` if no variable has it or it has no coordinate of
+        numbers.
+        """
+        dimension = next((d for d in self.features if d.name == name), None)
+        if dimension is None or dimension.coordinate is None or dimension.coordinate.dtype.kind not in "iuf":
+            raise KeyError(name)
+        parts = []
+        for variable in self.variables:
+            values = np.full(variable.shape, np.nan)
+            if name in variable.dims:
+                axis = variable.dims.index(name)
+                values[...] = dimension.coordinate.reshape([-1 if i == axis else 1 for i in range(len(variable.dims))])
+            parts.append(values.ravel())
+        whole = np.concatenate(parts)
+        return whole if self.kept is None else whole[self.kept]
+
+    def sample_values(self, name: str) -> Array:
+        """Return the coordinate of the sample dimension `name` at each row, ``(n_samples,)``; `KeyError` if it has none."""
+        sizes = [dimension.size for dimension in self.samples]
+        for axis, dimension in enumerate(self.samples):
+            if dimension.name == name and dimension.coordinate is not None:
+                shape = [-1 if i == axis else 1 for i in range(len(sizes))]
+                return np.broadcast_to(dimension.coordinate.reshape(shape), sizes).ravel()
+        raise KeyError(name)
+
+    def feature_name(self, column: int) -> str:
+        """Return the name of a column: ``sst(lat=10.5, lon=20)``, or the coordinate alone where it is text."""
+        at = int(self.indices()[column])
+        for variable in self.variables:
+            if at < variable.size:
+                break
+            at -= variable.size
+        places = zip(variable.dims, np.unravel_index(at, variable.shape), strict=True) if variable.dims else ()
+        values = [(self.dimension(name), int(index)) for name, index in places]
+        named = [d for d, _ in values if d.coordinate is not None and d.coordinate.dtype.kind in "UTOS"]
+        if len(values) == 1 and named and len(self.variables) == 1:
+            return values[0][0].value(values[0][1])
+        inside = ", ".join(f"{dimension.name}={dimension.value(index)}" for dimension, index in values)
+        return f"{variable.name or ''}({inside})" if inside else str(variable.name or 0)
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return names, sizes and attributes as plain data, without coordinates and mask (see `to_arrays`)."""
+        return {
+            "samples": [{"name": d.name, "size": d.size, "attributes": dict(d.attributes)} for d in self.samples],
+            "features": [{"name": d.name, "size": d.size, "attributes": dict(d.attributes)} for d in self.features],
+            "variables": [
+                {"name": v.name, "dims": list(v.dims), "shape": list(v.shape), "attributes": dict(v.attributes)}
+                for v in self.variables
+            ],
+        }

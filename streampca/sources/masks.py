@@ -1,0 +1,87 @@
+"""Which features of a labelled table are used: an array of truth values, or those that were ever observed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from streampca.errors import DataError, ParameterError
+from streampca.labels import Labels
+from streampca.sources.table import Part
+from streampca.storage.regular_files import require_regular
+from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray
+
+FROM_DATA = ("observed", "survey")
+"""Masks that are found in the data: features of which the first rows, or all rows, hold a value."""
+_READ_BYTES = 2**26
+
+
+def kept_features(mask: object, labels: Labels, parts: Sequence[Part], label: str) -> BoolArray:
+    """Return which features a mask keeps, of all variables one after another.
+
+    Parameters
+    ----------
+    mask : array or {"observed", "survey"}
+        True (or a number other than zero and NaN) for features that are used: an array of the shape of one variable, for all
+        variables of this shape, or of all features in one dimension. ``"observed"`` keeps the features with a value in the
+        first rows, at most those of 64 MiB and of one chunk, which are read at once; ``"survey"`` reads all rows.
+
+    Raises
+    ------
+    DataError
+        If the shape is another one, or no feature is kept.
+    """
+    if isinstance(mask, str):
+        kept = np.concatenate([_observed(part, every_row=mask == "survey") for part in parts])
+    else:
+        kept = _of_array(np.asarray(mask), labels, label)
+    if not kept.any():
+        raise DataError(
+            f"{label}: the mask keeps none of {len(kept):,} features: expected True for those that are used"
+        )
+    return kept
+
+
+def read_mask_file(path: str) -> Array:
+    """Return the mask in an ``.npy`` file; `DataError` if it is not one."""
+    try:
+        require_regular(Path(path))
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or "it is not an .npy file of numbers"
+        raise DataError(f"mask: {path} cannot be read: {reason}") from error
+
+
+def _of_array(mask: Array, labels: Labels, label: str) -> BoolArray:
+    if mask.dtype.kind not in "biuf":
+        raise ParameterError(f"{label}: mask has dtype {mask.dtype}: expected truth values or numbers")
+    used: BoolArray = np.nan_to_num(mask) != 0 if mask.dtype.kind == "f" else mask.astype(bool)
+    sizes = [variable.size for variable in labels.variables]
+    if used.shape == (sum(sizes),):
+        return used
+    shapes = {variable.shape for variable in labels.variables}
+    if used.shape not in shapes:
+        expected = " or ".join(
+            f"{v.shape} [{', '.join(v.dims)}] for {v.name or 'the array'}" for v in labels.variables[:3]
+        )
+        raise DataError(f"{label}: mask has shape {mask.shape}: expected {expected}, or one value for each feature")
+    return np.concatenate(
+        [used.ravel() if v.shape == used.shape else np.ones(v.size, dtype=bool) for v in labels.variables]
+    )
+
+
+def _observed(part: Part, *, every_row: bool) -> BoolArray:
+    """Return which features of an array have a value in its first rows, or in any row."""
+    source, n_rows = part.source, part.source.shape[0]
+    step = max(1, min(source.chunk_rows, _READ_BYTES // source.row_bytes, n_rows))
+    observed = np.zeros(part.n_stored, dtype=bool)
+    for start in range(0, n_rows if every_row else step, step):
+        stop = min(start + step, n_rows)
+        stored, _ = source.read(start, stop, borrow("stored rows", (stop - start, part.n_stored), source.dtype))
+        observed |= ~part.missing(stored).all(axis=0)
+        if observed.all():
+            break
+    return observed

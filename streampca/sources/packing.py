@@ -1,0 +1,129 @@
+"""Packed values of the CF conventions: integers with a scale and an offset, and values that mean nothing was observed.
+
+Sources: CF conventions 1.11, sections 2.5.1 (missing data) and 8.1 (packed data); the NetCDF User's Guide, ``_Unsigned``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.errors import PackedDataError
+from streampca.sources.conventions import fill_number, is_nan, number_of, packing
+from streampca.typing import Array, BoolArray, DType
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ArrayMetadata
+
+_FILLS = ("_FillValue", "missing_value", "fill_value")
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the stored values of an array are decoded: ``stored * scale + offset``, and NaN for the fill values."""
+
+    stored: DType
+    """Data type of the values that are compared with the fill values: unsigned where ``_Unsigned`` says so."""
+    scale: float
+    """Attribute ``scale_factor``, 1 where there is none."""
+    offset: float
+    """Attribute ``add_offset``, 0 where there is none."""
+    fills: tuple[float, ...]
+    """Stored values that mean that nothing was observed."""
+    attributes: Mapping[str, object]
+    """The attributes, as they are in the store."""
+
+    @classmethod
+    def of(cls, metadata: ArrayMetadata, label: str) -> Packing | None:
+        """Return how the array of these zarr metadata is decoded, None where values are meant as they are stored.
+
+        Raises
+        ------
+        PackedDataError
+            If an attribute is not one number (or a list of numbers, for ``missing_value``), the scale is zero, or a fill
+            value is not one of the array's data type.
+        """
+        attributes = packing(metadata)
+        if not attributes:
+            return None
+        dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
+        if "_Unsigned" in attributes:
+            dtype = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+        scale, offset = (
+            _finite(name, attributes[name], label) if name in attributes else neutral
+            for name, neutral in (("scale_factor", 1.0), ("add_offset", 0.0))
+        )
+        if scale == 0:
+            raise PackedDataError(
+                f"{label} has scale_factor=0 (CF conventions): all values would be add_offset; {_CURE}"
+            )
+        fills = [fill for name in _FILLS if name in attributes for fill in _fills(name, attributes[name], dtype, label)]
+        return cls(dtype, scale, offset, tuple(dict.fromkeys(fills)), attributes)
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of decoded values: float32 for packed integers of up to 16 bits, float64 for wider ones.
+
+        Floating point numbers keep their type.
+        """
+        if self.stored.kind == "f":
+            return np.dtype(np.float64 if self.stored.itemsize == 8 else np.float32)
+        return np.dtype(np.float32 if self.stored.itemsize <= 2 else np.float64)
+
+    def missing(self, stored: Array) -> BoolArray:
+        """Return where stored values mean that nothing was observed."""
+        stored = stored.view(self.stored) if stored.dtype != self.stored else stored
+        missing: BoolArray = np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
+        for fill in self.fills:
+            missing |= stored == stored.dtype.type(fill)
+        return missing
+
+    def decode(self, stored: Array, out: Array) -> None:
+        """Write the decoded values to `out`, a floating type; NaN where nothing was observed."""
+        stored = stored.view(self.stored) if stored.dtype != self.stored else stored
+        if self.scale == 1.0:
+            out[...] = stored
+        else:
+            np.multiply(stored, out.dtype.type(self.scale), out=out, dtype=out.dtype, casting="unsafe")
+        if self.offset:
+            out += out.dtype.type(self.offset)
+        if self.fills:
+            out[self.missing(stored)] = np.nan
+
+
+_CURE = 'correct the attribute, or, if the stored numbers are meant, set source.decode: raw (from Python: decode="raw")'
+
+
+def _finite(name: str, value: object, label: str) -> float:
+    number = number_of(value)
+    if not math.isfinite(number):
+        raise PackedDataError(
+            f"{label} has {name}={str(value)[:60]!r} (CF conventions): expected a finite number; {_CURE}"
+        )
+    return number
+
+
+def _fills(name: str, value: object, dtype: DType, label: str) -> list[float]:
+    """Return the fill values that an attribute names, as values of `dtype`."""
+    fills = []
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if is_nan(one) and dtype.kind == "f":
+            continue
+        number = one if isinstance(one, int) else fill_number(one)
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            if number < 0 and limits.min == 0:  # a signed attribute of an array that _Unsigned declares unsigned
+                number += 2 ** (8 * dtype.itemsize)
+            if not (limits.min <= number <= limits.max and number == int(number)):
+                raise PackedDataError(
+                    f"{label} has {name}={str(one)[:60]} (CF conventions), which no {dtype} holds: missing values cannot be told "
+                    f"from others; {_CURE}"
+                )
+        elif math.isnan(number):
+            raise PackedDataError(f"{label} has {name}={str(one)[:60]!r}: expected a number; {_CURE}")
+        fills.append(number)
+    return fills

@@ -1,0 +1,305 @@
+"""A table made of stored arrays: packed values are decoded, features left out by a mask, and variables put side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xxhash
+
+from streampca.errors import PartlyMissingError
+from streampca.labels import Labels
+from streampca.sources.base import ReadCount, Source, merged_edges, require_table
+from streampca.sources.packing import Packing
+from streampca.sources.versions import InputVersion
+from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray, DType, IntArray
+
+_SLAB_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """The array of one variable."""
+
+    source: Source
+    """Its rows as they are stored; if the table is turned, its features."""
+    packing: Packing | None = None
+    """How its values are decoded; None where they are meant as they are stored."""
+    kept: BoolArray | None = None
+    """Which of its features are in the table, ``(n_features,)``; None where all are."""
+    observed_only: bool = False
+    """Whether features that are not kept must hold no value at all, which is checked whenever they are read."""
+
+    @property
+    def n_stored(self) -> int:
+        """Return the number of its features, those that are left out included."""
+        return self.source.shape[1]
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of its features in the table."""
+        return self.n_stored if self.kept is None else int(self.kept.sum())
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of its values in the table."""
+        return self.source.dtype if self.packing is None else self.packing.dtype
+
+    def keeping(self, kept: BoolArray | None, observed_only: bool) -> Part:
+        """Return the part with only the features that are `kept`."""
+        return replace(self, kept=None if kept is None or kept.all() else kept, observed_only=observed_only)
+
+    def missing(self, stored: Array) -> BoolArray:
+        """Return where stored values mean that nothing was observed."""
+        if self.packing is not None:
+            return self.packing.missing(stored)
+        return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
+
+    def turned(self) -> Part:
+        """Return the part whose source has features in rows."""
+        return replace(self, source=self.source.by_features())
+
+    def overhead_bytes(self, n_rows: int, *, turned: bool = False) -> int:
+        """Return the memory in bytes that reading `n_rows` rows of its source takes beside the block."""
+        n_rows = self.longest_span(n_rows) if turned else n_rows
+        reading = self.source.overhead_bytes(n_rows)
+        if self.packing is None and self.kept is None:
+            return reading
+        return reading + n_rows * self.source.row_bytes + 4 * _SLAB_BYTES
+
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out`, ``(stop - start, n_features)``, with the kept features of rows `start` to `stop`."""
+        if self.packing is None and self.kept is None and out.dtype == self.source.dtype:
+            return self.source.read(start, stop, out)[1]
+        stored, count = self._stored(start, stop)
+        kept = None if self.kept is None else np.flatnonzero(self.kept)
+        left_out = (
+            np.flatnonzero(~self.kept) if self.observed_only and self.kept is not None else np.empty(0, dtype=int)
+        )
+        step = max(1, _SLAB_BYTES // self.source.row_bytes)
+        for first in range(0, stop - start, step):
+            slab = stored[first : first + step]
+            if len(left_out):
+                self._require_missing(slab, left_out, start + first)
+            values = slab if kept is None else slab.take(kept, axis=1)
+            self._decode(values, out[first : first + step])
+        return count
+
+    def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out` with kept features `start` to `stop` as rows; the source of the part is a turned one."""
+        if self.packing is None and self.kept is None and out.dtype == self.source.dtype:
+            return self.source.read(start, stop, out)[1]
+        places = self.places(start, stop)
+        stored, count = self._stored(int(places[0]), int(places[-1]) + 1)
+        step = max(1, _SLAB_BYTES // self.source.row_bytes)
+        for first in range(0, stop - start, step):
+            rows = places[first : first + step] - places[0]
+            self._decode(stored[rows], out[first : first + step])
+        return count
+
+    def places(self, start: int, stop: int) -> IntArray:
+        """Return where kept features `start` to `stop` are among all features of the array."""
+        return np.arange(start, stop) if self.kept is None else np.flatnonzero(self.kept)[start:stop]
+
+    def longest_span(self, n_features: int) -> int:
+        """Return how many features of the array lie between the first and the last of `n_features` kept ones, at most."""
+        n = min(n_features, self.n_features)
+        if self.kept is None:
+            return n
+        places = np.flatnonzero(self.kept)
+        return int((places[n - 1 :] - places[: len(places) - n + 1]).max()) + 1
+
+    def _stored(self, start: int, stop: int) -> tuple[Array, ReadCount]:
+        """Return rows of the source as they are stored, in scratch memory."""
+        shape = (stop - start, self.source.shape[1])
+        if self.source.column_major:
+            return self.source.read(start, stop, borrow("stored rows", shape[::-1], self.source.dtype).T)
+        return self.source.read(start, stop, borrow("stored rows", shape, self.source.dtype))
+
+    def _decode(self, stored: Array, out: Array) -> None:
+        """Write stored values to `out` as they are meant."""
+        if self.packing is None:
+            out[...] = stored
+        else:
+            self.packing.decode(stored, out)
+
+    def _require_missing(self, slab: Array, left_out: IntArray, start: int) -> None:
+        """Raise `DataError` if a feature that was left out because it was never observed has a value."""
+        values = slab.take(left_out, axis=1)
+        missing = self.missing(values)
+        if missing.all():
+            return
+        row, column = (int(index) for index in np.argwhere(~missing)[0])
+        raise PartlyMissingError(
+            f"{self.source.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
+            f"and has a value in row {start + row}: mask='observed' leaves out features that are never observed; name those to use "
+            "with a mask of your own (mask='survey' reads all rows once more beforehand to find them), and say with missing= what "
+            "the remaining missing values mean"
+        )
+
+
+class TableSource(Source):
+    """Variables side by side as one table: each row holds the kept features of the first variable, then of the second, and so on.
+
+    Every variable is read where it is stored, into scratch memory where it is decoded or masked, once in every pass.
+    """
+
+    def __init__(self, parts: Sequence[Part], labels: Labels | None, description: str):
+        self.parts, self.labels, self.description = tuple(parts), labels, description
+        sources = [part.source for part in self.parts]
+        self.dtype = np.result_type(*(part.dtype for part in self.parts))
+        self.shape = (sources[0].shape[0], sum(part.n_features for part in self.parts))
+        require_table(self.shape, self.dtype, description)
+        self.chunk_rows = min(math.lcm(*(source.chunk_rows for source in sources)), self.shape[0])
+        self.chunk_bytes = max(source.chunk_bytes for source in sources)
+        self.portable = all(source.portable for source in sources)
+        self.column_major = all(source.column_major for source in sources)
+        self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TableSource, (self.parts, self.labels, self.description)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the fingerprints of the arrays, of how they are decoded, and of the mask."""
+        digest = xxhash.xxh3_128()
+        for part in self.parts:
+            kept = b"" if part.kept is None else xxhash.xxh3_128(np.packbits(part.kept).tobytes()).digest()
+            digest.update(f"{part.source.fingerprint}|{part.packing}|".encode() + kept)
+        return digest.hexdigest()
+
+    @property
+    def missing_chunks_filled(self) -> int:  # type: ignore[override]
+        """Return the number of missing chunks of all arrays that are read as the fill value."""
+        return sum(part.source.missing_chunks_filled for part in self.parts)
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the source for a manifest."""
+        variables = []
+        for part in self.parts:
+            packing = None if part.packing is None else part.packing.attributes
+            variables.append(part.source.describe() | {"packing": packing, "decoded": part.packing is not None})
+        names = [str(variable["array"]) for variable in variables if variable.get("array")]
+        described = super().describe() | {
+            "path": variables[0]["path"],
+            "array": ", ".join(names) or None,
+            "n_masked": sum(part.n_stored - part.n_features for part in self.parts),
+        }
+        return variables[0] | described if len(variables) == 1 else described | {"variables": variables}
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read is known to be missing."""
+        for part in self.parts:
+            part.source.check()
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if an array was changed since it was first read."""
+        for part in self.parts:
+            part.source.require_unchanged()
+
+    def version(self) -> InputVersion | None:
+        """Return the version of all arrays together, None where one is not known."""
+        versions = [part.source.version() for part in self.parts]
+        known = [version for version in versions if version is not None]
+        return (
+            None
+            if len(known) < len(versions)
+            else InputVersion.of((str(index), version.n_bytes, version.digest) for index, version in enumerate(known))
+        )
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        for part in self.parts:
+            part.source.cancel()
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of stored bytes, decoded, that reading rows `start` to `stop` takes."""
+        return sum(part.source.reads_of(start, stop) for part in self.parts)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of one array's rows as they are stored, and of what decodes them."""
+        return max(part.overhead_bytes(n_rows) for part in self.parts)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return [key for part in self.parts for key in part.source.keys(start, stop)]
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the rows, each variable in its columns."""
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        count = ReadCount()
+        for part, first in zip(self.parts, self._edges, strict=False):
+            count += part.read(start, stop, out[:, first : first + part.n_features])
+        return out, count
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one."""
+        return _TurnedTable(self)
+
+
+class _TurnedTable(Source):
+    """The transpose of a table: its rows are features."""
+
+    def __init__(self, table: TableSource):
+        self.table, self.description, self.dtype = table, table.description, table.dtype
+        self.parts = [part.turned() for part in table.parts]
+        self.shape, edges = table.shape[::-1], [0]
+        for part, first in zip(self.parts, table._edges, strict=False):
+            bands = np.arange(0, part.source.shape[0], part.source.chunk_rows)
+            kept = bands if part.kept is None else np.concatenate([[0], np.cumsum(part.kept)])[bands]
+            edges += (first + kept).tolist()
+        self.edges = sorted({*edges, self.shape[0]})
+        self.chunk_rows = max(part.source.chunk_rows for part in self.parts)
+        self.chunk_bytes, self.portable, self.column_major = table.chunk_bytes, table.portable, not table.column_major
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _TurnedTable, (self.table,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the table."""
+        return f"{self.table.fingerprint}-by-features"
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read is known to be missing."""
+        self.table.check()
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if an array was changed since it was first read."""
+        self.table.require_unchanged()
+
+    def version(self) -> InputVersion | None:
+        """Return the version of the arrays of the table."""
+        return self.table.version()
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        for part in self.parts:
+            part.source.cancel()
+
+    def by_features(self) -> Source:
+        """Return the table."""
+        return self.table
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks of at most `n_rows` features that hold whole chunks."""
+        return merged_edges(self.edges, n_rows)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of stored rows of one array, of which a block uses those that are kept."""
+        return max(part.overhead_bytes(n_rows, turned=True) for part in self.parts)
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return features `start` to `stop` as rows."""
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        count, edges = ReadCount(), self.table._edges
+        for part, first, last in zip(self.parts, edges, edges[1:], strict=False):
+            low, high = max(start, first), min(stop, last)
+            if low < high:
+                count += part.read_features(low - first, high - first, out[low - start : high - start])
+        return out, count

@@ -1,0 +1,111 @@
+"""Which axes of a stored array are rows of the table and which are its columns, and where chunks lie in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from streampca.typing import Array
+
+Spans = tuple[range, ...]
+"""A box of an array: the indices along each axis."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A stored array as a table: rows in C order over the row axes, columns in C order over the column axes."""
+
+    shape: tuple[int, ...]
+    """Shape of the stored array."""
+    grid: tuple[int, ...]
+    """Shape of its stored objects (chunks, or shards)."""
+    rows: tuple[int, ...]
+    """Axes whose indices make a row, the slowest first."""
+    columns: tuple[int, ...]
+    """Axes whose indices make a column, the slowest first."""
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Return (number of rows, number of columns)."""
+        return math.prod(self.shape[axis] for axis in self.rows), math.prod(self.shape[axis] for axis in self.columns)
+
+    @property
+    def chunk_rows(self) -> int:
+        """Return the number of consecutive rows that whole chunks hold: a chunk along the first row axis, all of the others."""
+        first, *others = self.rows
+        return self.grid[first] * math.prod(self.shape[axis] for axis in others)
+
+    @property
+    def column_major(self) -> bool:
+        """Return whether consecutive stored values are of consecutive rows."""
+        return self.rows[-1] > max(self.columns)
+
+    @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Return the number of stored objects along each axis."""
+        return tuple(-(-n // size) for n, size in zip(self.shape, self.grid, strict=True))
+
+    def turned(self) -> Layout:
+        """Return the layout of the transposed table."""
+        return Layout(self.shape, self.grid, self.columns, self.rows)
+
+    def n_rows(self, box: Spans) -> int:
+        """Return the number of rows in `box`."""
+        return math.prod(len(box[axis]) for axis in self.rows)
+
+    def boxes(self, start: int, stop: int) -> Iterator[tuple[int, Spans]]:
+        """Yield boxes of the array that together hold rows `start` to `stop`, each with the index of its first row.
+
+        One box where there is one row axis, or where the rows fill all but the first; else at most two for each row axis.
+        """
+        sizes = [self.shape[axis] for axis in self.rows]
+        for row, spans in _boxes(start, stop, sizes):
+            box = [range(n) for n in self.shape]
+            for axis, span in zip(self.rows, spans, strict=True):
+                box[axis] = span
+            yield row, tuple(box)
+
+    def view(self, table: Array, box: Spans) -> Array:
+        """Return a view of `table`, the rows of `box`, with the axes of the stored array."""
+        order = (*self.rows, *self.columns)
+        split = table.reshape([len(box[axis]) for axis in order])
+        return split.transpose([order.index(axis) for axis in range(len(order))])
+
+    def chunks(self, box: Spans) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+        """Yield the chunks that hold values of `box`: coordinates, where the values lie in the box, and where in the chunk."""
+        ranges = [range(s.start // size, -(-s.stop // size)) for s, size in zip(box, self.grid, strict=True)]
+        for place in product(*ranges):
+            inside, within = [], []
+            for span, index, size in zip(box, place, self.grid, strict=True):
+                low, high = max(span.start, index * size), min(span.stop, (index + 1) * size)
+                inside.append(slice(low - span.start, high - span.start))
+                within.append(slice(low - index * size, high - index * size))
+            yield place, tuple(inside), tuple(within)
+
+    def stored_values(self, place: Sequence[int]) -> int:
+        """Return how many values of the array the chunk at `place` holds; chunks at its edges hold less than their shape."""
+        return math.prod(
+            min(size, n - index * size) for n, size, index in zip(self.shape, self.grid, place, strict=True)
+        )
+
+
+def _boxes(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[int, list[range]]]:
+    """Yield boxes that hold the indices `start` to `stop` in C order of an array of shape `sizes`."""
+    if len(sizes) == 1:
+        yield start, [range(start, stop)]
+        return
+    inner = math.prod(sizes[1:])
+    at = start
+    while at < stop:
+        index, offset = divmod(at, inner)
+        whole = (stop - at) // inner if offset == 0 else 0
+        if whole:
+            yield at, [range(index, index + whole), *map(range, sizes[1:])]
+            at += whole * inner
+            continue
+        end = min(stop, (index + 1) * inner)
+        for row, spans in _boxes(offset, end - index * inner, sizes[1:]):
+            yield index * inner + row, [range(index, index + 1), *spans]
+        at = end

@@ -1,0 +1,143 @@
+"""One or several arrays of a zarr store as a table: axes, labels, decoding and mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from streampca.errors import DataError, ParameterError
+from streampca.labels import Dimension, Labels
+from streampca.sources.base import Source
+from streampca.sources.masks import FROM_DATA, kept_features, read_mask_file
+from streampca.sources.options import ReadOptions
+from streampca.sources.packing import Packing
+from streampca.sources.remote import place_of
+from streampca.sources.table import Part, TableSource
+from streampca.sources.zarr.digests import verified_by
+from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
+from streampca.sources.zarr.metadata import require_readable
+from streampca.sources.zarr.reader import ZarrSource
+from streampca.sources.zarr.strictness import as_stored, read_whole
+from streampca.storage.zarr_interface import ZarrArray
+from streampca.typing import Array
+
+
+def open_arrays(
+    arrays: Mapping[str | None, ZarrArray], options: ReadOptions, description: str | None, group: zarr.Group | None
+) -> Source:
+    """Return the table of open arrays by their names; reads metadata and coordinates, and rows where `mask` needs them.
+
+    Raises
+    ------
+    DataError
+        If an array is not of real numbers, does not match its fingerprint, is on another grid than the others, or its
+        attributes contradict each other.
+    """
+    if str(options.verify) == "manifest" and description is None:
+        raise DataError(
+            "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
+        )
+    opened = [_opened(name, array, options, description, group) for name, array in arrays.items()]
+    labels = joined_labels([labels for _, labels in opened], description or "the group")
+    first = opened[0][0].source
+    parts = [part for part, _ in opened]
+    label = first.label if isinstance(first, ZarrSource) and len(parts) == 1 else description or first.description
+    if options.mask is not None:
+        kept = kept_features(_mask(options, labels, group, label), labels, parts, label)
+        labels = labels.with_kept(kept)
+        observed = isinstance(options.mask, str) and options.mask in FROM_DATA
+        parts = [part.keeping(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
+    if len(parts) == 1 and parts[0].packing is None and parts[0].kept is None:
+        first.labels = labels
+        return first
+    return TableSource(parts, labels, label)
+
+
+def _opened(
+    name: str | None, array: ZarrArray, options: ReadOptions, description: str | None, group: zarr.Group | None
+) -> tuple[Part, Labels]:
+    """Return one array as a part of a table, and its labels."""
+    digests = verified_by(options.verify, description or "", name)
+    place = description or place_of(array)
+    array = as_stored(array, place, options.follow_symlinks)
+    label = f"{place}/{name}" if name else place
+    names = names_of(array, group)
+    axes = axes_of(names, array.shape, options, label)
+    packing = None if options.decode == "raw" else Packing.of(array.metadata, label)
+    source = ZarrSource(array, place, name, axes, options.missing_chunks == "fill", digests, options.follow_symlinks)
+    if digests is not None:
+        digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
+    return Part(source, packing), labels_of(array, names, axes, name, group)
+
+
+def joined_labels(each: Sequence[Labels], label: str) -> Labels:
+    """Return the labels of several arrays side by side.
+
+    Raises
+    ------
+    DataError
+        If they differ in a dimension of the same name, or in their samples.
+    """
+    first = each[0]
+    features: dict[str, Dimension] = {}
+    for labels in each:
+        variable = labels.variables[0].name
+        if [d.name for d in labels.samples] != [d.name for d in first.samples]:
+            raise DataError(
+                f"{label}: {variable} has the samples {', '.join(d.name for d in labels.samples)}, {first.variables[0].name} has "
+                f"{', '.join(d.name for d in first.samples)}: expected the same for all variables of a table"
+            )
+        for dimension in labels.samples:
+            _require_same(dimension, first.dimension(dimension.name), variable, first.variables[0].name, label)
+        for dimension in labels.features:
+            other = features.setdefault(dimension.name, dimension)
+            _require_same(dimension, other, variable, first.variables[0].name, label)
+    return Labels(first.samples, tuple(features.values()), tuple(labels.variables[0] for labels in each))
+
+
+def _require_same(one: Dimension, other: Dimension, variable: str | None, reference: str | None, label: str) -> None:
+    """Raise `DataError` unless two dimensions of the same name have the same size and coordinate."""
+    if one.size != other.size:
+        raise DataError(
+            f"{label}: variables on different grids: {one.name} has {one.size:,} places in {variable} and {other.size:,} in "
+            f"{reference}; write them to one grid first, or read one of them"
+        )
+    if (
+        one.coordinate is not None
+        and other.coordinate is not None
+        and not np.array_equal(one.coordinate, other.coordinate)
+    ):
+        raise DataError(
+            f"{label}: variables on different grids: the coordinate {one.name} of {variable} is not that of {reference}"
+        )
+
+
+def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label: str) -> str | Array:
+    """Return the mask that the options name: an array, or how it is found in the data."""
+    mask = options.mask
+    if not isinstance(mask, str | Path):
+        return np.asarray(mask)
+    if str(mask) in FROM_DATA:
+        return str(mask)
+    if str(mask).endswith(".npy"):
+        return read_mask_file(str(Path(mask).expanduser()))
+    node = None if group is None else group.get(str(mask))
+    if not isinstance(node, zarr.Array):
+        raise DataError(
+            f"{label}: mask: {str(mask)[:60]!r} is neither an .npy file nor an array beside the data: expected one of these, "
+            "'observed', or 'survey'"
+        )
+    dtype = np.dtype(node.dtype)
+    if dtype.kind not in "biuf" or node.nbytes > 2**32:
+        raise ParameterError(
+            f"{label}: mask {mask} has dtype {dtype} and shape {node.shape}: expected truth values or numbers"
+        )
+    require_readable(node.metadata, dtype.itemsize, f"{label}: mask {mask}")
+    values, names = read_whole(as_stored(node, label, options.follow_symlinks)), names_of(node, group)
+    for variable in labels.variables:
+        if sorted(names) == sorted(variable.dims):  # by name, in whatever order it is stored
+            return values.transpose([names.index(dim) for dim in variable.dims])
+    return values
