@@ -1,6 +1,6 @@
-"""Write a generated zarr store of any size, for benchmarks: low rank plus noise, with a known spectrum.
+"""Write a generated zarr store of any size, for examples and benchmarks: low rank plus noise.
 
-The rows are ``x = m + sum_j sqrt(lambda_j) z_j v_j + s e``: orthonormal directions ``v_j``, standard normal ``z_j``
+A table (the default kind) has a known spectrum. The rows are ``x = m + sum_j sqrt(lambda_j) z_j v_j + s e``: orthonormal directions ``v_j``, standard normal ``z_j``
 and ``e``, eigenvalues ``lambda_j = (j + 1) ** -spectrum`` for ``j < rank``, noise ``s``. Their covariance has the
 eigenvalues ``lambda_j + s ** 2``, then ``s ** 2``. The mean of a feature is its standard deviation times
 ``--mean-to-sd``. Integer types take the same values scaled so that the feature that varies most has a sixteenth of the
@@ -9,8 +9,12 @@ type's range as its standard deviation, centred in the range and clipped.
 Random numbers are addressed by (seed, purpose, block of rows), so any block can be made alone, and the values depend on
 the seed, the number of features and the recipe, but not on chunks, codec, threads, or the number of rows.
 
+The other kinds have named dimensions with coordinates, chunks across all of them, and known patterns (`labelled_data.py`):
+``field``, monthly sea temperatures (time, lat, lon) packed as int16; ``movie`` (time, y, x); ``cube`` (y, x, wavelength).
+
     .venv/bin/python scripts/make_data.py data/big.zarr --rows 400000 --features 1024
     .venv/bin/python scripts/make_data.py data/wide.zarr --rows 2000 --features 500000 --chunks 500,10000 --codec blosc
+    .venv/bin/python scripts/make_data.py data/sst.zarr --kind field --shape 480,90,180
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ import secrets
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +36,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from labelled_data import KINDS, write_labelled
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
@@ -138,11 +145,7 @@ def write(
     recipe: Recipe, path: Path, n_rows: int, chunks: tuple[int, int], codec: str = "none", threads: int = 2
 ) -> None:
     """Write `n_rows` rows to a new zarr v3 array; each thread holds a run of whole chunks of about 4 million values."""
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path} exists already")
-    part = path.with_name(f"{path.name}.part-{os.getpid()}-{secrets.token_hex(4)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with renamed_when_complete(path) as part:
         array = zarr.create_array(
             str(part),
             shape=(n_rows, recipe.features),
@@ -163,6 +166,17 @@ def write(
             recipe._affine  # noqa: B018 made once, before the threads ask for it
             for _ in pool.map(write_run, range(0, n_rows, step)):
                 pass
+
+
+@contextmanager
+def renamed_when_complete(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `path` at the end and is removed after an error."""
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} exists already")
+    part = path.with_name(f"{path.name}.part-{os.getpid()}-{secrets.token_hex(4)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield part
         part.rename(path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -172,8 +186,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="the store to write; must not exist")
-    parser.add_argument("--rows", type=int, required=True, help="number of rows")
-    parser.add_argument("--features", type=int, required=True, help="number of features")
+    parser.add_argument("--kind", choices=("table", *KINDS), default="table", help="(default: %(default)s)")
+    parser.add_argument(
+        "--shape", help="sizes of the three dimensions of the other kinds; with --chunks, --format, --seed"
+    )
+    parser.add_argument(
+        "--format", type=int, choices=(2, 3), default=3, help="zarr format of the other kinds (default: 3)"
+    )
+    parser.add_argument("--rows", type=int, help="number of rows of a table")
+    parser.add_argument("--features", type=int, help="number of features of a table")
     parser.add_argument("--chunks", help="ROWS or ROWS,FEATURES of a chunk (default: whole rows, about 8 MiB)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type (default: %(default)s)")
     parser.add_argument("--spectrum", type=float, default=1.0, help="decay of the eigenvalues (default: %(default)s)")
@@ -184,10 +205,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads (default: %(default)s)")
     options = parser.parse_args(arguments)
-    if min(options.rows, options.features, options.rank, options.threads) < 1:
-        parser.error("--rows, --features, --rank and --threads must be at least 1")
     if not 0 <= options.seed < 2**64:
         parser.error("--seed must be between 0 and 2**64 - 1")
+    if options.kind != "table":
+        for name in ("shape", "chunks"):
+            setattr(options, name, _sizes(getattr(options, name), 3, f"--{name}", parser))
+        return options
+    if options.rows is None or options.features is None:
+        parser.error("a table needs --rows and --features")
+    if min(options.rows, options.features, options.rank, options.threads) < 1:
+        parser.error("--rows, --features, --rank and --threads must be at least 1")
     if not np.isfinite([options.spectrum, options.noise, options.mean_to_sd]).all() or options.noise < 0:
         parser.error("--spectrum, --noise and --mean-to-sd must be finite, and --noise not negative")
     if options.mean_to_sd and np.dtype(options.dtype).kind in "iu":
@@ -203,9 +230,30 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def _sizes(text: str | None, count: int, option: str, parser: argparse.ArgumentParser) -> tuple[int, ...] | None:
+    """Return the sizes that an option gives, None if it was not given; ends the program unless there are `count`."""
+    if text is None:
+        return None
+    sizes = tuple(int(size) if size.isdecimal() else 0 for size in text.split(","))
+    if len(sizes) != count or min(sizes) < 1:
+        parser.error(f"{option} must be {count} numbers of at least 1 with commas between them")
+    return sizes
+
+
 def main() -> None:
     """Write the store and say how long it took."""
     options = parse_arguments()
+    if options.kind != "table":
+        shape = {} if options.shape is None else {"shape": options.shape}
+        data = KINDS[options.kind](**shape, seed=options.seed)
+        try:
+            with renamed_when_complete(options.path) as part:
+                write_labelled(data, part, options.chunks, options.format)
+        except OSError as error:
+            sys.exit(f"make_data: {error}")
+        sizes = ", ".join(f"{name}: {size}" for name, size in zip(data.coordinates, data.shape, strict=True))
+        print(f"{options.path}: {data.name} ({sizes}), {data.dtype}")
+        return
     recipe = Recipe(
         features=options.features,
         dtype=options.dtype,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,19 +10,17 @@ import numpy as np
 import pytest
 import zarr
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "make_data.py"
+import scripts
+from streampca.sources.open import open_source
+
+SCRIPT = scripts.SCRIPTS / "make_data.py"
+SMALL = {"field": (30, 12, 20), "movie": (40, 16, 12), "cube": (14, 10, 12)}
 
 
 @pytest.fixture(scope="module")
-def make_data() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("make_data", SCRIPT)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    # A dataclass looks its module up by name.
-    sys.modules["make_data"] = module
-    specification.loader.exec_module(module)
-    return module
+def make_data() -> Iterator[ModuleType]:
+    with scripts.module(SCRIPT) as module:
+        yield module
 
 
 def test_the_covariance_has_the_eigenvalues_of_the_recipe(make_data: ModuleType) -> None:
@@ -71,3 +68,56 @@ def test_arguments_that_cannot_be_meant_are_refused(make_data: ModuleType, argum
     with pytest.raises(SystemExit) as caught:
         make_data.parse_arguments(["x.zarr", "--rows", "5", "--features", "3", *arguments])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_labelled_kinds_are_tables_with_names_in_both_formats_of_zarr(
+    tmp_path: Path, kind: str, zarr_format: int
+) -> None:
+    path = tmp_path / "store.zarr"
+    shape = ",".join(map(str, SMALL[kind]))
+    done = scripts.run(SCRIPT, path, "--kind", kind, "--shape", shape, "--format", zarr_format)
+    assert done.status == 0, done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["store.zarr"]
+    names = {"field": ("time", "lat", "lon"), "movie": ("time", "y", "x"), "cube": ("y", "x", "wavelength")}[kind]
+    table = open_source(path, samples=names[:-1] if kind == "cube" else names[0])
+    assert table.labels is not None
+    assert [(d.name, d.size) for d in (*table.labels.samples, *table.labels.features)] == list(
+        zip(names, SMALL[kind], strict=True)
+    )
+    assert all(d.coordinate is not None and d.attributes["units"] for d in table.labels.features)
+    group = zarr.open_group(path, mode="r")
+    assert group.metadata.zarr_format == zarr_format
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_chunks_do_not_change_the_values_of_labelled_kinds(tmp_path: Path, kind: str) -> None:
+    with scripts.module(scripts.SCRIPTS / "labelled_data.py") as labelled:
+        data = labelled.KINDS[kind](SMALL[kind])
+        for index, chunks in enumerate((None, (7, 5, 4))):
+            labelled.write_labelled(data, tmp_path / f"{index}", chunks)
+    one, other = (zarr.open_group(tmp_path / name, mode="r")[data.name] for name in "01")
+    assert one.chunks != other.chunks
+    np.testing.assert_array_equal(one[:], other[:])
+
+
+def test_the_modes_of_the_field_are_its_leading_components_without_the_seasonal_cycle() -> None:
+    with scripts.module(scripts.SCRIPTS / "labelled_data.py") as labelled:
+        data = labelled.sea_temperature((1200, 12, 24))
+        stored = np.array(list(data.slices()), dtype=np.float64)
+    sea = data.beside["sea_mask"][1]
+    assert (stored[:, ~sea] == labelled.FILL).all()
+    assert (stored[:, sea] != labelled.FILL).all()
+    rows = stored[:, sea] * 0.002 + 15
+    rows = (rows.reshape(100, 12, -1) - rows.reshape(100, 12, -1).mean(axis=0)).reshape(1200, -1)
+    components = np.linalg.svd(rows, full_matrices=False)[2][:4]
+    modes = np.linalg.qr(data.patterns[:, sea].T)[0]
+    assert np.linalg.svd(components @ modes)[1].min() > 0.95
+
+
+def test_a_shape_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    for arguments in (["--kind", "movie", "--shape", "3,4"], ["--kind", "cube", "--chunks", "0,1,1"], ["--rows", "5"]):
+        done = scripts.run(SCRIPT, tmp_path / "x.zarr", *arguments)
+        assert done.status == 2
+        assert not (tmp_path / "x.zarr").exists()
