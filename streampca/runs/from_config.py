@@ -124,17 +124,22 @@ def _weights_of(config: RunConfig, name: str) -> Array | None:
     written, source = getattr(config.preprocess, name), config.source
     if written is None:
         return None
-    return read_vector(f"preprocess.{name}", written, source.path, ReadOptions(**_keywords_of(source)))
+    return read_vector(f"preprocess.{name}", written, source.path, ReadOptions(**keywords_of(source)))
 
 
 def source_of(config: RunConfig) -> Source:
-    """Open the source of `config`; reads metadata only."""
-    return open_source(config.source.path, **_keywords_of(config.source))
+    """Open the source of `config`; reads metadata and coordinates only, unless `source.mask` needs rows."""
+    return open_source(config.source.path, **keywords_of(config.source))
 
 
-def _keywords_of(source: SourceConfig) -> SourceKeywords:
+def keywords_of(source: SourceConfig) -> SourceKeywords:
+    """Return the keywords of `open_source` that `source` describes."""
     return {
         "array": source.array,
+        "variables": source.variables,
+        "samples": source.samples,
+        "features": source.features,
+        "mask": source.mask,
         "orientation": source.orientation,
         "missing_chunks": source.missing_chunks,
         "verify": source.verify,

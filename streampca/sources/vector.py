@@ -60,7 +60,7 @@ def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
     from streampca.sources.zarr.metadata import require_readable
     from streampca.sources.zarr.strictness import StrictStore, as_stored, read_whole
 
-    beside = str(PurePosixPath(options.array or "").parent / name)
+    beside = str(PurePosixPath(next(iter(options.names), "")).parent / name)
     try:
         store = open_store(path, options.storage_options) if "://" in path else LocalStore(path, read_only=True)
         node = zarr.open(StrictStore(store, follow_symlinks=options.follow_symlinks), mode="r")

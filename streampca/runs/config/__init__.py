@@ -22,6 +22,7 @@ from streampca.runs.config.values import (
     Duration,
     Flag,
     MemorySize,
+    Names,
     Natural,
     NComponents,
     Options,
@@ -49,8 +50,20 @@ class SourceConfig(Section):
     """Local path (``~`` expanded, relative to the working directory), URL, or ``builtin:NAME``."""
     array: Text | None = Field(default=None, description="the name of an array inside the group, or null")
     """Name of the array inside a group."""
-    orientation: Literal["samples_first", "features_first"] = "samples_first"
-    """Whether the array is stored as ``(n_samples, n_features)`` or the other way round."""
+    variables: Names = None
+    """Names of several arrays inside a group on the same samples, whose features are put side by side."""
+    samples: Names = None
+    """Dimensions whose places are the rows, the slowest first; needed for arrays of more than two dimensions."""
+    features: Names = None
+    """Dimensions whose places are the columns, the slowest first; by default all others."""
+    mask: Text | None = Field(
+        default=None, description="observed, survey, the path of an .npy file, the name of an array beside the data, or null"
+    )
+    """Features that are used: those observed in the first rows, those observed in any row, or those that are true in an array."""
+    orientation: Literal["samples_first", "features_first"] | None = Field(
+        default=None, description="samples_first, features_first, or null (samples_first)"
+    )
+    """Whether an array of two dimensions is stored as ``(n_samples, n_features)`` or the other way round."""
     missing_chunks: Literal["error", "fill"] = "error"
     """What to do about chunks that the store doesn't hold."""
     verify: Text | None = Field(default=None, description="manifest, the path of a fingerprint, or null")
@@ -58,9 +71,17 @@ class SourceConfig(Section):
     follow_symlinks: Flag = False
     """Whether files of a local store may be links to places outside of it."""
     decode: Literal["auto", "raw"] = "auto"
-    """Whether packed values of zarr arrays (CF conventions) are refused, or read as they are stored."""
+    """Whether packed values of zarr arrays (CF conventions) are decoded, or read as they are stored."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options for the file system of a URL, references resolved; write them nowhere."""
+
+    @model_validator(mode="after")
+    def _one_way_of_saying_it(self) -> SourceConfig:
+        if self.array is not None and self.variables is not None:
+            raise PydanticCustomError("rule", "array and variables both name what is read: give one of them")
+        if self.orientation is not None and (self.samples is not None or self.features is not None):
+            raise PydanticCustomError("rule", "orientation is said by samples and features already: leave it out")
+        return self
 
     @property
     def path_as_written(self) -> str:

@@ -47,6 +47,14 @@ def _text(value: object) -> str:
     return text
 
 
+def _names(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(value) if isinstance(value, list | tuple) else (value,)
+    _need(len(names) > 0 and len(set(map(str, names))) == len(names))
+    return tuple(map(_text, names))
+
+
 def _name(value: object) -> str:
     name = _text(value)
     _need(len(name.encode("utf-8", "replace")) <= 200 and not re.search(r"[/\\]", name) and name.strip(". ") != "")
@@ -244,6 +252,14 @@ _TEXT = WithJsonSchema({"type": "string"})
 _AUTO_OR_COUNT = Whole(1, auto=True)
 
 Text: TypeAlias = Annotated[str, PlainValidator(_text), _TEXT, Field(description="text on one line")]
+Names: TypeAlias = Annotated[
+    tuple[str, ...] | None,
+    PlainValidator(_names),
+    WithJsonSchema(
+        {"anyOf": [_TEXT.json_schema, {"type": "array", "minItems": 1, "items": _TEXT.json_schema}, {"type": "null"}]}
+    ),
+    Field(description="a name, a list of different names, or null"),
+]
 Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
 Count: TypeAlias = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of at least 0")]

@@ -61,6 +61,7 @@ def test_configurations_of_the_repository_fit(path: Path) -> None:
     "text",
     [
         "source: {path: x}",
+        "source: {path: x, variables: [u, v], samples: time, features: null, mask: observed, orientation: null}",
         "{source: {path: x}, model: {n_components: 0.95, pilot: auto, tolerance: null}, resources: {memory: 2GiB}}",
         "{source: {path: x}, model: {n_components: {threshold: 0.001}, sketch_size: 40, forgetting: 0.5}, seed: 3}",
         "{source: {path: x}, model: {kind: kernel_pca, kernel: rbf, sampling: [1, 2]}}",
@@ -75,6 +76,7 @@ def test_valid_file_fits(text: str) -> None:
     "text",
     [
         "{}",
+        "source: {path: x, samples: []}",
         "{source: {path: x}, modle: {}}",
         "{source: {path: x}, model: {solver: svd}}",
         "{source: {path: x}, model: {n_components: 0}}",

@@ -1,0 +1,95 @@
+"""Runs on arrays with named dimensions: source keys of the file, new data, verification and resumption with the mask of the fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+import streampca as sp
+from stores import Command
+
+SCALE, OFFSET, FILL = 0.01, 5.0, -32768
+LAND = np.zeros((4, 5), dtype=bool)
+LAND[0, :3] = LAND[2, 1] = True
+
+
+def write_field(path: Path, *, n: int = 60, seed: int = 0, land: NDArray[np.bool_] = LAND) -> NDArray[np.float32]:
+    """Write ``sst(time, lat, lon)``, packed with land, and ``ice(lat, time)``; return the decoded rows of the ocean and of ice."""
+    rng = np.random.default_rng(seed)
+    group = zarr.open_group(path, mode="w")
+    packed = rng.integers(-2000, 2000, (n, *land.shape)).astype(np.int16)
+    packed[:, land] = FILL
+    options: dict[str, Any] = {"chunks": (16, 3, 2), "dimension_names": ("time", "lat", "lon")}
+    attributes = {"scale_factor": SCALE, "add_offset": OFFSET, "_FillValue": FILL, "units": "degC"}
+    group.create_array("sst", data=packed, attributes=attributes, **options)
+    ice = rng.standard_normal((land.shape[0], n)).astype(np.float32)
+    group.create_array("ice", data=ice, chunks=(2, 16), dimension_names=("lat", "time"))
+    group.create_array("ocean", data=~land, dimension_names=("lat", "lon"))
+    lat = np.linspace(-45.0, 45.0, land.shape[0])
+    group.create_array("lat", data=lat, dimension_names=("lat",), attributes={"units": "degrees_north"})
+    group.create_array("lon", data=np.arange(0.0, 10.0 * land.shape[1], 10.0), dimension_names=("lon",))
+    sst = packed[:, ~land] * np.float32(SCALE) + np.float32(OFFSET)
+    return np.concatenate([sst, ice.T], axis=1)
+
+
+def configure(path: Path, *lines: str, source: str, output: str = "runs/job") -> Path:
+    """Write a configuration for the store ``field.zarr`` with the further keys of `source`."""
+    text = [f"source: {{path: field.zarr, {source}}}", f"output: {{directory: {output}, report: false}}", *lines]
+    path.write_text("\n".join(["model: {n_components: 3}", *text, ""]))
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float32]:
+    """Write the field into a new working directory and return its rows, of the ocean and of ice."""
+    monkeypatch.chdir(tmp_path)
+    return write_field(tmp_path / "field.zarr")
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return the command."""
+    return Command(capsys)
+
+
+def leading_variances(values: NDArray[Any], k: int = 3) -> NDArray[np.float64]:
+    """Return the k largest eigenvalues of the covariance matrix."""
+    centred = values - values.mean(axis=0, dtype=np.float64)
+    variances: NDArray[np.float64] = np.linalg.svd(centred, compute_uv=False)[:k] ** 2 / (len(values) - 1)
+    return variances
+
+
+@pytest.mark.parametrize("mask", ["observed", "survey", "ocean"])
+def test_keys_of_the_source_in_a_file_are_those_of_open(rows: NDArray[np.float32], mask: str) -> None:
+    finished = sp.run(configure(Path("c.yaml"), source=f"variables: [sst, ice], samples: time, mask: {mask}"))
+    np.testing.assert_allclose(finished.model.explained_variance_, leading_variances(rows), rtol=1e-5)
+    assert finished.manifest["source"]["shape"] == list(rows.shape)
+    again = sp.run(finished.directory / "config.yaml", overrides=["output.directory=again"])
+    np.testing.assert_array_equal(again.model.components_, finished.model.components_)
+
+
+def test_raw_values_are_read_where_the_file_says_so(rows: NDArray[np.float32]) -> None:
+    finished = sp.run(configure(Path("c.yaml"), source="array: sst, samples: [time], decode: raw, mask: ocean"))
+    np.testing.assert_allclose(finished.model.mean_, (rows[:, :16].mean(axis=0) - OFFSET) / SCALE, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("keys", "status", "words"),
+    [
+        ("array: sst", 5, ["time (60)", "source.samples"]),
+        ("array: sst, samples: tim", 2, ["did you mean 'time'"]),
+        ("array: sst, samples: time, orientation: samples_first", 2, ["source: orientation is said by samples"]),
+        ("variables: [sst, ocean], samples: time", 2, ["ocean", "no dimension 'time'"]),
+        ("array: sst, samples: time, mask: land", 5, ["neither an .npy file nor an array beside"]),
+    ],
+)
+def test_keys_that_do_not_fit_the_data_are_refused(
+    rows: NDArray[np.float32], call: Command, keys: str, status: int, words: list[str]
+) -> None:
+    call.quietly("run", configure(Path("c.yaml"), source=keys)).refused(status, *words)
+    assert not Path("runs").exists()
