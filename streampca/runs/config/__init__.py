@@ -57,7 +57,8 @@ class SourceConfig(Section):
     features: Names = None
     """Dimensions whose places are the columns, the slowest first; by default all others."""
     mask: Text | None = Field(
-        default=None, description="observed, survey, the path of an .npy file, the name of an array beside the data, or null"
+        default=None,
+        description="observed, survey, the path of an .npy file, the name of an array beside the data, or null",
     )
     """Features that are used: those observed in the first rows, those observed in any row, or those that are true in an array."""
     orientation: Literal["samples_first", "features_first"] | None = Field(
