@@ -26,7 +26,7 @@ def test_examples_print_what_the_page_says(page: str, tmp_path: Path, monkeypatc
     for language, text in _BLOCK.findall((REPOSITORY / "docs" / page).read_text()):
         if language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                exec(compile(text, page, "exec"), names)  # noqa: S102
+                exec(compile(text, page, "exec"), names)
             printed = output.getvalue()
         elif language == "" and printed is not None:
             assert printed == text
