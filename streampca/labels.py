@@ -94,6 +94,42 @@ class Labels:
         """Return the labels of the table with only the features that are `kept`, of all of its variables."""
         return replace(self, kept=None if kept is None or kept.all() else kept)
 
+    def without_sample_coordinates(self) -> Labels:
+        """Return the labels with names and sizes of the samples alone, as models keep them."""
+        return replace(self, samples=tuple(Dimension(d.name, d.size) for d in self.samples))
+
+    def resized(self, n_samples: int) -> Labels:
+        """Return the labels of `n_samples` rows with the same features; coordinates of samples are dropped."""
+        first, *others = self.samples
+        inner = math.prod(dimension.size for dimension in others)
+        whole = inner > 0 and n_samples % inner == 0
+        names = (
+            [(first.name, n_samples // inner), *((d.name, d.size) for d in others)]
+            if whole
+            else [("sample", n_samples)]
+        )
+        return replace(self, samples=tuple(Dimension(name, size) for name, size in names))
+
+    def difference(self, other: Labels) -> str | None:
+        """Return in what the features of `other` differ from these, for messages; None if they are the same.
+
+        Names of dimensions and of a single variable are not compared, coordinates as far as both have them, floats to six
+        digits.
+        """
+        mine, theirs = self.variables, other.variables
+        if [v.shape for v in mine] != [v.shape for v in theirs]:
+            return f"features of shape {_shapes(theirs)}, not {_shapes(mine)}"
+        if len(mine) > 1 and [v.name for v in mine] != [v.name for v in theirs]:
+            return f"variables {', '.join(str(v.name) for v in theirs)}, not {', '.join(str(v.name) for v in mine)}"
+        if not np.array_equal(self.indices(), other.indices()):
+            return "another mask"
+        for one, two in zip(mine, theirs, strict=True):
+            for name, name_of_other in zip(one.dims, two.dims, strict=True):
+                values, others = self.dimension(name).coordinate, other.dimension(name_of_other).coordinate
+                if values is not None and others is not None and not _same(values, others):
+                    return f"another coordinate {name_of_other}"
+        return None
+
     def places(self) -> Iterator[tuple[Variable, slice, BoolArray | None]]:
         """Yield each variable with its columns in the table and the mask of its kept features, ``(size,)``."""
         first = at = 0
@@ -167,7 +203,7 @@ class Labels:
         return f"{variable.name or ''}({inside})" if inside else str(variable.name or 0)
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """Return names, sizes and attributes as plain data, without coordinates and mask (see `to_arrays`)."""
+        """Return names, sizes and attributes as plain data, without coordinates and mask."""
         return {
             "samples": [{"name": d.name, "size": d.size, "attributes": dict(d.attributes)} for d in self.samples],
             "features": [{"name": d.name, "size": d.size, "attributes": dict(d.attributes)} for d in self.features],
@@ -176,3 +212,14 @@ class Labels:
                 for v in self.variables
             ],
         }
+
+
+def _shapes(variables: tuple[Variable, ...]) -> str:
+    return " and ".join(" × ".join(map(str, variable.shape)) for variable in variables)
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Return whether two coordinates of the same size are equal, floats to six digits."""
+    if one.dtype.kind in "iuf" and other.dtype.kind in "iuf" and "f" in one.dtype.kind + other.dtype.kind:
+        return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
+    return bool(np.array_equal(one, other))

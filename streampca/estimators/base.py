@@ -17,6 +17,7 @@ from streampca.estimators.inputs import is_array_like, is_dask, lazy_rows, map_r
 from streampca.execution.checkpoint.resume import fit_with_checkpoint
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan
@@ -106,6 +107,11 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def error_(self) -> Mapping[str, Any]:
         """The values of `certificate_` by name, as they are stored; read-only."""
         return MappingProxyType(self._model.certificate)
+
+    @property
+    def labels_(self) -> Labels | None:
+        """Dimensions, coordinates and variables of the features; None where the data of the fit had none."""
+        return self._model.labels
 
     @overload
     def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
@@ -210,6 +216,9 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
             )
+        known = self.labels_
+        if known is not None and source.labels is not None and (difference := known.difference(source.labels)):
+            raise ParameterError(f"{source.description} has {difference}: expected the features of the fit")
         return source
 
     def _remember_features(self, source: Source) -> None:

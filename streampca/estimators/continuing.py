@@ -154,6 +154,13 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             )
         elif names is not None and names_of(self) not in (None, names):
             raise MergeError(f"the feature names of {source.description} are not those of the rows seen before")
+        fitted = self.__dict__.get("_fitted_state")
+        if fitted is not None and fitted.labels is not None and source.labels is not None:
+            difference = fitted.labels.difference(source.labels)
+            if difference is not None:
+                raise MergeError(
+                    f"{source.description} has {difference}: expected the features of the rows seen before"
+                )
         return source
 
 

@@ -104,6 +104,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         figure.
     error_ : mapping
         The same values by name, as they are stored: ``error_["statement"]``; read-only.
+    labels_ : Labels or None
+        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the
+        dimensions of its samples without coordinates; None where the data had none.
     """
 
     _solvers = METHODS

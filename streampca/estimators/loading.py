@@ -99,9 +99,8 @@ def _estimator(model: PCAModel, record: FitRecord | None, fitted: FittedState | 
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)
     names = model.source.get("feature_names")
     if fitted is not None:
-        estimator._fitted_state = (
-            fitted if names is None else replace(fitted, source=fitted.source | {"feature_names": names})
-        )
+        named = {} if names is None else {"feature_names": names}
+        estimator._fitted_state = replace(fitted, source=fitted.source | named, labels=model.labels)
     estimator._set_model(model)
     estimator.solver_ = model.source.get("solver", "covariance") if fitted is None else fitted.solver
     if record is not None:

@@ -136,6 +136,9 @@ class PCA(Continuing, Likelihood):
         figure: proven lower and statistical upper ends of eigenvalues, angles, unresolved clusters, rounding.
     error_ : mapping
         The same values by name, as they are stored: ``error_["statement"]``; read-only.
+    labels_ : Labels or None
+        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the
+        dimensions of its samples without coordinates; None where the data had none.
     """
 
     _solvers = SOLVERS

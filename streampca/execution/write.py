@@ -24,6 +24,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.score_labels import sample_axis, write_sample_labels
 from streampca.execution.scores_by_features import scores_by_features
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -31,7 +32,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.zarr.strictness import strict
-from streampca.storage.directories import require_space
+from streampca.storage.directories import arrays_of_scores, require_space
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
@@ -188,6 +189,9 @@ def _in_small_leaves(plan: Plan) -> Plan:
 def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
     """Tell whether the scores of the first leaves can all be read; every chunk has a checksum."""
     try:
+        for name in arrays_of_scores(path):
+            if name != "scores":
+                strict(zarr.open_array(path / name, mode="r"))[:]
         array = strict(zarr.open_array(path / "scores", mode="r"))
         for index in range(n_leaves):
             for start, stop in plan.leaf(index).spans:
@@ -213,6 +217,9 @@ def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:
         for chunk in range(start // rows, -(-stop // rows)):
             flush_one(array / f"c/{chunk}/0")
             flush_one(array / f"c/{chunk}")
+        for beside in (path / name for name in arrays_of_scores(path) if name != "scores"):
+            for file in (*beside.rglob("*"), beside):
+                flush_one(file)
         for place in (array / "zarr.json", path / "zarr.json", array / "c", array, path, path.parent):
             flush_one(place)
 
@@ -256,13 +263,14 @@ def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_
     require_space(path, n * k * dtype.itemsize)
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
+    write_sample_labels(group, source.labels, k)
     array = group.create_array(
         "scores",
         shape=(n, k),
         chunks=(min(n, rows_per_chunk), k),
         dtype=dtype,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        dimension_names=("sample", "component"),
+        dimension_names=(sample_axis(source.labels), "mode"),
         config={"write_empty_chunks": True},
     )
     array.attrs.update(model.score_attributes)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from streampca.models.persistence.texts import text_arrays, texts_of
 from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
@@ -70,9 +69,7 @@ def arrays_of_names(names: list[str] | None) -> dict[str, Array]:
     """Return names of features as two arrays: their concatenated UTF-8 bytes, and the end of each name in them."""
     if names is None:
         return {}
-    encoded = [str(name).encode("utf-8", "surrogatepass") for name in names]
-    ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
-    return dict(zip(_NAMES, (np.frombuffer(b"".join(encoded), dtype=np.uint8), ends), strict=True))
+    return dict(zip(_NAMES, text_arrays(names), strict=True))
 
 
 def source_of(group: StoredGroup, n_features: int) -> Json:
@@ -92,14 +89,10 @@ def source_of(group: StoredGroup, n_features: int) -> Json:
         return source
     group.require(all(name in group for name in _NAMES), "the arrays of its feature names are incomplete")
     data, ends = (group.array(name) for name in _NAMES)
-    group.require(data.ndim == 1 == ends.ndim, "the arrays of its feature names are incomplete")
-    starts = np.concatenate([[0], ends[:-1]])
-    good = data.dtype == np.uint8 and len(ends) == n_features and bool((starts <= ends).all()) and ends[-1] == len(data)
-    group.require(good, message)
-    text, pairs = data.tobytes(), zip(starts.tolist(), ends.tolist(), strict=True)
+    group.require(ends.shape == (n_features,), message)
     try:
-        names = [text[start:end].decode("utf-8", "surrogatepass") for start, end in pairs]
-    except UnicodeDecodeError as error:
+        names = texts_of(data, ends)
+    except ValueError as error:
         raise group.form.unusable(group.path, message) from error
     return source | {"feature_names": names}
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
+from streampca.labels import Labels
 from streampca.linalg.selection import smallest_count
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
@@ -64,6 +65,8 @@ class KernelModel:
     """Error bounds of the result, as numbers and text."""
     source: Json = field(default_factory=dict)
     """Where the data came from."""
+    labels: Labels | None = None
+    """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
 
     missing: ClassVar[str] = "error"
     """NaN is an error."""

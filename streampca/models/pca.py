@@ -10,6 +10,7 @@ import numpy as np
 from streampca.accumulators.gram import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
+from streampca.labels import Labels
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
 from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
@@ -61,6 +62,8 @@ class PCAModel:
     """Mean of the observed values of each feature where NaN has a meaning, ``(n_features,)``, else None."""
     missing_scores: str = "mean"
     """Scores of rows with NaN: ``"conditional"``, the conditional mean given the observed features, or with `fill` for NaN."""
+    labels: Labels | None = None
+    """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
 
     @classmethod
     def of_spectrum(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from streampca.labels import Labels
 from streampca.parameters import Parameters
 from streampca.typing import Json
 
@@ -44,6 +45,8 @@ class FittedState:
     """Whether all rows were small integers, whose products are not rounded in whatever type they are taken."""
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
+    labels: Labels | None = None
+    """Labels of the features, and of as many samples as there are; None where the data had none."""
 
     @property
     def n_features(self) -> int:

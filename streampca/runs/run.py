@@ -311,5 +311,5 @@ def _finish(config: RunConfig, path: Path, manifest: Manifest) -> None:
 
 def _write_samples(samples: RowsState, path: Path) -> None:
     group = zarr.open_group(path, mode="a", zarr_format=3)
-    write_array(group, "rows", samples.values)
-    write_array(group, "index", samples.index)
+    write_array(group, "rows", samples.values, ("sample", "feature"))
+    write_array(group, "index", samples.index, ("sample",))

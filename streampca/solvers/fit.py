@@ -130,8 +130,9 @@ def fit(
     plan = plan or plan_fit(source, parameters, client=client)
     fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
     described = fitted.model.source | {"solver": plan.solver}
+    labels = None if source.labels is None else source.labels.without_sample_coordinates()
     state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)
-    return replace(fitted, model=replace(fitted.model, source=described), fitted_state=state)
+    return replace(fitted, model=replace(fitted.model, source=described, labels=labels), fitted_state=state)
 
 
 def report_rows(source: Source) -> int:

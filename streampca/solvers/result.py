@@ -50,6 +50,7 @@ class Accumulated:
             source=source.describe(),
             exact=integers,
             n_left_out=self.n_left_out,
+            labels=None if source.labels is None else source.labels.without_sample_coordinates(),
         )
 
 

@@ -11,6 +11,7 @@ from streampca.accumulators import Sketch
 from streampca.errors import MergeError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.labels import Labels
 from streampca.linalg.eigen import relative_precision
 from streampca.linalg.selection import NComponents, is_count
 from streampca.models.pca import PCAModel
@@ -90,6 +91,10 @@ def require_same(first: FittedState, second: FittedState, doing: str) -> None:
             raise MergeError(
                 f"{name} is {one!r} in the first and {other!r} in the second: such states cannot be {doing}"
             )
+    if first.labels is not None and second.labels is not None:
+        difference = first.labels.difference(second.labels)
+        if difference is not None:
+            raise MergeError(f"the second has {difference}: such states cannot be {doing}")
 
 
 def continued(fitted: FittedState, more: FittedState) -> FittedState:
@@ -103,6 +108,7 @@ def continued(fitted: FittedState, more: FittedState) -> FittedState:
         source=_source_of_rows(fitted, more),
         exact=fitted.exact and more.exact,
         n_left_out=fitted.n_left_out + more.n_left_out,
+        labels=_labels_of_rows([fitted, more], state.n_samples),
     )
 
 
@@ -123,6 +129,7 @@ def merged(states: Sequence[FittedState]) -> FittedState:
         error_growth=max(each.error_growth for each in states),
         exact=all(each.exact for each in states),
         n_left_out=sum(each.n_left_out for each in states),
+        labels=_labels_of_rows(states, n_samples),
     )
 
 
@@ -144,6 +151,7 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
         error_growth=error_growth,
         exact=False,
         n_left_out=max(0, fitted.n_left_out - less.n_left_out),
+        labels=_labels_of_rows([fitted, less], state.n_samples),
     )
 
 
@@ -153,6 +161,7 @@ def solve(fitted: FittedState) -> PCAModel:
     parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
         model = CONTINUABLE[fitted.solver].solve_model(replace(fitted, parameters=parameters), _work(fitted))
+    model = replace(model, labels=fitted.labels)
     if fitted.error_growth == 1.0:
         return model
     trusted = fitted.error_growth * model.certificate["trusted_above"]
@@ -172,6 +181,12 @@ def _work(fitted: FittedState) -> str:
 def capped(n_components: NComponents, limit: int) -> NComponents:
     """Return `n_components`, a count no larger than `limit`."""
     return min(int(n_components), limit) if is_count(n_components) else n_components
+
+
+def _labels_of_rows(states: Sequence[FittedState], n_samples: int) -> Labels | None:
+    """Return the labels of the first state that has some, for `n_samples` rows."""
+    labels = next((each.labels for each in states if each.labels is not None), None)
+    return None if labels is None else labels.resized(n_samples)
 
 
 def _source_of_rows(fitted: FittedState, other: FittedState, sign: int = 1) -> Json:

@@ -39,7 +39,7 @@ _CHUNK = r"c(/\d+)*"
 _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
     "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
-    "|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors"
+    r"|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors|label_\w+"
 )
 _STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
 
@@ -49,13 +49,16 @@ def _files_of(*arrays: str) -> str:
     return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
 
 
+ARRAYS_BESIDE_SCORES = "coordinate_arrays"
+"""Attribute of a group of scores that names the arrays beside them."""
+_SCORES_FILES = _files_of("scores", "[A-Za-z][A-Za-z0-9_]*")
 _MODEL_FILES = rf"{_files_of(_MODEL_ARRAYS)}|state(/({_files_of(_STATE_ARRAYS)}))?"
 _OUTPUT_FILES = {
     "model": re.compile(_MODEL_FILES),
-    "scores": re.compile(_files_of("scores")),
+    "scores": re.compile(_SCORES_FILES),
     "run": re.compile(
         rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_MODEL_FILES}))?"
-        rf"|samples\.zarr(/({_files_of('rows', 'index')}))?|scores\.zarr(/({_files_of('scores')}))?"
+        rf"|samples\.zarr(/({_files_of('rows', 'index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
     ),
 }
 
@@ -111,12 +114,24 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         raise OutputError(
             f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
         )
+    scores = {"run": path / "scores.zarr", "scores": path}.get(kind)
+    beside = {} if scores is None else {scores / name for name in arrays_of_scores(scores)}
     for entry in path.rglob("*"):
         relative = entry.relative_to(path).as_posix()
-        if entry.is_symlink() or not is_output_file(kind, relative) or not _has_expected_type(entry):
+        foreign = entry.parent == scores and entry.is_dir() and entry not in beside
+        if entry.is_symlink() or foreign or not is_output_file(kind, relative) or not _has_expected_type(entry):
             raise OutputError(
                 f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
             )
+
+
+def arrays_of_scores(path: Path) -> list[str]:
+    """Return the names of the arrays in the group of scores at `path`, as its attributes name them."""
+    try:
+        named = json.loads(read_regular(path / "zarr.json"))["attributes"].get(ARRAYS_BESIDE_SCORES, [])
+        return ["scores", *(name for name in named if isinstance(name, str))]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return ["scores"]
 
 
 def _has_expected_type(entry: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,6 +53,10 @@ class GroupFormat:
     """Attribute ``kind``, where several kinds share a format."""
     arrays: Mapping[str, str] = field(default_factory=dict)
     """Names of the arrays and the kinds of their data types (``"f"``, ``"i"``, ``"u"``)."""
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the axes of arrays, as xarray shows them; of one name have the same size."""
+    further: re.Pattern[str] | None = None
+    """Names of further arrays, which others name with their kinds when they read them."""
     required: frozenset[str] = frozenset()
     """Arrays that every such group has."""
     attributes: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
@@ -105,10 +110,12 @@ class StoredGroup:
             self.require(type(self.attributes[name]) in types, f"attribute {name} is {self.attributes[name]!r}")
         self.digests: Json = stored.get("sha256") or {}
         """SHA-256 of the arrays by name, as saved."""
-        self.names = [name for name in form.arrays if name in self._group]
+        self.require(isinstance(self.digests, dict), "its arrays are not those that were saved")
+        further = [name for name in self.digests if form.further and form.further.fullmatch(name)]
+        self.names = [name for name in (*form.arrays, *further) if name in self._group]
         """Names of the arrays of the format that the group has."""
         self.require(form.required <= set(self.names), "arrays are missing")
-        same = isinstance(self.digests, dict) and (not form.arrays or set(self.digests) == set(self.names))
+        same = not form.arrays or set(self.digests) == set(self.names)
         self.require(same, "its arrays are not those that were saved")
 
     def __contains__(self, name: str) -> bool:
@@ -200,18 +207,26 @@ def write_group(
     arrays: Mapping[str, Array | None],
     attributes: Mapping[str, object],
     digests: Mapping[str, str] | None = None,
+    axes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
     """Write arrays that are not None, header and attributes to a new group; `digests` are those of arrays already written.
+
+    `axes` are names of axes of further arrays; a name that has another size elsewhere in the group is replaced.
 
     Raises
     ------
     ModelError
         If the attributes are not JSON, or too large to be read again.
     """
-    written = dict(digests or {})
+    written, named = dict(digests or {}), {**form.axes, **(axes or {})}
+    sizes: dict[str, int] = {}
+    for name in written:
+        array = group[name]
+        assert isinstance(array, zarr.Array)  # noqa: S101 for the type checker
+        sizes |= zip(form.axes[name], array.shape, strict=True)
     for name, values in arrays.items():
         if values is not None:
-            write_array(group, name, values)
+            write_array(group, name, values, _free_axes(name, values.shape, named.get(name), sizes))
             written[name] = digest(values)
     kind = {} if form.kind is None else {"kind": form.kind}
     header = {"format": form.format, "version": form.versions[-1], **kind, "sha256": written}
@@ -221,7 +236,23 @@ def write_group(
         raise ModelError(f"the {form.noun} is not saved: {error}") from error
 
 
-def create_array(group: zarr.Group, name: str, like: Components, chunks: tuple[int, ...]) -> ZarrArray:
+def _free_axes(
+    name: str, shape: tuple[int, ...], wanted: tuple[str, ...] | None, sizes: dict[str, int]
+) -> tuple[str, ...]:
+    """Return names for the axes of an array that have the same size everywhere in a group, and add them to `sizes`."""
+    names: list[str] = []
+    for index, size in enumerate(shape):
+        axis = wanted[index] if wanted is not None and len(wanted) == len(shape) else f"{name}_{index}"
+        while sizes.get(axis, size) != size or axis in names or axis == "":
+            axis = f"{name}_{index}" if axis in names or not axis.startswith(f"{name}_{index}") else f"{axis}_"
+        sizes[axis] = size
+        names.append(axis)
+    return tuple(names)
+
+
+def create_array(
+    group: zarr.Group, name: str, like: Components, chunks: tuple[int, ...], axes: tuple[str, ...]
+) -> ZarrArray:
     """Return a new array in `group` with shape and data type of `like`; chunks have zstd and a CRC-32C."""
     return group.create_array(
         name,
@@ -229,16 +260,17 @@ def create_array(group: zarr.Group, name: str, like: Components, chunks: tuple[i
         chunks=chunks,
         dtype=like.dtype,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        dimension_names=axes,
         config={"write_empty_chunks": True},
     )
 
 
-def write_array(group: zarr.Group, name: str, values: Array) -> None:
-    """Write `values` to a new array in `group`, in chunks of up to 8 MiB."""
+def write_array(group: zarr.Group, name: str, values: Array, axes: tuple[str, ...]) -> None:
+    """Write `values` to a new array in `group`, in chunks of up to 8 MiB; `axes` are names of its axes."""
     rows = 1
     if values.size:
         rows = max(1, min(len(values), _CHUNK_BYTES // max(1, values.nbytes // len(values))))
-    array = create_array(group, name, values, (rows, *(max(1, n) for n in values.shape[1:])))
+    array = create_array(group, name, values, (rows, *(max(1, n) for n in values.shape[1:])), axes)
     for start in range(0, len(values), rows):  # one chunk at a time: zarr copies all that it is given at once
         array[start : start + rows] = values[start : start + rows]
 

@@ -10,6 +10,8 @@ from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
 from streampca.models.kernel import KernelModel, PreimageMap
 from streampca.models.persistence.groups import GroupFormat, StoredGroup
+from streampca.models.persistence.labels import NAMES as LABELS
+from streampca.models.persistence.labels import labels_from
 from streampca.models.persistence.pca import FORMAT, VERSIONS
 from streampca.models.validity import require_valid_kernel
 from streampca.typing import Array, Json
@@ -24,6 +26,18 @@ FORM = GroupFormat(
     versions=VERSIONS,
     kind="kernel_pca",
     arrays=_ARRAYS | FIT_ARRAYS,
+    axes={
+        "landmarks": ("landmark", "feature"),
+        "coefficients": ("landmark", "mode"),
+        "centre": ("landmark",),
+        "eigenvalues": ("mode",),
+        "landmark_indices": ("landmark",),
+        "way_back_scores": ("landmark", "mode"),
+        "way_back_dual": ("landmark", "feature"),
+        "eigenvectors": ("sample", "mode"),
+        "feature_name_ends": ("feature",),
+    },
+    further=LABELS,
     required=frozenset(_REQUIRED),
     attributes={
         "total": (int, float),
@@ -34,6 +48,7 @@ FORM = GroupFormat(
         "certificate": (dict,),
         "kernel": (dict,),
         "source": (dict,),
+        "labels": (dict, type(None)),
     },
 )
 
@@ -67,7 +82,9 @@ def build(group: StoredGroup) -> KernelModel:
     except ParameterError as error:
         raise group.form.unusable(group.path, str(error)) from error
     values: Json = {name: arrays.get(name) for name in (*_REQUIRED, "landmark_indices")}
-    attributes = group.attributes | {"kernel": kernel, "source": source_of(group, arrays["landmarks"].shape[1])}
+    n_features = arrays["landmarks"].shape[1]
+    described = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    attributes = group.attributes | {"kernel": kernel} | described
     model = KernelModel(**values, **attributes, preimage=PreimageMap(*preimage) if preimage else None)
     require_valid_kernel(model, group.path)
     return model

@@ -14,6 +14,7 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence import kernel, pca
 from streampca.models.persistence.groups import StoredGroup, kind_of, read_group, write_group
+from streampca.models.persistence.labels import arrays_of_labels
 from streampca.storage.directories import AtomicDirectory
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
@@ -57,9 +58,10 @@ def write_model(model: PCAModel | KernelModel, path: Path, fit: FitRecord | None
     except ModelError as error:
         raise ModelError(f"the model is not saved: {str(error).rpartition(_NOT_USABLE)[2]}") from error
     source, names = without_names(model.source)
-    arrays |= arrays_of_names(names) | ({} if fit is None else fit.arrays)
-    attributes |= {"source": source, "fit": None if fit is None else fit.to_attributes()}
-    write_group(group, form, arrays, attributes, digests)
+    coordinates, labels, axes = arrays_of_labels(model.labels)
+    arrays |= arrays_of_names(names) | ({} if fit is None else fit.arrays) | coordinates
+    attributes |= {"source": source, "labels": labels, "fit": None if fit is None else fit.to_attributes()}
+    write_group(group, form, arrays, attributes, digests, axes)
 
 
 def load_model(path: str | Path) -> PCAModel:

@@ -11,6 +11,8 @@ from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, create_array, digest, write_array
+from streampca.models.persistence.labels import NAMES as LABELS
+from streampca.models.persistence.labels import labels_from
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
 from streampca.storage.zarr_interface import ZarrArray
@@ -29,6 +31,7 @@ _ARRAYS = {
     "feature_weight": "f",
     "fill": "f",
 }
+_AXES = ("mode", "feature")
 _SLABS_FROM = 2**30
 """Size in bytes of components from which they are saved as slabs of features, as those on disk are."""
 _ON_DISK_SHARE = 0.25
@@ -40,6 +43,17 @@ FORM = GroupFormat(
     versions=VERSIONS,
     kind="pca",
     arrays=_ARRAYS | FIT_ARRAYS,
+    axes={
+        "components": _AXES,
+        "explained_variance": ("mode",),
+        "mean": ("feature",),
+        "scale": ("feature",),
+        "constant_features": ("constant_feature",),
+        "feature_weight": ("feature",),
+        "fill": ("feature",),
+        "feature_name_ends": ("feature",),
+    },
+    further=LABELS,
     required=frozenset({"components", "explained_variance", "mean", "constant_features"}),
     attributes={
         "total_variance": (int, float),
@@ -53,6 +67,7 @@ FORM = GroupFormat(
         "sample_weight": (int, float, type(None)),
         "missing": (str,),
         "missing_scores": (str,),
+        "labels": (dict, type(None)),
     },
     defaults={"missing": "error", "missing_scores": "mean"},
 )
@@ -82,8 +97,9 @@ def build(group: StoredGroup) -> PCAModel:
     surveyed = survey(components)
     by_rows = str(group.digests.get("components")).startswith("rows:")  # not in models of early versions
     group.require_digest("components", surveyed.digest if by_rows else digest(np.asarray(components)))
-    source = source_of(group, components.shape[1])
-    model = PCAModel(**arrays, **(group.attributes | {"source": source}))
+    n_features = components.shape[1]
+    described = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    model = PCAModel(**arrays, **(group.attributes | described))
     require_valid(model, surveyed, group.path)
     return model
 
@@ -91,10 +107,10 @@ def build(group: StoredGroup) -> PCAModel:
 def _write_components(group: zarr.Group, components: Components) -> Survey:
     """Write components and return their survey: as whole rows, or slab by slab where they are on disk or large."""
     if not isinstance(components, StoredComponents) and components.nbytes <= _SLABS_FROM:
-        write_array(group, "components", components)
+        write_array(group, "components", components, _AXES)
         return survey(components)
     width = components.width if isinstance(components, StoredComponents) else slab_features(len(components))
-    array = create_array(group, "components", components, (len(components), min(width, components.shape[1])))
+    array = create_array(group, "components", components, (len(components), min(width, components.shape[1])), _AXES)
     return survey(components, lambda features, slab: array.set_basic_selection((slice(None), features), slab))
 
 

@@ -91,7 +91,9 @@ def fit_kernel(
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
         fitted = METHODS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
     _require_range(fitted.model, source)
-    return fitted
+    if source.labels is None:
+        return fitted
+    return replace(fitted, model=replace(fitted.model, labels=source.labels.without_sample_coordinates()))
 
 
 def _require_range(model: KernelModel, source: Source) -> None:
