@@ -166,7 +166,12 @@ BROKEN_INPUTS = [
     ("no columns", "x.zarr", _values(make_values()[:, :0], (100, 1)), ["0 feature(s)"]),
     ("one row", "x.zarr", _values(make_values()[:1], (1, 8)), ["n_samples=1", "at least 2"]),
     ("1-D", "x.zarr", _values(make_values()[:, 0], (100,)), ["1D array of shape (400,)", "2D"]),
-    ("3-D", "x.zarr", _values(make_values().reshape(400, 4, 2), (100, 4, 2)), ["3D array of shape (400, 4, 2)"]),
+    (
+        "3-D",
+        "x.zarr",
+        _values(make_values().reshape(400, 4, 2), (100, 4, 2)),
+        ["3 dimensions, dim_0 (400), dim_1 (4), dim_2 (2)", "samples: [dim_0]"],
+    ),
     ("group without name", "x.zarr", write_group, ["name the array", "left (400, 8)", "right (400, 8)"]),
     ("not a store", "x.zarr", _no_store, ["x.zarr", "zarr.json"]),
     ("text file", "x.zarr", _text_file, ["x.zarr", "zarr"]),

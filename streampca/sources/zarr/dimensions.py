@@ -11,6 +11,7 @@ import zarr
 
 from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.base import require_table
 from streampca.sources.conventions import dimensions_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.times import decoded_times
@@ -77,7 +78,9 @@ def axes_of(names: Sequence[str], shape: Sequence[int], options: ReadOptions, la
     if options.samples is None and options.features is None:
         if len(names) == 2:
             return ((1,), (0,)) if options.transposed else ((0,), (1,))
-        first = names[0] if names else "time"
+        if len(names) < 2:
+            require_table(tuple(shape), np.dtype(float), label)
+        first = names[0]
         raise DataError(
             f"{label} has {len(names)} dimensions, {shown}: say which of them are samples, for example source.samples: [{first}] "
             f"(from Python: sp.open(…, samples={first!r})); the others are features"
