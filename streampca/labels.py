@@ -36,6 +36,15 @@ class Dimension:
             return str(value.astype("datetime64[s]")).removesuffix("T00:00:00")
         return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
+    def describe(self) -> dict[str, JsonValue]:
+        """Return name and size, and first and last value and units of the coordinate where there is one."""
+        known: dict[str, JsonValue] = {"name": self.name, "size": self.size}
+        if self.coordinate is not None and self.size:
+            known |= {"first": self.value(0), "last": self.value(self.size - 1)}
+            if "units" in self.attributes and self.coordinate.dtype.kind not in "Mm":
+                known["units"] = self.attributes["units"]
+        return known
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -201,6 +210,19 @@ class Labels:
             return values[0][0].value(values[0][1])
         inside = ", ".join(f"{dimension.name}={dimension.value(index)}" for dimension, index in values)
         return f"{variable.name or ''}({inside})" if inside else str(variable.name or 0)
+
+    def describe(self) -> dict[str, JsonValue]:
+        """Return dimensions with the ranges of their coordinates and variables with their units, for people to read."""
+        variables: list[JsonValue] = []
+        for v in self.variables:
+            entry: dict[str, JsonValue] = {"name": v.name, "dims": list(v.dims), "shape": list(v.shape)}
+            variables.append(entry | ({"units": v.attributes["units"]} if "units" in v.attributes else {}))
+        return {
+            "samples": [dimension.describe() for dimension in self.samples],
+            "features": [dimension.describe() for dimension in self.features],
+            "variables": variables,
+            "n_masked": 0 if self.kept is None else int((~self.kept).sum()),
+        }
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return names, sizes and attributes as plain data, without coordinates and mask."""

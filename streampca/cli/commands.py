@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from streampca.cli.descriptions import IN_WORDS, source_in_words
 from streampca.cli.output import notice, on_one_line, print_json, print_wrapped, progress_bar
 from streampca.errors import ConfigError
 from streampca.version import __version__
 
 if TYPE_CHECKING:
-    from streampca.sources import Source
     from streampca.sources.options import SourceKeywords
-    from streampca.typing import Json
 
 _SET = click.option(
     "--set",
@@ -27,6 +27,29 @@ _SET = click.option(
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _QUIET = click.option("--quiet", is_flag=True, help="No progress.")
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """Return the names in a text with commas."""
+    return None if value is None else [name.strip() for name in value.split(",")]
+
+
+_OF_SOURCE = (
+    click.option("--array", help="Name of the array within a group."),
+    click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, read side by side."),
+    click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions whose places are the rows."),
+    click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions whose places are the columns."),
+    click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
+    click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
+    click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
+)
+
+
+def _source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say how a store is read as a table, each None by default."""
+    for option in reversed(_OF_SOURCE):
+        command = option(command)
+    return command
 
 
 _STATUSES = """\b
@@ -156,50 +179,40 @@ def schema(out: Path | None) -> None:
 
 @cli.command()
 @click.argument("path", type=str)
-@click.option("--array", help="Name of the array within a group.")
+@_source_options
 @_JSON
-def inspect(path: str, array: str | None, as_json: bool) -> None:
-    """Say what PATH is: array, group, model, scores or run."""
+def inspect(path: str, as_json: bool, **options: Unpack[SourceKeywords]) -> None:
+    """Say what PATH is: array, group, model, scores or run.
+
+    For a store also its dimensions, and which source reads it as a table; with options, the table that they make of it.
+    """
     from streampca.runs.inspection import inspect_path
 
-    description = inspect_path(path, array)
+    description = inspect_path(path, **options)
     if as_json:
         print_json(description)
         return
     width = max(len(key) for key in description)
     for key, value in description.items():
-        if key == "arrays" and isinstance(value, list):
+        if key in IN_WORDS and isinstance(value, list | tuple):
             for entry in value:
-                print_wrapped(f"{key:<{width}}  {on_one_line(_array_in_words(entry))}", width + 2)
+                print_wrapped(f"{key:<{width}}  {on_one_line(IN_WORDS[key](entry))}", width + 2)
             continue
+        if key == "proposal" and isinstance(value, dict):
+            value = f"source: {source_in_words(value)}"
         if key == "certificate" and isinstance(value, dict):
             value = value.get("statement", value)
         text, limit = (value, 1000) if isinstance(value, str) else (json.dumps(value), 300)
         print_wrapped(f"{key:<{width}}  {on_one_line(text if len(text) <= limit else text[:limit] + '…')}", width + 2)
 
 
-def _array_in_words(entry: Json) -> str:
-    shape, chunks = (" x ".join(f"{n:,}" for n in entry[key]) or "a single value" for key in ("shape", "chunks"))
-    return f"{entry['name']}: {shape}, {entry['dtype']}, chunks {chunks}"
-
-
 @cli.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("source", type=str)
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--array", help="Name of the array within a group.")
-@click.option(
-    "--orientation", type=click.Choice(["samples_first", "features_first"]), default="samples_first", show_default=True
-)
+@_source_options
 @click.option("--memory", help='Ceiling for the process, such as "2GiB".')
 @click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
-@click.option(
-    "--decode",
-    type=click.Choice(["auto", "raw"]),
-    default="auto",
-    show_default=True,
-    help="Whether packed values (CF conventions) are refused, or read as they are stored.",
-)
 @click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
 @_QUIET
 @_JSON
@@ -219,9 +232,10 @@ def transform(
     """
     from streampca.estimators.loading import load
     from streampca.sources import open_source
+    from streampca.sources.options import given_keywords
 
     estimator = load(model)
-    opened = open_source(source, **options)
+    opened = open_source(source, **given_keywords(options))
     with progress_bar(quiet) as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite)
@@ -331,6 +345,7 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
 @cli.command()
 @click.argument("source", type=str)
 @click.option("--array", help="Name of the array within a group.")
+@click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, each with a file.")
 @click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.json.")
 @click.option(
     "--missing-chunks",
@@ -343,39 +358,36 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
 @_QUIET
 @_JSON
 def fingerprint(
-    source: str, array: str | None, out: Path | None, missing_chunks: str, overwrite: bool, quiet: bool, as_json: bool
+    source: str,
+    array: str | None,
+    variables: list[str] | None,
+    out: Path | None,
+    missing_chunks: str,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Write a digest of every stored chunk of the array SOURCE.
 
     The digests (xxh3-128) are compared by source.verify and streampca verify.
 
     SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
-    file stands beside a local store, and in the working directory for a URL.
+    file stands beside a local store, and in the working directory for a URL. Several arrays have a file each.
     """
-    from streampca.runs.fingerprint import write_fingerprint
-
-    with progress_bar(quiet) as progress:
-        opened = _opened(source, array, missing_chunks)
-        made = write_fingerprint(opened, out, overwrite=overwrite, progress=progress)
-    if as_json:
-        print_json(made.to_dict())
-        return
     from streampca.formatting import as_text
+    from streampca.runs.fingerprint import arrays_of, write_fingerprint
 
-    missing = f", {made.n_missing:,} missing" if made.n_missing else ""
-    click.echo(
-        f"{made.place}: {made.n_chunks:,} chunks{missing}, {as_text(made.stored_bytes)} stored, xxh3-128 {made.whole}"
-    )
-
-
-def _opened(source: str, array: str | None, missing_chunks: str) -> Source:
-    """Open a path, a URL, or the source of a configuration, to digest its chunks as they are stored."""
-    from streampca.sources import open_source
-
-    if not source.endswith((".yaml", ".yml")):
-        return open_source(source, array=array, missing_chunks=missing_chunks, decode="raw")
-    from streampca.runs.config import load_config
-    from streampca.runs.from_config import source_of
-
-    changes = ["source.verify=null", "source.decode=raw", f"source.missing_chunks={missing_chunks}"]
-    return source_of(load_config(source, [*changes, *([f"source.array={array}"] if array else [])]))
+    if array is not None and variables is not None:
+        raise ConfigError("--array and --variables both name what is read: give one of them")
+    arrays = arrays_of(source, variables or ([array] if array else []), missing_chunks)
+    if out is not None and len(arrays) > 1:
+        raise ConfigError(f"--out is one file, and {source} is {len(arrays)} arrays: leave it out")
+    with progress_bar(quiet) as progress:
+        made = [write_fingerprint(each, out, overwrite=overwrite, progress=progress) for each in arrays]
+    if as_json:
+        print_json(made[0].to_dict() if len(made) == 1 else {"fingerprints": [each.to_dict() for each in made]})
+        return
+    for each in made:
+        missing = f", {each.n_missing:,} missing" if each.n_missing else ""
+        size = as_text(each.stored_bytes)
+        click.echo(f"{each.place}: {each.n_chunks:,} chunks{missing}, {size} stored, xxh3-128 {each.whole}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from streampca.errors import DamagedChunkError, DataError, OutputError
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.redaction import shown
+from streampca.runs.config import load_config
+from streampca.runs.from_config import source_of
+from streampca.sources import open_source
 from streampca.sources.base import Source
+from streampca.sources.table import stored_sources
 from streampca.sources.zarr.digests import (
     DIGEST,
     DIGEST_BYTES,
@@ -27,6 +31,7 @@ from streampca.sources.zarr.digests import (
     load_digests,
     whole_digest,
 )
+from streampca.sources.zarr.listing import list_store
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.files import write_atomically
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
@@ -59,6 +64,33 @@ class Fingerprint:
             "missing_chunks": self.n_missing,
             "stored_bytes": self.stored_bytes,
         }
+
+
+def arrays_of(path: str, names: Sequence[str], missing_chunks: str) -> tuple[Source, ...]:
+    """Open the arrays at a path or URL, or those of the source of a configuration, to digest their chunks as they are stored.
+
+    `names` are those of arrays in a group; empty for the array at `path`, or the only one in the group there.
+    """
+    if path.endswith((".yaml", ".yml")):
+        changes = {"verify": "null", "decode": "raw", "mask": "null", "missing_chunks": missing_chunks}
+        changes |= {"variables": json.dumps(list(names)), "array": "null"} if names else {}
+        overrides = [f"source.{key}={value}" for key, value in changes.items()]
+        return stored_sources(source_of(load_config(path, overrides)))
+    return tuple(_opened(path, name, missing_chunks) for name in names) or (_opened(path, None, missing_chunks),)
+
+
+def _opened(path: str, name: str | None, missing_chunks: str) -> Source:
+    """Open an array, whichever of its dimensions are samples."""
+    try:
+        return open_source(path, array=name, missing_chunks=missing_chunks, decode="raw")
+    except DataError:
+        if path.startswith("builtin:") or path.endswith(".npy"):
+            raise
+        known = [entry for entry in list_store(path).arrays if entry.get("name") == name]
+        if not known or len(known[0]["shape"]) <= 2:
+            raise
+        first = known[0].get("dims", ["dim_0"])[0]
+        return open_source(path, array=name, samples=first, missing_chunks=missing_chunks, decode="raw")
 
 
 def write_fingerprint(

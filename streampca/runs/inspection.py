@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, Unpack, cast
 
 from streampca.errors import DataError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
@@ -15,16 +15,17 @@ from streampca.runs.config import load_config
 from streampca.runs.manifest import read_manifest
 from streampca.runs.summary import accuracy
 from streampca.sources import open_source
-from streampca.sources.zarr.opening import arrays_in
+from streampca.sources.options import SourceKeywords, given_keywords
+from streampca.sources.zarr.listing import Listing, list_store
 from streampca.storage.directories import read_record
-from streampca.typing import Json
+from streampca.typing import Json, JsonValue
 
 Description: TypeAlias = dict[str, object]
 """What is known of a path: its ``kind``, and entries that depend on it, as plain data."""
 
 
-def inspect_path(path: str, array: str | None = None) -> Description:
-    """Describe `path`, or the array called `array` in the group there, from its metadata.
+def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
+    """Describe `path`, or the table that `options` make of the store there, from metadata and coordinates.
 
     Raises
     ------
@@ -34,8 +35,9 @@ def inspect_path(path: str, array: str | None = None) -> Description:
         If it is a configuration that is not valid.
     """
     place = Path(path)
-    if array is not None:
-        return _of_array(path, array)
+    given = given_keywords(options)
+    if given:
+        return _of_array(path, given["array"]) if set(given) == {"array"} else _of_table(path, given)
     if place.suffix in (".yaml", ".yml") and place.is_file():
         return _of_configuration(place)
     record = read_record(place) if place.is_dir() else None
@@ -45,9 +47,9 @@ def inspect_path(path: str, array: str | None = None) -> Description:
         return _of_model(place)
     if place.is_dir() and format_of(place) == "streampca-scores":
         return {
+            **_of_table(f"{path}/scores", {"decode": "raw"}),
             "kind": "scores",
             "complete": record is not None or read_record(place.parent) is not None,
-            **_of_store(f"{path}/scores"),
         }
     if record is not None and record["format"] == "streampca-checkpoint":
         return _of_checkpoint(place)
@@ -57,26 +59,34 @@ def inspect_path(path: str, array: str | None = None) -> Description:
             "path": path,
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
-    arrays = _arrays_in(path)
-    if arrays is not None:
-        return {
-            "kind": "group",
-            "path": path,
-            "meaning": "name one of its arrays with --array, or source.array, to read it",
-            "arrays": arrays,
-        }
-    return {"kind": "source", **_of_store(path)}
+    if path.startswith("builtin:") or path.endswith(".npy"):
+        return _of_table(path, {})
+    listing = list_store(path)
+    if listing.is_group:
+        meaning = "name one of its arrays with --array, or source.array, to read it"
+        return {"kind": "group", "path": path, "meaning": meaning, "arrays": listing.arrays, **_proposed(path, listing)}
+    return _of_array(path, None)
 
 
-def _of_array(path: str, array: str) -> Description:
-    """Describe an array in a group, also one that is no table."""
+def _of_array(path: str, array: str | None) -> Description:
+    """Describe an array at `path` or in the group there, also one that is no table by itself."""
     try:
-        return {"kind": "source", **_of_store(path, array)}
+        return _of_table(path, {"array": array, "decode": "raw"})
     except DataError as error:
-        entry = next((entry for entry in _arrays_in(path) or () if entry["name"] == array), None)
+        if path.startswith("builtin:") or path.endswith(".npy"):
+            raise
+        listing = list_store(path, array=array)
+        entry = next((entry for entry in listing.arrays if entry.get("name") == array), None)
         if entry is None:
             raise
-        return {"kind": "array", "path": path, **entry, "meaning": f"it is not read as a table: {error}"}
+        meaning = f"it is not read as a table: {error}"
+        return {"kind": "array", "path": path, **entry, "meaning": meaning, **_proposed(path, listing)}
+
+
+def _proposed(path: str, listing: Listing) -> Description:
+    """Return the dimensions of a store, and the source that reads it as a table."""
+    dimensions: Description = {"dimensions": listing.dimensions} if listing.dimensions else {}
+    return dimensions | ({} if listing.proposal is None else {"proposal": {"path": path, **listing.proposal}})
 
 
 def _of_configuration(place: Path) -> Description:
@@ -90,13 +100,6 @@ def _of_configuration(place: Path) -> Description:
         "output": str(config.output.directory),
         "meaning": "streampca plan says what it would do, and streampca run does it",
     }
-
-
-def _arrays_in(path: str) -> Sequence[Mapping[str, object]] | None:
-    """Return names, shapes, data types and chunks of the arrays in the group at `path`; None if it is none."""
-    if path.startswith("builtin:") or path.endswith(".npy"):
-        return None
-    return arrays_in(path)
 
 
 def _of_checkpoint(place: Path) -> Description:
@@ -124,6 +127,8 @@ def _of_run(place: Path) -> Description:
         "kind": "run",
         "path": str(place),
         **{key: manifest.get(key) for key in keys},
+        "source": {key: value for key, value in manifest["source"].items() if key != "labels"},
+        **_of_labels(manifest["source"].get("labels")),
         **sure,
         **state,
         "files": files,
@@ -181,8 +186,20 @@ def _of_kernel_model(place: Path) -> Description:
     }
 
 
-def _of_store(path: str, array: str | None = None) -> Description:
+def _of_table(path: str, options: SourceKeywords) -> Description:
     if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():
         raise DataError(f"{path}: no such file or directory")
-    source = open_source(path, array=array, decode="raw")
-    return source.describe() | {"bytes": source.shape[0] * source.row_bytes}
+    source = open_source(path, **options)
+    described: Description = {"kind": "source"} | source.describe() | {"bytes": source.shape[0] * source.row_bytes}
+    return described | _of_labels(None if source.labels is None else source.labels.describe())
+
+
+def _of_labels(labels: Mapping[str, JsonValue] | None) -> Description:
+    """Return dimensions and variables of a table as entries of a description; empty where dimensions have no names."""
+    if labels is None:
+        return {}
+    dimensions = [
+        {**dimension, "of": name} for name in ("samples", "features") for dimension in cast(list[Json], labels[name])
+    ]
+    named = any("first" in dimension or not str(dimension["name"]).startswith("dim_") for dimension in dimensions)
+    return {"dimensions": dimensions, "variables": labels["variables"]} if named or len(dimensions) > 2 else {}

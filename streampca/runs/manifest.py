@@ -131,7 +131,7 @@ def manifest_of(
         "format_version": 1,
         "name": config.name,
         "versions": versions(),
-        "source": source.describe() | {"path": config.source.path_as_written},
+        "source": source.describe() | _labels(source) | {"path": config.source.path_as_written},
         "passes": result.passes,
         "approximation": plan.sketch or None,
         "reads": {
@@ -154,6 +154,11 @@ def manifest_of(
         "resumed": log.resumption(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _labels(source: Source) -> Json:
+    """Return the dimensions and variables of a labelled table."""
+    return {} if source.labels is None else {"labels": source.labels.describe()}
 
 
 def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> Reads:

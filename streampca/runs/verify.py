@@ -28,6 +28,7 @@ from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
 from streampca.runs.recorded import figures
 from streampca.sources import Source
+from streampca.sources.table import stored_sources
 from streampca.sources.zarr.digests import default_place
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import strict
@@ -70,7 +71,7 @@ def verify_run(
         raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
     manifest, config = read_manifest(directory), _config_of(directory, overrides)
     model = _model_of(directory, config)
-    config = _with_fingerprint(config, source_of(config))
+    config = _with_fingerprint(config)
     source = source_of(config)
     checks = [_input(source, manifest, moved=any(text.startswith("source.path=") for text in overrides))]
     _require_shape(source, model, manifest)
@@ -118,12 +119,18 @@ def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
     return model
 
 
-def _with_fingerprint(config: RunConfig, source: Source) -> RunConfig:
+def _with_fingerprint(config: RunConfig) -> RunConfig:
     """Return `config` with the fingerprint that lies beside its source, where none is named."""
-    results = isinstance(source, ZarrSource) and default_place(source.description, source.name).exists()
-    if config.source.verify is not None or not results:
+    arrays = _arrays(source_of(_changed(config, mask=None)))  # without a mask no rows are read to open it
+    results = [default_place(array.description, array.name).exists() for array in arrays]
+    if config.source.verify is not None or not results or not all(results):
         return config
-    return config.model_copy(update={"source": config.source.model_copy(update={"verify": "manifest"})})
+    return _changed(config, verify="manifest")
+
+
+def _changed(config: RunConfig, **keys: str | None) -> RunConfig:
+    """Return `config` with other values of keys of its source."""
+    return config.model_copy(update={"source": config.source.model_copy(update=keys)})
 
 
 def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -> Plan:
@@ -153,7 +160,7 @@ def _input(source: Source, manifest: Manifest, *, moved: bool) -> Check:
     if moved or shape != before:
         return Check("input", before, shape, holds=shape == before, note="shape and data type")
     same = recorded["fingerprint"] == source.fingerprint
-    if not same and not isinstance(source, ZarrSource):
+    if not same and not _arrays(source):
         return Check(
             "input", before, shape, holds=None, note="size or time of the file are others: the numbers below decide"
         )
@@ -171,10 +178,21 @@ def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Mani
 
 def _chunks(source: Source) -> Check:
     """Return the check of the stored chunks; a difference would have ended the pass."""
-    digests = source.digests if isinstance(source, ZarrSource) else None
-    if digests is None:
+    digests = [array.digests for array in _arrays(source)]
+    known = [each for each in digests if each is not None]
+    if not known or len(known) < len(digests):
         return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
-    return Check("chunks", digests.whole, digests.whole, holds=True, note=f"every chunk is as in {digests.place}")
+    whole = ", ".join(each.whole for each in known)
+    return Check(
+        "chunks", whole, whole, holds=True, note=f"every chunk is as in {', '.join(str(d.place) for d in known)}"
+    )
+
+
+def _arrays(source: Source) -> list[ZarrSource]:
+    """Return the zarr arrays that a source reads; none if it reads anything else."""
+    stored = stored_sources(source)
+    arrays = [each for each in stored if isinstance(each, ZarrSource)]
+    return arrays if len(arrays) == len(stored) else []
 
 
 def _stored_scores(

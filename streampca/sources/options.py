@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from numpy.typing import ArrayLike
 
@@ -30,6 +30,11 @@ class SourceKeywords(TypedDict, total=False):
     follow_symlinks: bool
     decode: str
     max_reads: float | None
+
+
+def given_keywords(keywords: SourceKeywords) -> SourceKeywords:
+    """Return those of the keywords that are not None."""
+    return cast(SourceKeywords, {name: value for name, value in keywords.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class ReadOptions:
     follow_symlinks: bool = False
     """Whether files of a local store may be links to places outside of it."""
     decode: str = "auto"
-    """``"auto"`` to refuse packed values, ``"raw"`` to read them as they are stored."""
+    """``"auto"`` to decode packed values, ``"raw"`` to read them as they are stored."""
     max_reads: float | None = None
     """Upper limit of the mean number of reads of the chunks behind a Dask array in one pass."""
 

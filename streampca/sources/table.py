@@ -141,6 +141,11 @@ class Part:
         )
 
 
+def stored_sources(source: Source) -> tuple[Source, ...]:
+    """Return the sources of the arrays that a table is made of; the source itself if it is not such a table."""
+    return tuple(part.source for part in source.parts) if isinstance(source, TableSource) else (source,)
+
+
 class TableSource(Source):
     """Variables side by side as one table: each row holds the kept features of the first variable, then of the second, and so on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
+from stores import Command
 
 import streampca as sp
-from stores import Command
+from streampca.sources.zarr.listing import list_store
 
 SCALE, OFFSET, FILL = 0.01, 5.0, -32768
 LAND = np.zeros((4, 5), dtype=bool)
@@ -93,3 +95,80 @@ def test_keys_that_do_not_fit_the_data_are_refused(
 ) -> None:
     call.quietly("run", configure(Path("c.yaml"), source=keys)).refused(status, *words)
     assert not Path("runs").exists()
+
+
+def test_inspect_lists_dimensions_and_proposes_a_source(rows: NDArray[np.float32], call: Command) -> None:
+    known = json.loads(call("inspect", "field.zarr", "--json").out)
+    sst = next(entry for entry in known["arrays"] if entry["name"] == "sst")
+    assert sst["dims"] == ["time", "lat", "lon"]
+    assert sst["packing"] == {"scale_factor": SCALE, "add_offset": OFFSET, "_FillValue": FILL}
+    assert {"name": "lat", "size": 4, "first": "-45", "last": "45", "units": "degrees_north"} in known["dimensions"]
+    assert known["proposal"] == {"path": "field.zarr", "array": "sst", "samples": ["time"], "mask": "observed"}
+    printed = call("inspect", "field.zarr").out
+    assert "lat: 4, -45 to 45 degrees_north" in printed
+    assert "source: {path: field.zarr, array: sst, samples: [time], mask: observed}" in printed
+    alone = json.loads(call("inspect", "field.zarr", "--array", "sst", "--json").out)
+    assert (alone["kind"], alone["proposal"]) == ("array", known["proposal"])
+    table = json.loads(
+        call("inspect", "field.zarr", "--variables", "sst,ice", "--samples", "time", "--mask", "ocean", "--json").out
+    )
+    assert (table["kind"], table["shape"], table["dtype"]) == ("source", [60, 20], "float32")
+    assert (table["dimensions"][0]["name"], table["dimensions"][0]["of"]) == ("time", "samples")
+    assert [entry["dims"] for entry in table["variables"]] == [["lat", "lon"], ["lat"]]
+    call("inspect", "field.zarr", "--array", "sst", "--samples", "tme").refused(2, "did you mean 'time'")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "proposal"),
+    [
+        (
+            {"u": ("time", "y", "x"), "v": ("time", "y", "x"), "z": ("y", "x")},
+            {"variables": ["u", "v"], "samples": ["time"]},
+        ),
+        ({"cube": ("y", "x", "wavelength")}, {"array": "cube", "samples": ["y", "x"]}),
+        ({"gene": ("cell", "name")}, {"array": "gene"}),
+        ({"ice": ("station", "time")}, {"array": "ice", "samples": ["time"]}),
+        ({"x": None}, {"array": "x", "samples": ["dim_0"]}),
+        ({"x": ("time",)}, None),
+    ],
+)
+def test_proposal_takes_times_or_places_as_samples(
+    tmp_path: Path, arrays: dict[str, tuple[str, ...] | None], proposal: dict[str, object] | None
+) -> None:
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name, dims in arrays.items():
+        shape = (3,) * (3 if dims is None else len(dims))
+        group.create_array(name, shape=shape, dtype="f4", dimension_names=dims)
+    assert list_store(str(tmp_path / "g.zarr")).proposal == proposal
+
+
+def test_inspect_of_a_run_names_its_dimensions(rows: NDArray[np.float32], call: Command) -> None:
+    sp.run(configure(Path("c.yaml"), source="variables: [sst, ice], samples: time, mask: observed"))
+    known = json.loads(call("inspect", "runs/job", "--json").out)
+    assert [entry["name"] for entry in known["variables"]] == ["sst", "ice"]
+    assert {
+        "name": "lat",
+        "size": 4,
+        "first": "-45",
+        "last": "45",
+        "units": "degrees_north",
+        "of": "features",
+    } in known["dimensions"]
+    assert "labels" not in known["source"]
+
+
+def test_fingerprints_of_arrays_with_many_dimensions_are_verified(rows: NDArray[np.float32], call: Command) -> None:
+    assert call.quietly("fingerprint", "field.zarr", "--array", "sst").status == 0
+    config = configure(Path("c.yaml"), source="variables: [sst, ice], samples: time, mask: observed")
+    sp.run(config)
+    assert "there is no fingerprint" in call.quietly("verify", "runs/job").out
+    Path("field.zarr.sst.fingerprint.json").unlink()
+    made = json.loads(call.quietly("fingerprint", config, "--json").out)["fingerprints"]
+    assert [entry["path"] for entry in made] == ["field.zarr.sst.fingerprint.json", "field.zarr.ice.fingerprint.json"]
+    called = call.quietly("verify", "runs/job")
+    assert called.status == 0, called.err
+    assert "every chunk is as in" in called.out
+    call.quietly("fingerprint", config, "--out", "one.json").refused(2, "--out is one file")
+    chunk = Path("field.zarr/sst/c/0/0/0")
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"x")
+    call.quietly("verify", "runs/job").refused(5, "c/0/0/0", "not what was fingerprinted")

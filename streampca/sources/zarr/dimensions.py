@@ -125,7 +125,7 @@ def _axis(name: str, names: Sequence[str], key: str, shown: str) -> int:
 
 def labels_of(array: ZarrArray, names: Sequence[str], axes: Axes, name: str | None, group: zarr.Group | None) -> Labels:
     """Return the labels of one array: its dimensions, with the coordinates that stand beside it in its group."""
-    dimensions = [_dimension(dim, int(size), group, array) for dim, size in zip(names, array.shape, strict=True)]
+    dimensions = [dimension_of(dim, int(size), group, array) for dim, size in zip(names, array.shape, strict=True)]
     rows, columns = axes
     variable = Variable(
         name,
@@ -146,7 +146,7 @@ def _short_attributes(array: ZarrArray) -> dict[str, JsonValue]:
     }
 
 
-def _dimension(name: str, size: int, group: zarr.Group | None, array: ZarrArray) -> Dimension:
+def dimension_of(name: str, size: int, group: zarr.Group | None, array: ZarrArray) -> Dimension:
     """Return a dimension, with its coordinate if the group has a vector of its name and length that is not the array itself."""
     node = None
     if group is not None and name.isprintable() and "/" not in name:

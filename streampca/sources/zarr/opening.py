@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import zarr
@@ -19,7 +20,6 @@ from streampca.sources.zarr.dimensions import first_image
 from streampca.sources.zarr.strictness import StrictStore, quietly, strict_group
 from streampca.sources.zarr.variables import open_arrays
 from streampca.storage.zarr_interface import ZarrArray
-from streampca.typing import JsonValue
 
 
 def open_path(path: str, options: ReadOptions) -> Source:
@@ -46,23 +46,10 @@ def open_stored(store: Store, options: ReadOptions, label: str) -> Source:
     return open_group(node, options, label)
 
 
-def arrays_in(path: str, storage_options: StorageOptions | None = None) -> list[dict[str, JsonValue]] | None:
-    """Return names, shapes, data types and chunks of the arrays in the zarr group at `path`, None if it is an array.
-
-    Raises
-    ------
-    DataError
-        If there is no zarr array or group.
-    """
+def node_at(path: str, storage_options: StorageOptions | None = None) -> tuple[ZarrArray | zarr.Group, str]:
+    """Return the zarr array or group at `path`, and its name in messages; `DataError` if there is none."""
     store, label = _store_at(path, storage_options)
-    node = _node_of(store, label, links=False)
-    if isinstance(node, zarr.Array):
-        return None
-    return [
-        {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "chunks": list(array.chunks)}
-        for name, array in sorted(_members(node, label).items())
-        if isinstance(array, zarr.Array)
-    ]
+    return _node_of(store, label, links=False), label
 
 
 def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store, str]:
@@ -117,13 +104,13 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
             return open_arrays({n: a for n, a in named.items() if a is not None}, options, description, group)
     elif str(group.attrs.get("format", "")) == "streampca-model":
         raise DataError(f"{description} is a model of streampca: expected data; an array of the model can be named")
-    arrays = _members(group, description)
+    arrays = members_of(group, description)
     listing = _listing(arrays)
     if not names:
-        table = _only_table(arrays)
-        if table is None:
+        tables = tables_of(arrays)
+        if len(tables) != 1 or not isinstance(arrays[tables[0]], zarr.Array):
             raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
-        names = (table,)
+        names = (tables[0],)
     nodes = {name: arrays.get(name) for name in names}
     for name, node in nodes.items():
         if not isinstance(node, zarr.Array):
@@ -131,7 +118,7 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
     return open_arrays({n: a for n, a in nodes.items() if isinstance(a, zarr.Array)}, options, description, group)
 
 
-def _members(group: zarr.Group, description: str) -> dict[str, ZarrArray | zarr.Group]:
+def members_of(group: zarr.Group, description: str) -> dict[str, ZarrArray | zarr.Group]:
     """Return the arrays and groups in `group` by their names."""
     try:
         with quietly():
@@ -142,20 +129,19 @@ def _members(group: zarr.Group, description: str) -> dict[str, ZarrArray | zarr.
         ) from error
 
 
-def _only_table(members: dict[str, ZarrArray | zarr.Group]) -> str | None:
-    """Return the name of the only array with two or more axes that describes no other; None if there are several or none.
+def tables_of(members: Mapping[str, ZarrArray | zarr.Group]) -> list[str]:
+    """Return the names of the arrays with two or more axes that describe no other.
 
-    Bounds, masks and coordinates are not candidates, but sparse matrices of AnnData are, which are groups.
+    Bounds, masks and coordinates are left out; sparse matrices of AnnData, which are groups, are not.
     """
     described: set[str] = set().union(*(describing_names(node.metadata.attributes) for node in members.values()))
-    tables = [
+    return [
         name
         for name, node in members.items()
         if (isinstance(node, zarr.Array) and node.ndim >= 2)
         or (isinstance(node, zarr.Group) and str(node.attrs.get("encoding-type", "")).endswith("_matrix"))
         if not describes_others(name) and name.rsplit("/", 1)[-1] not in described
     ]
-    return tables[0] if len(tables) == 1 and isinstance(members[tables[0]], zarr.Array) else None
 
 
 def _listing(members: dict[str, ZarrArray | zarr.Group]) -> str:
