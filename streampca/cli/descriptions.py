@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from streampca.typing import Json
+if TYPE_CHECKING:
+    from streampca.typing import Json
 
 
 def _array(entry: Json) -> str:
