@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from streampca.runs.report.words import power_of_ten
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 # Colours that stand for the page's own; `inline` writes the variables in their place.
 INK, MUTED, GRID, ACCENT, SECOND, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
-_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", ACCENT: "accent", SECOND: "second", PAPER: "card"}
+CLASS_COLOURS = tuple(f"#{17 + i:02x}0101" for i in range(8))
+"""Colours of classes of samples."""
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", ACCENT: "accent", SECOND: "second", PAPER: "card"} | {
+    colour: f"class-{i}" for i, colour in enumerate(CLASS_COLOURS)
+}
 
 _OWN_SETTINGS: dict[str, object] = {
     "svg.fonttype": "none",
@@ -46,7 +50,7 @@ _OWN_SETTINGS: dict[str, object] = {
     "path.simplify": True,
 }
 _DRAWING = (
-    "axes figure font grid hatch image lines mathtext patch path savefig scatter svg text xtick ytick xaxis yaxis"
+    "axes date figure font grid hatch image lines mathtext patch path savefig scatter svg text xtick ytick xaxis yaxis"
 )
 
 WIDTH, HEIGHT = 4.9, 3.5
@@ -137,13 +141,22 @@ def cumulative(ratios: FloatArray, marks: Mapping[float, int], labels: Mapping[f
     return inline("cumulative", draw)
 
 
-def plane(x: FloatArray, y: FloatArray, labels: tuple[str, str], salt: str) -> str:
-    """Return the samples on two axes: points, or a density of hexagons when there are many."""
+def plane(x: FloatArray, y: FloatArray, labels: tuple[str, str], salt: str, classes: IntArray | None = None) -> str:
+    """Return the samples on two axes: points in the colours of their `classes`, or a density of hexagons when there are many.
+
+    Without classes, ``(n_samples,)``, all points have one colour; samples of class -1 are grey.
+    """
 
     def draw(axes: Axes) -> None:
         axes.axhline(0, color=GRID, linewidth=1)
         axes.axvline(0, color=GRID, linewidth=1)
-        if len(x) > 700 and np.ptp(x) > 0 and np.ptp(y) > 0:
+        if classes is not None:
+            size = 2.6 if len(x) > 700 else 3.4 if len(x) > 250 else 4.6
+            for number in np.unique(classes):
+                here, colour = classes == number, MUTED if number < 0 else CLASS_COLOURS[number]
+                alpha = 0.35 if number < 0 else 0.75
+                axes.plot(x[here], y[here], "o", color=colour, markersize=size, alpha=alpha, markeredgewidth=0)
+        elif len(x) > 700 and np.ptp(x) > 0 and np.ptp(y) > 0:
             hexagons = axes.hexbin(x, y, gridsize=(38, 22), mincnt=1, linewidths=0)
             counts = np.log1p(np.asarray(hexagons.get_array(), dtype=np.float64))
             colours = np.tile([4 / 255, 4 / 255, 4 / 255, 1.0], (len(counts), 1))
@@ -179,7 +192,9 @@ def histogram(x: FloatArray, label: str) -> str:
     return inline("histogram", draw)
 
 
-def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatArray, salt: str) -> str:
+def profile(
+    original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatArray, salt: str, label: str = "feature"
+) -> str:
     """Return one row across its features, with what is rebuilt from few and from all components.
 
     Parameters
@@ -189,9 +204,11 @@ def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatA
     rebuilt
         One or two rows of the same shape, from few components to many.
     numbers
-        Number of each feature shown, shape ``(n_shown,)``.
+        Number or coordinate of each feature shown, shape ``(n_shown,)``.
     salt
         A name that no other chart of the page has.
+    label
+        Name of the axis of `numbers`.
     """
 
     def draw(axes: Axes) -> None:
@@ -204,9 +221,10 @@ def profile(original: FloatArray, rebuilt: Sequence[FloatArray], numbers: FloatA
             axes.plot(numbers, rebuilt[0], color=SECOND, linewidth=1.3, dashes=(3, 1.6))
         axes.plot(numbers, rebuilt[-1], color=ACCENT, linewidth=1.5, marker="o" if few else "", markersize=3)
         plain(axes.yaxis)
-        _limit_ticks(axes.xaxis, integer=True)
+        if label == "feature":
+            _limit_ticks(axes.xaxis, integer=True)
         plain(axes.xaxis)
-        axes.set_xlabel("feature")
+        axes.set_xlabel(label)
 
     return inline(salt, draw, width=4.3, height=3.0)
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.models import load_kernel_model
-from streampca.runs.report import pictures, projection, result, what_ran, words
+from streampca.runs.report import pictures, projection, result, samples, what_ran, words
+from streampca.runs.report.layouts import picture_layout
 from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles, StoredRows, read_documents, read_samples
@@ -29,9 +30,9 @@ def compose(directory: Path) -> Page:
     model = load_kernel_model(directory / "model.zarr")
     run = _files(directory, model)
     spectrum = ReportedSpectrum(model.eigenvalues, np.clip(model.explained_variance_ratio, 0.0, None))
-    shape = pictures.picture_shape(field(run.manifest, "source", "feature_shape"), model.n_features)
+    layout = picture_layout(field(run.manifest, "source", "feature_shape"), model.n_features)
     scores = _scores(model, run.samples) if run.samples is not None else None
-    limits = result.value_limits(run, scores) if scores is not None and shape is not None else (0.0, 1.0)
+    drawn = samples.row_pictures(run, layout, scores)
     return Page(
         kicker="Kernel principal component analysis",
         name=words.clean(field(run.manifest, "name") or run.name, 120),
@@ -41,10 +42,12 @@ def compose(directory: Path) -> Page:
         warnings=what_ran.warnings(run),
         notes=what_ran.notes(run),
         components_title="The landmarks",
-        components=_landmarks(model, shape, limits),
+        components=_landmarks(model, drawn),
         spectrum=tuple(replace(chart, title=_title(chart.title)) for chart in result.spectrum_charts(run, spectrum)),
         scores=result.score_charts(spectrum, scores) if scores is not None else (),
-        map=result.sample_map(run, scores, shape, limits) if scores is not None else None,
+        series=(),
+        score_fields=(),
+        map=samples.sample_map(run, scores, drawn) if scores is not None else None,
         scores_note=result.scores_note(run, scores),
         reconstruction=None,
         memory=what_ran.memory_bar(run),
@@ -115,14 +118,14 @@ def _tiles(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> tup
     )
 
 
-def _landmarks(model: KernelModel, shape: pictures.PictureShape | None, limits: tuple[float, float]) -> Components:
+def _landmarks(model: KernelModel, rows: samples.RowPictures | None) -> Components:
     m = len(model.landmarks)
     note = (
         f"Every row is compared with {words.plural(m, 'landmark')}, chosen by: {words.clean(model.sampling, 40)}."
         if model.method.startswith("nystrom")
         else f"Every row is compared with all {m:,} rows."
     )
-    if shape is None:
+    if rows is None:
         return Components((), (), note)
     chosen = np.unique(np.linspace(0, m - 1, min(m, _MOST_PICTURES)).astype(np.int64))
     drawn = []
@@ -130,7 +133,7 @@ def _landmarks(model: KernelModel, shape: pictures.PictureShape | None, limits: 
         name = (
             f"row {int(model.landmark_indices[i]):,}" if model.landmark_indices is not None else f"landmark {i + 1:,}"
         )
-        uri = pictures.data_uri(pictures.plain(model.landmarks[i].astype(np.float64), shape, *limits))
+        uri = pictures.data_uri(rows.pixels(model.landmarks[i]))
         drawn.append(Picture(uri, f"Landmark: {name}", name))
     left = f" {m - len(chosen):,} more are in the model." if m > len(chosen) else ""
     return Components(tuple(drawn), (), note + left)

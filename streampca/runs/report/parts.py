@@ -30,7 +30,7 @@ class Chart:
     caption: str = ""
     """One sentence below."""
     legend: tuple[tuple[str, str], ...] = ()
-    """Pairs of a mark (``ink``, ``accent``, ``second``, ``bar``, ``hatch`` or ``dashes``) and its meaning."""
+    """Pairs of a mark (``ink``, ``accent``, ``second``, ``bar``, ``hatch``, ``dashes`` or ``class-0`` to ``class-7``) and its meaning."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,58 @@ class Picture:
     """Its number or name."""
     note: str = ""
     """A figure below the caption."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A number beside a panel."""
+
+    text: str
+    """The number."""
+    percent: float
+    """Its distance from the left or the top, as a percentage of the side."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A map or an image with its axes."""
+
+    title: str
+    """Which variable and which place of the dimensions that are not drawn; may be empty."""
+    uri: str
+    """The PNG file as a ``data:`` address, one pixel for each place."""
+    alt: str
+    """What it shows."""
+    aspect: float
+    """Width over height, as drawn."""
+    across: tuple[Tick, ...]
+    """Numbers below."""
+    down: tuple[Tick, ...]
+    """Numbers to the left."""
+    names: tuple[str, str]
+    """Names of the horizontal and of the vertical axis; empty for longitudes and latitudes."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The colour scale of some panels."""
+
+    colours: str
+    """``diverging``, ``sequential`` or ``greys``."""
+    ends: tuple[str, ...]
+    """Numbers at the lower end, in the middle where there is one, and at the upper end, with units."""
+    masked: bool
+    """Whether grey places are masked."""
+
+
+@dataclass(frozen=True)
+class FieldFigure:
+    """A mean, a mode or the scores of one as maps or images."""
+
+    title: str
+    """What it is, and its share."""
+    groups: tuple[tuple[tuple[Panel, ...], Scale], ...]
+    """Panels with their colour scale: one group for each variable."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +135,10 @@ class Components:
     """The first components, when they are not."""
     note: str
     """How to read them."""
+    fields: tuple[FieldFigure, ...] = ()
+    """The mean and the first components, when features are places of named dimensions."""
+    charts: tuple[Chart, ...] = ()
+    """The mean and the first components as lines, when features lie along one coordinate."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +157,8 @@ class Reconstruction:
     """Lines in place of pictures."""
     note: str
     """How to read them."""
+    aspect: float = 1.0
+    """Width over height of the pictures."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +255,10 @@ class Page:
     """Eigenvalues and their sums."""
     scores: tuple[Chart, ...]
     """The samples on the axes."""
+    series: tuple[Chart, ...]
+    """The scores along the coordinate of the samples."""
+    score_fields: tuple[FieldFigure, ...]
+    """The scores as maps or images of the samples."""
     map: Picture | None
     """The first two axes drawn with the samples themselves."""
     scores_note: str

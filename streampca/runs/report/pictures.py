@@ -1,20 +1,14 @@
-"""Rows of features as small pictures: PNG files inside the page."""
+"""Numbers as colours, and pictures as PNG files inside the page."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.runs.report.words import whole
 from streampca.typing import FloatArray
-
-MAX_SIDE = 96
-"""Pictures with more pixels along a side are thinned to this many."""
 
 # From blue through off-white to red, equally light on both sides, so that no sign looks larger than the other.
 _STOPS = np.array(
@@ -24,58 +18,52 @@ _STOPS = np.array(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PictureShape:
-    """How a row of features is a picture."""
-
-    height: int
-    """Pixels from top to bottom."""
-    width: int
-    """Pixels from left to right."""
-    colour: bool
-    """Whether each pixel holds red, green and blue, one after the other."""
-
-    def pixels(self, row: FloatArray) -> FloatArray:
-        """Return a row as ``(height, width)`` or ``(height, width, 3)``, thinned to `MAX_SIDE`."""
-        picture = row.reshape((self.height, self.width, 3) if self.colour else (self.height, self.width))
-        return picture[:: -(-self.height // MAX_SIDE), :: -(-self.width // MAX_SIDE)]
+# From dark blue through green to yellow, lighter with every step.
+_RISING = np.array(
+    [(68, 1, 84), (71, 39, 119), (62, 73, 137), (48, 103, 141), (37, 130, 142), (30, 157, 136),
+     (53, 183, 120), (109, 206, 88), (181, 221, 43), (253, 231, 36)],
+    dtype=np.float64,
+)  # fmt: skip
+MASKED = (150, 150, 150)
+"""Colour of places that are masked or missing."""
 
 
-def picture_shape(feature_shape: object, n_features: int) -> PictureShape | None:
-    """Return how rows are pictures, or None when `feature_shape` is not that of one, or not of `n_features` numbers."""
-    if not isinstance(feature_shape, Sequence) or isinstance(feature_shape, str):
-        return None
-    sides = [whole(side) or 0 for side in feature_shape]
-    colour = len(sides) == 3 and sides[2] == 3
-    if not colour and len(sides) == 3 and sides[2] == 1:
-        sides = sides[:2]
-    if len(sides) not in (2, 3) or (len(sides) == 3 and not colour) or min(sides) < 1:
-        return None
-    product = sides[0] * sides[1] * (3 if colour else 1)
-    slim = max(sides[:2]) > 8 * min(sides[:2])
-    return None if product != n_features or slim else PictureShape(sides[0], sides[1], colour)
+def diverging(values: FloatArray, largest: float) -> NDArray[np.uint8]:
+    """Return values from -`largest` to `largest` as colours: blue to red around white, NaN in `MASKED`.
+
+    ``(height, width, 3)`` are red, green and blue already: they are put around middle grey.
+    """
+    unit = np.clip(values / largest, -1, 1) if largest > 0 else np.where(np.isfinite(values), 0.0, values)
+    if values.ndim == 3:
+        return _bytes(127.5 + 127.5 * np.nan_to_num(unit))
+    return _coloured((unit + 1) / 2, _STOPS)
 
 
-def signed(row: FloatArray, shape: PictureShape) -> NDArray[np.uint8]:
-    """Return a component as a picture that is symmetric around 0: blue to red, or colours around middle grey."""
-    pixels = np.nan_to_num(shape.pixels(row), nan=0.0, posinf=0.0, neginf=0.0)
-    largest = float(np.max(np.abs(pixels)))
-    unit = pixels / largest if largest > 0 else np.zeros_like(pixels)
-    if shape.colour:
-        return np.round(127.5 + 127.5 * unit).astype(np.uint8)
-    place = (unit + 1) / 2 * (len(_STOPS) - 1)
-    below = np.minimum(place.astype(np.int64), len(_STOPS) - 2)
-    part = (place - below)[..., np.newaxis]
-    colours: NDArray[np.uint8] = np.round(_STOPS[below] * (1 - part) + _STOPS[below + 1] * part).astype(np.uint8)
-    return colours
+def rising(values: FloatArray, low: float, high: float, *, greys: bool = False) -> NDArray[np.uint8]:
+    """Return values from `low` to `high` as colours: from dark to light, NaN in `MASKED`; in shades of grey if none is NaN.
 
-
-def plain(row: FloatArray, shape: PictureShape, low: float, high: float) -> NDArray[np.uint8]:
-    """Return a row as a picture whose black is `low` and whose white is `high`; what lies outside is clipped."""
-    pixels = np.nan_to_num(shape.pixels(row), nan=low, posinf=high, neginf=low)
+    What lies outside has the colour of the nearest end. ``(height, width, 3)`` are red, green and blue already.
+    """
     span = high - low
-    unit = np.clip((pixels - low) / span, 0, 1) if span > 0 else np.full_like(pixels, 0.5)
-    return np.round(255 * unit).astype(np.uint8)
+    unit = np.clip((values - low) / span, 0, 1) if span > 0 else np.where(np.isnan(values), np.nan, 0.5)
+    if values.ndim == 3 or (greys and not np.isnan(unit).any()):
+        return _bytes(255 * unit)
+    return _coloured(unit, np.linspace(0.0, 255.0, 2)[:, np.newaxis].repeat(3, axis=1) if greys else _RISING)
+
+
+def _bytes(values: FloatArray) -> NDArray[np.uint8]:
+    rounded: NDArray[np.uint8] = np.round(np.nan_to_num(values)).astype(np.uint8)
+    return rounded
+
+
+def _coloured(unit: FloatArray, stops: FloatArray) -> NDArray[np.uint8]:
+    """Return numbers from 0 to 1 as colours between the `stops`, NaN as `MASKED`."""
+    place = np.nan_to_num(unit) * (len(stops) - 1)
+    below = np.minimum(place.astype(np.int64), len(stops) - 2)
+    part = (place - below)[..., np.newaxis]
+    colours = _bytes(stops[below] * (1 - part) + stops[below + 1] * part)
+    colours[np.isnan(unit)] = MASKED
+    return colours
 
 
 def data_uri(pixels: NDArray[np.uint8]) -> str:

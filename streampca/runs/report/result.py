@@ -1,27 +1,15 @@
-"""What came out of a run, told: summary, tiles, spectrum, components, scores, samples rebuilt."""
+"""What came out of a run in words and charts: summary, tiles, spectrum, scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.runs.report import figures, pictures, projection, words
-from streampca.runs.report.parts import Bar, Bars, Chart, Components, Picture, Reconstruction, Tile
-from streampca.runs.report.run_files import (
-    RunFiles,
-    blocks,
-)
-from streampca.typing import Array, FloatArray, IntArray
-
-MAX_PICTURES = 32
-"""So many components are drawn at most."""
-MAP_COLUMNS, MAP_ROWS = 30, 20
-"""Cells of the map of samples."""
-_MAP_FEATURES = 64 * 64 * 3
-_LINE_POINTS = 300
+from streampca.runs.report import figures, projection, words
+from streampca.runs.report.parts import Chart, Tile
+from streampca.runs.report.run_files import RunFiles
+from streampca.typing import FloatArray
 
 
 @dataclass(frozen=True)
@@ -186,186 +174,27 @@ def _eigenvalue_chart(spectrum: ReportedSpectrum) -> Chart:
     )
 
 
-def components(run: RunFiles, spectrum: ReportedSpectrum, shape: pictures.PictureShape | None) -> Components:
-    """Return the first components as pictures, or as bars of their largest loadings."""
-    if shape is None:
-        note = "The features that weigh most in each of the first components. The sign of a component as a whole "
-        return Components((), _loadings(run, spectrum), note + "is a matter of choice; signs within it are not.")
-    drawn = []
-    if run.centred:
-        eight_bit = field(run.manifest, "source", "dtype") == "uint8"
-        low, high = (0.0, 255.0) if eight_bit else (float(np.min(run.mean)), float(np.max(run.mean)))
-        drawn.append(
-            Picture(pictures.data_uri(pictures.plain(run.mean, shape, low, high)), "The mean of all rows", "mean")
-        )
-    for start, rows in blocks(run.components, MAX_PICTURES):
-        for i, row in enumerate(rows, start):
-            uri = pictures.data_uri(pictures.signed(row.astype(np.float64), shape))
-            drawn.append(Picture(uri, f"Component {i + 1}", f"{i + 1}", spectrum.share(i)))
-    scale = "middle grey is zero" if shape.colour else "white is zero, red positive, blue negative"
-    origin, left = "their mean" if run.centred else "zero", run.n_components - MAX_PICTURES
-    note = f"Each picture is one direction in which the rows differ from {origin}, with its share of the variance; "
-    note += f"{scale}, each scaled by its own largest entry."
-    note += f" {left:,} more {'is' if left == 1 else 'are'} in the model." if left > 0 else ""
-    return Components(tuple(drawn), (), note)
-
-
-def _loadings(run: RunFiles, spectrum: ReportedSpectrum, most: int = 12) -> tuple[Bars, ...]:
-    result = []
-    for start, rows in blocks(run.components, 3):
-        for i, row in enumerate(np.nan_to_num(rows), start):
-            chosen = largest(row, most)
-            result.append(loadings(run, spectrum, i, chosen, row[chosen]))
-    return tuple(result)
-
-
-def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: IntArray, values: Array) -> Bars:
-    """Return the largest loadings of a component, from 0: those of the features `chosen`, largest first."""
-    names = field(run.manifest, "source", "feature_names")
-    names = names if isinstance(names, list) and len(names) == run.n_features else None
-    longest = float(abs(values[0])) or 1.0
-    bars = tuple(
-        Bar(
-            words.clean(names[j], 60) if names else f"feature {j:,}",
-            f"{value:+.3f}".replace("-", "−"),
-            round(50 * float(abs(value)) / longest, 2),
-            bool(value < 0),
-        )
-        for j, value in zip(chosen, values, strict=True)
-    )
-    caption = f"The {len(bars)} largest of {run.n_features:,} loadings."
-    caption = caption if run.n_features > len(bars) else "All loadings."
-    return Bars(f"Component {component + 1} · {spectrum.share(component)}", bars, caption)
-
-
-def largest(row: Array, most: int, piece: int = 1 << 16) -> IntArray:
-    """Return the places of the `most` largest moduli in `row`, largest first, with scratch for `piece` entries only."""
-    places = np.empty(0, dtype=np.int64)
-    for start in range(0, len(row), piece):
-        places = np.concatenate([places, np.arange(start, min(len(row), start + piece))])
-        places = places[np.lexsort((places, -np.abs(row[places])))[:most]]
-    return places
-
-
-def score_charts(spectrum: ReportedSpectrum, scores: projection.Scores) -> tuple[Chart, ...]:
-    """Return the samples on the first two axes, and on the first and the last."""
+def score_charts(
+    spectrum: ReportedSpectrum, scores: projection.Scores, classes: projection.Classes | None = None
+) -> tuple[Chart, ...]:
+    """Return the samples on the first two axes, and on the first and the last, in the colours of their classes."""
     labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
     m = words.plural(len(scores.values), "sample")
     if len(scores.axes) == 1:
         return (Chart("Along the only axis", figures.histogram(scores.values[:, 0], labels[0]), f"Histogram of {m}."),)
-    result = []
+    legend, caption, result = _legend(classes), "", []
+    if classes is not None and classes.others:
+        caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
     for other in range(1, len(scores.axes)):
-        svg = figures.plane(scores.values[:, 0], scores.values[:, other], (labels[0], labels[other]), f"plane-{other}")
-        axis = scores.axes[other] + 1
+        x, y, axis = scores.values[:, 0], scores.values[:, other], scores.axes[other] + 1
+        numbers = None if classes is None else classes.numbers
+        svg = figures.plane(x, y, (labels[0], labels[other]), f"plane-{other}", numbers)
         title = "First two axes" if other == 1 else "First and last axis"
-        result.append(Chart(title, svg, f"{m} plotted on axis 1 against axis {axis:,}."))
+        alt = f"{m} plotted on axis 1 against axis {axis:,}"
+        alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
+        result.append(Chart(title, svg, alt, caption, legend))
     return tuple(result)
 
 
-def sample_map(
-    run: RunFiles, scores: projection.Scores, shape: pictures.PictureShape | None, limits: tuple[float, float]
-) -> Picture | None:
-    """Return the plane of the first two axes drawn with the samples themselves; None where they cannot fill it."""
-    if (
-        run.samples is None
-        or shape is None
-        or run.n_features > _MAP_FEATURES
-        or len(scores.axes) < 2
-        or len(scores.values) < 60
-    ):
-        return None
-    pixels = max(shape.height, shape.width)
-    thin = max(1.0, pixels / 16)
-    columns, rows = max(8, int(MAP_COLUMNS / thin)), max(6, int(MAP_ROWS / thin))
-    cells = pictures.nearest_to_cells(scores.values[:, 0], scores.values[:, 1], columns, rows)
-    if len(cells) < 12:
-        return None
-    wanted = np.unique(scores.position[np.array(list(cells.values()))])
-    small: dict[int, NDArray[np.uint8]] = {}
-    for positions, values in projection.gather(run.samples, wanted):
-        for position, row in zip(positions, values, strict=True):
-            small[int(position)] = pictures.plain(row.astype(np.float64), shape, *limits)
-    tiles = {cell: small[int(scores.position[sample])] for cell, sample in cells.items()}
-    alt = "The plane of the first two axes, each place filled with a sample that lies there"
-    return Picture(pictures.data_uri(pictures.mosaic(tiles, columns, rows)), alt, f"{len(tiles):,} of the samples")
-
-
-def value_limits(run: RunFiles, scores: projection.Scores) -> tuple[float, float]:
-    """Return which values are black and white in pictures of samples."""
-    if run.samples is None or field(run.manifest, "source", "dtype") == "uint8":
-        return 0.0, 255.0
-    some = scores.position[np.unique(np.linspace(0, len(scores.position) - 1, 64).astype(np.int64))]
-    edges: list[tuple[float, float]] = []
-    for _, rows in projection.gather(run.samples, some):
-        finite = rows[np.isfinite(rows)] if rows.dtype.kind == "f" else rows
-        if finite.size:
-            edges.append((float(finite.min()), float(finite.max())))
-    return (min(low for low, _ in edges), max(high for _, high in edges)) if edges else (0.0, 1.0)
-
-
-def reconstruction(
-    run: RunFiles, scores: projection.Scores, shape: pictures.PictureShape | None, limits: tuple[float, float]
-) -> Reconstruction | None:
-    """Return a few samples rebuilt from more and more components, from plain samples to intricate ones."""
-    if run.samples is None:
-        return None
-    wanted = projection.n_reconstructed(run.n_features, 6 if shape else 3)
-    chosen = projection.easy_to_hard(scores, wanted)
-    positions = scores.position[chosen]
-    ascending = np.argsort(positions, kind="stable")
-    original = np.concatenate([rows for _, rows in projection.gather(run.samples, positions[ascending])])
-    original = original[np.argsort(ascending, kind="stable")]
-    deviations = run.standardised(original)
-    counts = projection.rising_counts(run.n_components)
-    errors: list[tuple[str, ...]] = []
-    drawn: list[list[str]] = [[] for _ in chosen]
-    lines: list[FloatArray] = []
-    shown = np.unique(np.linspace(0, run.n_features - 1, _LINE_POINTS).astype(np.int64))
-    for _, rebuilt, left in projection.rebuild(run, deviations, counts):
-        errors.append(tuple(words.share(float(error) if error > 1e-9 else 0.0) for error in left))
-        for i, row in enumerate(rebuilt):
-            if shape is not None:
-                drawn[i].append(pictures.data_uri(pictures.plain(run.restored(row), shape, *limits)))
-        lines.append(rebuilt[:, shown].copy() if shape is None else np.empty((0, 0)))
-    names = tuple(_row_name(run, int(position)) for position in positions)
-    if shape is not None:
-        for i, row in enumerate(original):
-            drawn[i].append(pictures.data_uri(pictures.plain(row.astype(np.float64), shape, *limits)))
-    charts = () if shape is not None or len(shown) < 2 else _profiles(deviations[:, shown], lines, counts, shown, names)
-    note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
-    note += "still missing: the length of what is not rebuilt, over the row’s distance from "
-    note += "the mean." if run.centred else "zero."
-    heads = (
-        (*(f"{count:,}" for count in counts), "original")
-        if shape is not None
-        else tuple(f"{count:,}" for count in counts)
-    )
-    return Reconstruction(
-        heads, names, tuple(zip(*errors, strict=True)), tuple(map(tuple, drawn)) if shape else (), charts, note
-    )
-
-
-def _row_name(run: RunFiles, position: int) -> str:
-    if run.sample_index is None:
-        return f"sample {position:,}"
-    return f"row {int(run.sample_index[position]):,}"
-
-
-def _profiles(
-    original: FloatArray,
-    lines: Sequence[FloatArray],
-    counts: Sequence[int],
-    shown: IntArray,
-    names: Sequence[str],
-) -> tuple[Chart, ...]:
-    few = max(0, len(counts) // 2 - 1) if len(counts) > 2 else 0
-    result = []
-    for i, name in enumerate(names):
-        chosen = [lines[few][i], lines[-1][i]] if len(counts) > 1 else [lines[-1][i]]
-        svg = figures.profile(original[i], chosen, shown.astype(np.float64), f"profile-{i}")
-        legend = [("ink", "original"), ("accent", f"from {words.plural(counts[-1], 'component')}")]
-        if len(counts) > 1:
-            legend.insert(1, ("second", f"from {counts[few]:,}"))
-        alt = f"{name}, original and rebuilt, feature by feature, as the model sees it."
-        result.append(Chart(name.capitalize(), svg, alt, "", tuple(legend)))
-    return tuple(result)
+def _legend(classes: projection.Classes | None) -> tuple[tuple[str, str], ...]:
+    return () if classes is None else tuple((f"class-{i}", name) for i, name in enumerate(classes.names))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 import numpy as np
 
 from streampca.errors import DamagedChunkError, ModelError
+from streampca.labels import Labels
 from streampca.runs.manifest import read_json
 from streampca.runs.report.words import clean, whole
 from streampca.typing import Array, FloatArray, IntArray
@@ -75,7 +76,7 @@ class RunFiles:
     mean: FloatArray
     """Mean of each feature, zeros if the data was not centred, shape ``(n_features,)``."""
     scale: FloatArray | None
-    """What each centred feature was divided by, 0 where its weight is 0, shape ``(n_features,)``; or None."""
+    """What each centred feature was divided by (with feature weights: by its square root, too), 0 where its weight is 0, shape ``(n_features,)``; or None."""
     samples: StoredRows | None
     """Rows of the source, evenly spread, shape ``(n_samples, n_features)``, on disk; None where they are missing."""
     sample_index: IntArray | None
@@ -86,6 +87,10 @@ class RunFiles:
     """Features of a chunk, where the components are stored in slabs of features because they are large; else None."""
     divisors: FloatArray | None = None
     """What scores are divided by when they are whitened, shape ``(n_components,)``; or None."""
+    labels: Labels | None = None
+    """Names of rows and features; None where the run has none."""
+    scores: StoredRows | None = None
+    """Scores of all rows, shape ``(n_samples, n_components)``, on disk; None where they were not written."""
 
     @property
     def n_components(self) -> int:
@@ -108,9 +113,13 @@ class RunFiles:
         deviations[~np.isfinite(deviations)] = 0.0
         return deviations
 
+    def amplitude(self, deviations: FloatArray) -> FloatArray:
+        """Return differences of rows in the units of the source from differences as the model sees them."""
+        return deviations if self.scale is None else deviations * self.scale
+
     def restored(self, deviations: FloatArray) -> FloatArray:
         """Return rows in the units of the source from rows as the model sees them."""
-        return (deviations if self.scale is None else deviations * self.scale) + self.mean
+        return self.amplitude(deviations) + self.mean
 
 
 class _ModelFields(TypedDict):
@@ -136,8 +145,15 @@ def read_run(directory: Path) -> RunFiles:
     plan, manifest = read_documents(directory)
     model = _model(directory / "model.zarr")
     rows, index = read_samples(directory / "samples.zarr", model["components"].shape[1])
+    scores, _ = _open_group(directory / "scores.zarr", ("scores",))
     return RunFiles(
-        name=directory.resolve().name, plan=plan, manifest=manifest, samples=rows, sample_index=index, **model
+        name=directory.resolve().name,
+        plan=plan,
+        manifest=manifest,
+        samples=rows,
+        sample_index=index,
+        scores=scores.get("scores"),
+        **model,
     )
 
 
@@ -148,7 +164,7 @@ def read_documents(directory: Path) -> tuple[dict[str, object], dict[str, object
 
 def _model(path: Path) -> _ModelFields:
     """Return the fields of the model at `path`, its components unread."""
-    names = ("components", "explained_variance", "mean", "scale", "constant_features")
+    names = ("components", "explained_variance", "mean", "scale", "constant_features", "feature_weight")
     arrays, attributes = _open_group(path, names)
     if not {"components", "explained_variance", "mean"} <= set(arrays):
         raise ModelError(f"{path} is not a saved model: expected components, explained_variance and mean")
@@ -159,10 +175,14 @@ def _model(path: Path) -> _ModelFields:
     components = arrays["components"]
     shape = components.shape
     agree = len(shape) == 2 and min(shape) > 0 and arrays["explained_variance"].shape == shape[:1]
-    if not agree or any(arrays[name].shape != shape[1:] for name in ("mean", "scale") if name in arrays):
+    if not agree or any(
+        arrays[name].shape != shape[1:] for name in ("mean", "scale", "feature_weight") if name in arrays
+    ):
         raise ModelError(f"{path} is not a saved model: the shapes of its arrays disagree")
     values = {
-        name: arrays[name][:].astype(np.float64) for name in ("explained_variance", "mean", "scale") if name in arrays
+        name: arrays[name][:].astype(np.float64)
+        for name in ("explained_variance", "mean", "scale", "feature_weight")
+        if name in arrays
     }
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ModelError(f"{path} is not a usable model: it holds numbers that are not finite")
@@ -170,6 +190,8 @@ def _model(path: Path) -> _ModelFields:
     if scale is not None and "constant_features" in arrays:
         constant = arrays["constant_features"][:].astype(np.int64)
         scale[constant[(constant >= 0) & (constant < shape[1])]] = 0.0
+    if "feature_weight" in values:
+        scale = _weighted(scale, values["feature_weight"])
     divisors = None
     if attributes.get("whiten") is True:
         rank = whole(attributes.get("numerical_rank"))
@@ -186,6 +208,13 @@ def _model(path: Path) -> _ModelFields:
         "centred": attributes.get("center") is not False,
         "divisors": divisors,
     }
+
+
+def _weighted(scale: FloatArray | None, weight: FloatArray) -> FloatArray:
+    """Return what centred features are divided by, with weights whose square roots they are multiplied by."""
+    root = np.sqrt(np.clip(weight, 0.0, None))
+    divisor: FloatArray = np.divide(1.0 if scale is None else scale, root, out=np.zeros_like(root), where=root > 0)
+    return divisor
 
 
 def read_samples(path: Path, n_features: int) -> tuple[StoredRows | None, IntArray | None]:

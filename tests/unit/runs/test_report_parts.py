@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streampca.runs.report import figures, pictures, projection, words
+from streampca.runs.report import figures, layouts, pictures, projection, words
 
 MIB = 2**20
 
@@ -44,15 +44,12 @@ def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100() -> Non
 
 
 def test_pictures_are_symmetric_around_zero() -> None:
-    grey = pictures.picture_shape([1, 3], 3)
-    assert grey is not None
-    drawn = pictures.signed(np.array([-0.5, 0.0, 0.25]), grey)
+    drawn = pictures.diverging(np.array([[-0.5, 0.0, 0.25]]), 0.5)
     np.testing.assert_array_equal(drawn[0, 1], [247, 247, 245])
     assert drawn[0, 0, 2] > drawn[0, 0, 0]
     assert drawn[0, 2, 0] > drawn[0, 2, 2]
-    colour = pictures.picture_shape([1, 1, 3], 3)
-    assert colour is not None
-    np.testing.assert_array_equal(pictures.signed(np.array([-0.5, 0.0, 0.25]), colour), [[[0, 128, 191]]])
+    colour = pictures.diverging(np.array([[[-0.5, 0.0, 0.25]]]), 0.5)
+    np.testing.assert_array_equal(colour, [[[0, 128, 191]]])
     encoded = pictures.data_uri(drawn).partition(",")[2]
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded)))), drawn)
 
@@ -61,7 +58,7 @@ def test_pictures_are_symmetric_around_zero() -> None:
     "shape", [None, "44", [4], [4, 4, 4], [2, 8, 1, 1], [4, -4], [4.0, 4.0], [True, 16], [1, 16], {}, 16]
 )
 def test_shapes_that_are_no_picture(shape: Any) -> None:
-    assert pictures.picture_shape(shape, 16) is None
+    assert layouts.picture_layout(shape, 16) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,201 @@
+"""Rows of the source as pictures or lines: the plane of two axes drawn with them, and a few rebuilt from the components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.runs.report import figures, pictures, projection, words
+from streampca.runs.report.layouts import Layout
+from streampca.runs.report.parts import Chart, Picture, Reconstruction
+from streampca.runs.report.result import field
+from streampca.runs.report.run_files import RunFiles
+from streampca.runs.report.sides import numbers, title_of
+from streampca.typing import Array, FloatArray, IntArray
+
+MAP_COLUMNS, MAP_ROWS = 30, 20
+"""Cells of the map of samples."""
+_MAP_FEATURES = 64 * 64 * 3
+_LINE_POINTS = 300
+
+
+@dataclass(frozen=True)
+class RowPictures:
+    """How rows of the source become pictures: the first one of their layout."""
+
+    layout: Layout
+    """How rows are drawn."""
+    low: float = 0.0
+    """Value of the darkest colour."""
+    high: float = 1.0
+    """Value of the lightest colour; the largest modulus of differences."""
+    origin: FloatArray | None = None
+    """What is subtracted from rows, ``(n_features,)``; None where they are drawn as they are."""
+
+    def pixels(self, row: Array) -> NDArray[np.uint8]:
+        """Return a row of the source, ``(n_features,)``, as a picture."""
+        values = self.layout.picture(row if self.origin is None else row - self.origin)
+        if self.origin is None:
+            return pictures.rising(values, self.low, self.high, greys=True)
+        return pictures.diverging(values, self.high)
+
+    @property
+    def note(self) -> str:
+        """Return in a sentence what the pictures show."""
+        if not self.layout.labelled:
+            return ""
+        several = len(self.layout.grids) > 1 and (self.layout.title(self.layout.grids[0].part) or "the first panel")
+        units = self.layout.units(self.layout.grids[0].part.variable)
+        unit = f" {units}" if units else ""
+        what = f" {several[:1].upper()}{several[1:]} alone is drawn." if isinstance(several, str) else ""
+        if self.origin is None:
+            return f"{what} Pictures go from {words.figure(self.low, 3)} to {words.figure(self.high, 3)}{unit}."
+        end = words.figure(self.high, 3)
+        return f"{what} Pictures are differences from the mean: blue is −{end}{unit}, white is 0, red is {end}{unit}."
+
+
+def row_pictures(run: RunFiles, layout: Layout | None, scores: projection.Scores | None) -> RowPictures | None:
+    """Return how rows become pictures, with limits from some of them; None where they are no pictures."""
+    if layout is None or not layout.grids:
+        return None
+    if run.samples is None or scores is None:
+        return RowPictures(layout)
+    origin = run.mean if layout.labelled and run.centred else None
+    if origin is None and field(run.manifest, "source", "dtype") == "uint8":
+        return RowPictures(layout, 0.0, 255.0)
+    some = scores.position[np.unique(np.linspace(0, len(scores.position) - 1, 64).astype(np.int64))]
+    edges: list[tuple[float, float]] = []
+    for _, rows in projection.gather(run.samples, some):
+        for row in rows:
+            values = layout.picture(row if origin is None else row - origin)
+            finite = values[np.isfinite(values)]
+            if finite.size:
+                edges.append((float(finite.min()), float(finite.max())))
+    low, high = (min(low for low, _ in edges), max(high for _, high in edges)) if edges else (0.0, 1.0)
+    return RowPictures(layout, low, high) if origin is None else RowPictures(layout, low, max(-low, high), origin)
+
+
+def sample_map(run: RunFiles, scores: projection.Scores, drawn: RowPictures | None) -> Picture | None:
+    """Return the plane of the first two axes drawn with the samples themselves; None where they cannot fill it."""
+    if run.samples is None or drawn is None or run.n_features > _MAP_FEATURES:
+        return None
+    if len(scores.axes) < 2 or len(scores.values) < 60:
+        return None
+    grid = drawn.layout.grids[0]
+    thin = max(1.0, max(len(grid.down.places), len(grid.across.places)) / 16)
+    columns, rows = max(8, int(MAP_COLUMNS / thin)), max(6, int(MAP_ROWS / thin))
+    cells = pictures.nearest_to_cells(scores.values[:, 0], scores.values[:, 1], columns, rows)
+    if len(cells) < 12:
+        return None
+    wanted = np.unique(scores.position[np.array(list(cells.values()))])
+    small: dict[int, NDArray[np.uint8]] = {}
+    for positions, values in projection.gather(run.samples, wanted):
+        for position, row in zip(positions, values, strict=True):
+            small[int(position)] = drawn.pixels(row)
+    tiles = {cell: small[int(scores.position[sample])] for cell, sample in cells.items()}
+    alt = "The plane of the first two axes, each place filled with a sample that lies there"
+    return Picture(pictures.data_uri(pictures.mosaic(tiles, columns, rows)), alt, f"{len(tiles):,} of the samples")
+
+
+def reconstruction(
+    run: RunFiles, scores: projection.Scores, layout: Layout | None, drawn: RowPictures | None
+) -> Reconstruction | None:
+    """Return a few samples rebuilt from more and more components, from plain samples to intricate ones."""
+    if run.samples is None:
+        return None
+    wanted = projection.n_reconstructed(run.n_features, 6 if drawn else 3)
+    chosen = projection.easy_to_hard(scores, wanted)
+    positions = scores.position[chosen]
+    ascending = np.argsort(positions, kind="stable")
+    original = np.concatenate([rows for _, rows in projection.gather(run.samples, positions[ascending])])
+    original = original[np.argsort(ascending, kind="stable")]
+    deviations, axis = run.standardised(original), _profile_axis(run, layout)
+    counts = projection.rising_counts(run.n_components)
+    errors: list[tuple[str, ...]] = []
+    cells: list[list[str]] = [[] for _ in chosen]
+    lines: list[FloatArray] = []
+    for _, rebuilt, left in projection.rebuild(run, deviations, counts):
+        errors.append(tuple(words.share(float(error) if error > 1e-9 else 0.0) for error in left))
+        for i, row in enumerate(rebuilt):
+            if drawn is not None:
+                cells[i].append(pictures.data_uri(drawn.pixels(run.restored(row))))
+        lines.append(axis.of(rebuilt) if drawn is None else np.empty((0, 0)))
+    names = tuple(_row_name(run, int(position)) for position in positions)
+    for i, row in enumerate(original):
+        if drawn is not None:
+            cells[i].append(pictures.data_uri(drawn.pixels(row.astype(np.float64))))
+    charts = (
+        () if drawn is not None or len(axis.numbers) < 2 else _profiles(axis, axis.of(deviations), lines, counts, names)
+    )
+    note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
+    note += "still missing: the length of what is not rebuilt, over the row’s distance from "
+    note += "the mean." if run.centred else "zero."
+    return Reconstruction(
+        (*(f"{count:,}" for count in counts), *(() if drawn is None else ("original",))),
+        names,
+        tuple(zip(*errors, strict=True)),
+        () if drawn is None else tuple(map(tuple, cells)),
+        charts,
+        note + ("" if drawn is None else drawn.note),
+        1.0 if drawn is None else drawn.layout.grids[0].aspect,
+    )
+
+
+def _row_name(run: RunFiles, position: int) -> str:
+    if run.sample_index is None:
+        return f"sample {position:,}"
+    index = int(run.sample_index[position])
+    if run.labels is not None and len(run.labels.samples) == 1 and index < run.labels.samples[0].size:
+        dimension = run.labels.samples[0]
+        return f"row {index:,}" if dimension.coordinate is None else words.clean(dimension.value(index), 60)
+    return f"row {index:,}"
+
+
+@dataclass(frozen=True)
+class _ProfileAxis:
+    """Features that are drawn as a line."""
+
+    places: IntArray
+    """Numbers of the features."""
+    numbers: FloatArray
+    """Their places on the axis."""
+    title: str
+    """Name of the axis."""
+
+    def of(self, rows: FloatArray) -> FloatArray:
+        """Return the features of `rows` that are drawn."""
+        return rows[:, self.places].copy()
+
+
+def _profile_axis(run: RunFiles, layout: Layout | None) -> _ProfileAxis:
+    """Return the coordinate of the features of the first line, or the numbers of all features."""
+    line = layout.lines[0] if layout is not None and layout.lines else None
+    numbered = None if line is None else numbers(line.dimension)
+    if layout is None or line is None or numbered is None:
+        shown = np.unique(np.linspace(0, run.n_features - 1, _LINE_POINTS).astype(np.int64))
+        return _ProfileAxis(shown, shown.astype(np.float64), "feature")
+    place = line.part.values(layout.fields(np.arange(run.n_features))[line.part.variable])
+    present = np.flatnonzero(np.isfinite(place))
+    shown = (
+        present[np.unique(np.linspace(0, len(present) - 1, _LINE_POINTS).astype(np.int64))] if len(present) else present
+    )
+    return _ProfileAxis(place[shown].astype(np.int64), numbered[shown], title_of(line.dimension))
+
+
+def _profiles(
+    axis: _ProfileAxis, original: FloatArray, lines: Sequence[FloatArray], counts: Sequence[int], names: Sequence[str]
+) -> tuple[Chart, ...]:
+    few = max(0, len(counts) // 2 - 1) if len(counts) > 2 else 0
+    result = []
+    for i, name in enumerate(names):
+        chosen = [lines[few][i], lines[-1][i]] if len(counts) > 1 else [lines[-1][i]]
+        svg = figures.profile(original[i], chosen, axis.numbers, f"profile-{i}", axis.title)
+        legend = [("ink", "original"), ("accent", f"from {words.plural(counts[-1], 'component')}")]
+        if len(counts) > 1:
+            legend.insert(1, ("second", f"from {counts[few]:,}"))
+        alt = f"{name}, original and rebuilt, against {axis.title}, as the model sees it."
+        result.append(Chart(name[:1].upper() + name[1:], svg, alt, "", tuple(legend)))
+    return tuple(result)

@@ -1,0 +1,115 @@
+"""Scores by the labels of their samples: series along a coordinate, maps and images, and classes for the colours of points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streampca.labels import Labels, Variable
+from streampca.runs.report import fields, projection, words
+from streampca.runs.report.figures import CLASS_COLOURS
+from streampca.runs.report.layouts import Layout, layout_of
+from streampca.runs.report.parts import Chart, FieldFigure
+from streampca.runs.report.result import ReportedSpectrum
+from streampca.runs.report.run_files import RunFiles, blocks
+from streampca.typing import Array, FloatArray
+
+_MOST_COMPONENTS = 4
+_MOST_BYTES = 48 << 20
+
+
+@dataclass(frozen=True)
+class ScoresAlong:
+    """The scores along the dimensions of the samples."""
+
+    series: tuple[Chart, ...] = ()
+    """Lines, where samples lie along one coordinate."""
+    fields: tuple[FieldFigure, ...] = ()
+    """Maps or images, where they are places of two dimensions."""
+    note: str = ""
+    """Which scores these are, and what is left out."""
+
+
+def along_samples(run: RunFiles, spectrum: ReportedSpectrum, scores: projection.Scores | None) -> ScoresAlong:
+    """Return the scores of the first components along the dimensions of the samples; nothing without labels.
+
+    They are read from the scores of the run; without these, series are drawn of the samples alone.
+    """
+    if run.labels is None:
+        return ScoresAlong()
+    known = _stored(run, run.labels) or _of_samples(run, run.labels, scores)
+    layout = None if known is None else _layout(known[0])
+    if known is None or layout is None:
+        return ScoresAlong()
+    labels, axes, values = known
+    series: list[Chart] = []
+    figures: list[FieldFigure] = []
+    for axis, column in zip(axes, values, strict=True):
+        title = f"Score of component {axis + 1} · {spectrum.share(axis)}"
+        if layout.grids:
+            figures.append(fields.field_figure(layout, column, title, signed=True))
+        else:
+            series.extend(fields.line_charts(layout, column, title, f"series-{axis}"))
+    left = run.n_components - len(axes)
+    note = f"Scores of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
+    if labels.n_samples < run.labels.n_samples:
+        note = f"Series show {labels.n_samples:,} of the {run.labels.n_samples:,} rows. {note}"
+    return ScoresAlong(tuple(series), tuple(figures), " ".join((*layout.left_out, note)).strip())
+
+
+def _layout(labels: Labels) -> Layout | None:
+    """Return how values of the samples, one for each, are drawn."""
+    dims = tuple(dimension.name for dimension in labels.samples)
+    shape = tuple(dimension.size for dimension in labels.samples)
+    return layout_of(Labels((), labels.samples, (Variable("score", dims, shape),)))
+
+
+def _stored(run: RunFiles, labels: Labels) -> tuple[Labels, tuple[int, ...], FloatArray] | None:
+    """Return labels, numbers of components and scores, ``(n_axes, n_samples)``, from the scores of the run; None without."""
+    n = labels.n_samples
+    count = min(run.n_components, _MOST_COMPONENTS, _MOST_BYTES // max(1, 8 * n))
+    if run.scores is None or count < 1 or run.scores.shape != (n, run.n_components):
+        return None
+    values = np.empty((count, n))
+    for start, rows in blocks(run.scores):
+        values[:, start : start + len(rows)] = rows[:, :count].T
+    return labels, tuple(range(count)), values
+
+
+def _of_samples(
+    run: RunFiles, labels: Labels, scores: projection.Scores | None
+) -> tuple[Labels, tuple[int, ...], FloatArray] | None:
+    """Return the same from the samples of the run, where rows lie along one dimension."""
+    if scores is None or run.sample_index is None or len(labels.samples) != 1:
+        return None
+    (dimension,), index = labels.samples, run.sample_index[scores.position]
+    if dimension.coordinate is None or not len(index) or index.max() >= dimension.size or index.min() < 0:
+        return None
+    some = replace(dimension, size=len(index), coordinate=dimension.coordinate[index])
+    return replace(labels, samples=(some,)), scores.axes, scores.values.T
+
+
+def classes_of(values: Array) -> projection.Classes | None:
+    """Return the classes that text `values` are, one for each sample; None if most of them occur once."""
+    if values.dtype.kind not in "UTOS" or not len(values):
+        return None
+    names, numbers, counts = np.unique(values.astype(str), return_inverse=True, return_counts=True)
+    if len(names) < 2 or 2 * len(names) > len(values):
+        return None
+    coloured = np.sort(np.argsort(-counts, kind="stable")[: len(CLASS_COLOURS)])
+    place = np.full(len(names), -1)
+    place[coloured] = np.arange(len(coloured))
+    shown = tuple(words.clean(str(names[at]), 40) for at in coloured)
+    return projection.Classes(shown, place[numbers], len(names) - len(coloured))
+
+
+def classes_of_run(run: RunFiles, scores: projection.Scores) -> projection.Classes | None:
+    """Return the classes of the samples whose scores are drawn: the text along the dimension of the rows."""
+    if run.labels is None or run.sample_index is None:
+        return None
+    index, named = run.sample_index[scores.position], [d for d in run.labels.samples if d.coordinate is not None]
+    if not len(index) or index.max() >= run.labels.n_samples or index.min() < 0:
+        return None
+    found = (classes_of(run.labels.sample_values(dimension.name)[index]) for dimension in named)
+    return next((classes for classes in found if classes is not None), None)
