@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 
 import numpy as np
@@ -50,12 +51,19 @@ def limits(values: Array, *, signed: bool) -> tuple[float, float]:
 
 def _scale(low: float, high: float, units: str, *, signed: bool, masked: bool) -> Scale:
     unit = f"{words.SPACE}{units}" if units else ""
-    ends = (_number(low), "0", _number(high) + unit) if signed else (_number(low), _number(high) + unit)
+    digits = 3 if signed else _digits(low, high)
+    ends = (_number(low, digits), *(("0",) if signed else ()), _number(high, digits) + unit)
     return Scale("diverging" if signed else "sequential", ends, masked)
 
 
-def _number(value: float) -> str:
-    return words.figure(value, 3).replace("-", "−")
+def _digits(low: float, high: float) -> int:
+    """Return how many digits tell the two numbers apart, and three in any case."""
+    largest = max(abs(low), abs(high))
+    return 3 if high <= low else min(12, 3 + max(0, math.floor(math.log10(largest / (high - low)))))
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return words.figure(value, digits).replace("-", "−")
 
 
 def _panel(layout: Layout, grid: Grid, values: Array, ends: tuple[float, float], title: str, scale: Scale) -> Panel:

@@ -338,7 +338,7 @@ def _for_page(svg: str) -> str:
     svg = re.sub(r' id="([^"]*)"', lambda match: match.group() if match.group(1) in needed else "", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
-    svg = re.sub(r"(\d+\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag.group()), svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
     for sentinel, variable in _VARIABLES.items():
         svg = svg.replace(sentinel, f"var(--{variable})")

@@ -10,10 +10,18 @@ import numpy as np
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.models import load_kernel_model
 from streampca.runs.report import pictures, projection, result, samples, what_ran, words
-from streampca.runs.report.layouts import picture_layout
+from streampca.runs.report.components import layout_of_run
 from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
 from streampca.runs.report.result import ReportedSpectrum, field
-from streampca.runs.report.run_files import RunFiles, StoredRows, read_documents, read_samples
+from streampca.runs.report.run_files import (
+    RunFiles,
+    StoredRows,
+    read_documents,
+    read_samples,
+    read_scores,
+    with_coordinates,
+)
+from streampca.runs.report.scores_by_labels import along_samples, classes_of_run
 
 _MOST_PICTURES = 48
 _MOST_VALUES = 20
@@ -30,9 +38,11 @@ def compose(directory: Path) -> Page:
     model = load_kernel_model(directory / "model.zarr")
     run = _files(directory, model)
     spectrum = ReportedSpectrum(model.eigenvalues, np.clip(model.explained_variance_ratio, 0.0, None))
-    layout = picture_layout(field(run.manifest, "source", "feature_shape"), model.n_features)
+    layout = layout_of_run(run)
     scores = _scores(model, run.samples) if run.samples is not None else None
     drawn = samples.row_pictures(run, layout, scores)
+    along = along_samples(run, spectrum)
+    classes = classes_of_run(run, scores) if scores is not None else None
     return Page(
         kicker="Kernel principal component analysis",
         name=words.clean(field(run.manifest, "name") or run.name, 120),
@@ -44,11 +54,11 @@ def compose(directory: Path) -> Page:
         components_title="The landmarks",
         components=_landmarks(model, drawn),
         spectrum=tuple(replace(chart, title=_title(chart.title)) for chart in result.spectrum_charts(run, spectrum)),
-        scores=result.score_charts(spectrum, scores) if scores is not None else (),
-        series=(),
-        score_fields=(),
+        scores=result.score_charts(spectrum, scores, classes) if scores is not None else (),
+        series=along.series,
+        score_fields=along.fields,
         map=samples.sample_map(run, scores, drawn) if scores is not None else None,
-        scores_note=result.scores_note(run, scores),
+        scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
         reconstruction=None,
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
@@ -78,7 +88,9 @@ def _files(directory: Path, model: KernelModel) -> RunFiles:
         scale=None,
         samples=rows,
         sample_index=index,
-        centred=model.center,
+        centred=False,
+        labels=None if model.labels is None else with_coordinates(model.labels, directory / "scores.zarr"),
+        scores=read_scores(directory / "scores.zarr"),
     )
 
 

@@ -62,7 +62,7 @@ def _compose(run: RunFiles) -> Page:
     scores = projection.score(run, run.samples) if run.samples is not None else None
     drawn = samples.row_pictures(run, layout, scores)
     classes = scores_by_labels.classes_of_run(run, scores) if scores is not None else None
-    along = scores_by_labels.along_samples(run, spectrum, scores)
+    along = scores_by_labels.along_samples(run, spectrum)
     bounds = approximate.bounds_of(run)
     carried = None if bounds is None else approximate.carried(bounds, spectrum)
     return Page(

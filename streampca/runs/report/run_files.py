@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 2 << 20
 """Rows are taken in pieces of about this many bytes as float64."""
+_NO_COORDINATES = frozenset({"scores", "mode", "t2", "q"})
+"""Arrays of a group of scores that are no coordinates of samples."""
 VALUES_OF_SAMPLES = 1 << 26
 """At most this many values of the samples are read, so that a million features do not make a page slow."""
 
@@ -145,14 +147,14 @@ def read_run(directory: Path) -> RunFiles:
     plan, manifest = read_documents(directory)
     model = _model(directory / "model.zarr")
     rows, index = read_samples(directory / "samples.zarr", model["components"].shape[1])
-    scores, _ = _open_group(directory / "scores.zarr", ("scores",))
     return RunFiles(
+        labels=read_labels(directory, model["components"].shape[1]),
         name=directory.resolve().name,
         plan=plan,
         manifest=manifest,
         samples=rows,
         sample_index=index,
-        scores=scores.get("scores"),
+        scores=read_scores(directory / "scores.zarr"),
         **model,
     )
 
@@ -215,6 +217,41 @@ def _weighted(scale: FloatArray | None, weight: FloatArray) -> FloatArray:
     root = np.sqrt(np.clip(weight, 0.0, None))
     divisor: FloatArray = np.divide(1.0 if scale is None else scale, root, out=np.zeros_like(root), where=root > 0)
     return divisor
+
+
+def read_labels(directory: Path, n_features: int) -> Labels | None:
+    """Return the labels of the model in `directory`, with the coordinates of samples that stand beside the scores; or None."""
+    from streampca.models.persistence.groups import StoredGroup
+    from streampca.models.persistence.labels import labels_from
+    from streampca.models.persistence.pca import FORM
+
+    path = directory / "model.zarr"
+    with FORM.reading(path):
+        labels = labels_from(StoredGroup(path, FORM), n_features)
+    return None if labels is None else with_coordinates(labels, directory / "scores.zarr")
+
+
+def with_coordinates(labels: Labels, path: Path) -> Labels:
+    """Return `labels` with the coordinates of their samples in the group of scores at `path`, where there are any."""
+    from streampca.sources.times import decoded_times
+
+    arrays, _ = _open_group(path, tuple(d.name for d in labels.samples if d.name not in _NO_COORDINATES))
+    dimensions = []
+    for dimension in labels.samples:
+        stored = arrays.get(dimension.name)
+        if stored is not None and stored.shape == (dimension.size,):
+            values = stored[:]
+            values = values.astype(str) if values.dtype.kind in "OT" else values
+            values = decoded_times(values, dict(stored.array.attrs), stored.path)
+            dimension = replace(dimension, coordinate=values)
+        dimensions.append(dimension)
+    return replace(labels, samples=tuple(dimensions))
+
+
+def read_scores(path: Path) -> StoredRows | None:
+    """Return the scores in the group at `path`, unread; None where there are none."""
+    arrays, _ = _open_group(path, ("scores",))
+    return arrays.get("scores")
 
 
 def read_samples(path: Path, n_features: int) -> tuple[StoredRows | None, IntArray | None]:

@@ -145,13 +145,20 @@ def reconstruction(
 
 
 def _row_name(run: RunFiles, position: int) -> str:
+    """Return the name of a sample: its coordinate, where no other sample has the same, or its number."""
     if run.sample_index is None:
         return f"sample {position:,}"
-    index = int(run.sample_index[position])
-    if run.labels is not None and len(run.labels.samples) == 1 and index < run.labels.samples[0].size:
-        dimension = run.labels.samples[0]
-        return f"row {index:,}" if dimension.coordinate is None else words.clean(dimension.value(index), 60)
-    return f"row {index:,}"
+    index, number = int(run.sample_index[position]), f"row {int(run.sample_index[position]):,}"
+    if run.labels is None or index >= run.labels.n_samples:
+        return number
+    at = np.unravel_index(index, [dimension.size for dimension in run.labels.samples])
+    named = [(d, int(i)) for d, i in zip(run.labels.samples, at, strict=True) if d.coordinate is not None]
+    if len(named) < len(at) or any(len(np.unique(d.coordinate)) < d.size for d, _ in named if d.coordinate is not None):
+        return number
+    text = (
+        named[0][0].value(named[0][1]) if len(named) == 1 else ", ".join(f"{d.name} = {d.value(i)}" for d, i in named)
+    )
+    return words.clean(text, 60)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,31 +31,23 @@ class ScoresAlong:
     """Which scores these are, and what is left out."""
 
 
-def along_samples(run: RunFiles, spectrum: ReportedSpectrum, scores: projection.Scores | None) -> ScoresAlong:
-    """Return the scores of the first components along the dimensions of the samples; nothing without labels.
-
-    They are read from the scores of the run; without these, series are drawn of the samples alone.
-    """
-    if run.labels is None:
+def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> ScoresAlong:
+    """Return the scores of the first components along the dimensions of the samples; nothing without labels or scores."""
+    layout = None if run.labels is None else _layout(run.labels)
+    values = None if run.labels is None else _scores(run, run.labels.n_samples)
+    if layout is None or values is None:
         return ScoresAlong()
-    known = _stored(run, run.labels) or _of_samples(run, run.labels, scores)
-    layout = None if known is None else _layout(known[0])
-    if known is None or layout is None:
-        return ScoresAlong()
-    labels, axes, values = known
     series: list[Chart] = []
     figures: list[FieldFigure] = []
-    for axis, column in zip(axes, values, strict=True):
-        title = f"Score of component {axis + 1} · {spectrum.share(axis)}"
+    for i, column in enumerate(values):
+        title = f"Score of component {i + 1} · {spectrum.share(i)}"
         if layout.grids:
             figures.append(fields.field_figure(layout, column, title, signed=True))
-        else:
-            series.extend(fields.line_charts(layout, column, title, f"series-{axis}"))
-    left = run.n_components - len(axes)
-    note = f"Scores of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
-    if labels.n_samples < run.labels.n_samples:
-        note = f"Series show {labels.n_samples:,} of the {run.labels.n_samples:,} rows. {note}"
-    return ScoresAlong(tuple(series), tuple(figures), " ".join((*layout.left_out, note)).strip())
+        series.extend(fields.line_charts(layout, column, title, f"series-{i}"))
+    what = "maps and images" if layout.grids else "series"
+    note, left = f"The {what} hold all {words.plural(values.shape[1], 'row')}.", run.n_components - len(values)
+    note += f" Those of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
+    return ScoresAlong(tuple(series), tuple(figures), " ".join((note, *layout.left_out)))
 
 
 def _layout(labels: Labels) -> Layout | None:
@@ -65,29 +57,15 @@ def _layout(labels: Labels) -> Layout | None:
     return layout_of(Labels((), labels.samples, (Variable("score", dims, shape),)))
 
 
-def _stored(run: RunFiles, labels: Labels) -> tuple[Labels, tuple[int, ...], FloatArray] | None:
-    """Return labels, numbers of components and scores, ``(n_axes, n_samples)``, from the scores of the run; None without."""
-    n = labels.n_samples
-    count = min(run.n_components, _MOST_COMPONENTS, _MOST_BYTES // max(1, 8 * n))
-    if run.scores is None or count < 1 or run.scores.shape != (n, run.n_components):
+def _scores(run: RunFiles, n_samples: int) -> FloatArray | None:
+    """Return the scores of the first components, ``(n_axes, n_samples)``; None without scores or where they are too large."""
+    count = min(run.n_components, _MOST_COMPONENTS, _MOST_BYTES // max(1, 8 * n_samples))
+    if run.scores is None or count < 1 or run.scores.shape != (n_samples, run.n_components):
         return None
-    values = np.empty((count, n))
+    values = np.empty((count, n_samples))
     for start, rows in blocks(run.scores):
         values[:, start : start + len(rows)] = rows[:, :count].T
-    return labels, tuple(range(count)), values
-
-
-def _of_samples(
-    run: RunFiles, labels: Labels, scores: projection.Scores | None
-) -> tuple[Labels, tuple[int, ...], FloatArray] | None:
-    """Return the same from the samples of the run, where rows lie along one dimension."""
-    if scores is None or run.sample_index is None or len(labels.samples) != 1:
-        return None
-    (dimension,), index = labels.samples, run.sample_index[scores.position]
-    if dimension.coordinate is None or not len(index) or index.max() >= dimension.size or index.min() < 0:
-        return None
-    some = replace(dimension, size=len(index), coordinate=dimension.coordinate[index])
-    return replace(labels, samples=(some,)), scores.axes, scores.values.T
+    return values
 
 
 def classes_of(values: Array) -> projection.Classes | None:
