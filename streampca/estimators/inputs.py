@@ -58,8 +58,7 @@ def map_rows(function: Callable[..., Array], lazy: Any, n_columns: int, dtype: D
 def lazy_rows(source: Source) -> da.Array:
     """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
     share_credentials(source)
-    rows = max(1, 2**25 // source.row_bytes)
-    return source.to_dask(max(1, source.chunk_rows, rows // source.chunk_rows * source.chunk_rows))
+    return source.to_dask()
 
 
 def require_lazy_output(estimator: object, X: Input) -> None:

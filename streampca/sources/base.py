@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 2**62
+_DASK_BYTES = 2**25 - 2**16  # blocks of 32 MiB and more go back to the system after every use
 
 
 @storable
@@ -161,17 +162,25 @@ class Source(ABC):
             "missing_chunks_filled": self.missing_chunks_filled,
         }
 
-    def to_dask(self, rows_per_block: int) -> da.Array:
-        """Return the rows as a lazy Dask array whose blocks are made by `read`."""
+    def to_dask(self, rows_per_block: int | None = None) -> da.Array:
+        """Return the rows as a lazy Dask array whose blocks are made by `read`.
+
+        A block has `rows_per_block` rows, by default whole chunks of about 32 MiB.
+        """
         import dask.array as da
 
-        chunks = (max(1, rows_per_block), self.shape[1])
-        name = f"streampca-{self.fingerprint}-{rows_per_block}"
-        lazy: da.Array = da.from_array(_Sliced(self), chunks=chunks, name=name, asarray=True, fancy=False)  # type: ignore[no-untyped-call]
+        rows = rows_per_block or max(1, _DASK_BYTES // self.row_bytes // self.chunk_rows) * self.chunk_rows
+        rows = min(rows, self.shape[0])
+        edges = None if rows_per_block else self.block_edges(rows)
+        sizes = rows if edges is None else tuple(np.diff(edges).tolist())
+        name = f"streampca-{self.fingerprint}-{rows}"
+        lazy: da.Array = da.from_array(  # type: ignore[no-untyped-call]
+            SourceArray(self), chunks=(sizes, self.shape[1]), name=name, asarray=True, fancy=False
+        )
         return lazy
 
 
-class _Sliced:
+class SourceArray:
     """The array-like face of a source for `dask.array.from_array`."""
 
     def __init__(self, source: Source):
@@ -179,6 +188,8 @@ class _Sliced:
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
         start, stop, _ = key[0].indices(self.shape[0])
+        if start >= stop:  # Dask looks at an empty slice to know the kind of array
+            return np.empty((0, self.shape[1]), dtype=self.dtype)[:, key[1]]
         values, _ = self.source.read(start, stop)
         return values[:, key[1]]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import ReadCount, Source, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, SourceArray, merged_edges, require_table
 from streampca.sources.dask_graph import BlockGraph, GraphCost
 from streampca.sources.sparse import is_sparse, joined
 from streampca.typing import Array
@@ -36,8 +36,6 @@ class DaskSource(Source):
         How many times a source task of its graph may be carried out in one pass, on average; 4 by default.
     """
 
-    portable = True
-
     def __init__(self, array: da.Array, max_reads: float | None = None):
         self.name, self.max_reads = str(array.name), MOST_READS if max_reads is None else max_reads
         self.description = f"dask array {array.name}"
@@ -62,6 +60,9 @@ class DaskSource(Source):
             i: [(array.name, i, j) for j in range(len(array.chunks[1]))] for i in range(len(sizes))
         }
         self._graph = BlockGraph.of(array)
+        data = () if self._graph is None else self._graph.data()
+        self.sources = tuple({id(v.source): v.source for v in data if isinstance(v, SourceArray)}.values())
+        self.portable = all(source.portable for source in self.sources)
         band_bytes = [int(n) * self.row_bytes for n in sizes]
         self._cost: GraphCost | None = (
             None if self._graph is None else self._graph.cost(list(self._keys.values()), band_bytes)
@@ -72,6 +73,22 @@ class DaskSource(Source):
     def fingerprint(self) -> str:
         """Return Dask's name of the array, which is a hash of how it is made."""
         return self.name
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read of our own sources is known to be missing."""
+        for source in self.sources:
+            source.check()
+        self.missing_chunks_filled = sum(source.missing_chunks_filled for source in self.sources)
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if one of our own sources was changed since it was first read."""
+        for source in self.sources:
+            source.require_unchanged()
+
+    def cancel(self) -> None:
+        """Cancel pending reads of our own sources with an error."""
+        for source in self.sources:
+            source.cancel()
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return advice about source tasks that are executed several times in one pass.
@@ -128,6 +145,7 @@ class DaskSource(Source):
             return self
         first, last = self._span(start, stop)
         subset = copy.copy(self)
+        subset.sources = ()  # which are checked where the pass is driven
         subset.array, subset._keys = None, {index: self._keys[index] for index in range(first, last)}
         subset._graph = BlockGraph(self._graph.needed(key for band in subset._keys.values() for key in band))
         return subset
@@ -141,19 +159,21 @@ class DaskSource(Source):
         if self.sparse:
             base = int(self.edges[first])
             return self._read_sparse(first, last, start - base, stop - base)
-        if out is None:
-            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         count = ReadCount()
         for index in range(first, last):
             low, high = int(self.edges[index]), int(self.edges[index + 1])
             values, cost = self._computed(index)
             count += cost
+            if (low, high) == (start, stop) and values.dtype == self.dtype and values.flags.c_contiguous:
+                return values, count
+            if out is None:
+                out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
             within = slice(max(start, low), min(stop, high))
             out[within.start - start : within.stop - start] = values[within.start - low : within.stop - low]
             if high > stop:
                 _last.block = (self.name, index, values)
             del values
-        return out, count
+        return np.empty((0, self.shape[1]), dtype=self.dtype) if out is None else out, count
 
     def _computed(self, index: int) -> tuple[Array, ReadCount]:
         """Return one block of rows, which this thread may have cached from the previous read."""

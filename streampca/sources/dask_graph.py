@@ -73,6 +73,12 @@ class BlockGraph:
                 waiting.extend(self.tasks[key].dependencies)
         return tasks
 
+    def data(self) -> Iterator[object]:
+        """Yield the values that the graph holds, such as the arrays that its tasks read."""
+        for task in self.tasks.values():
+            if type(task).__name__ == "DataNode":
+                yield getattr(task, "value", None)
+
     def compute(self, keys: list[Key]) -> list[Any]:
         """Compute the values of `keys` in the order of `steps`; values that are not needed any more are freed at once."""
         values: dict[Key, Any] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +53,7 @@ class Packing:
             return None
         dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
         if "_Unsigned" in attributes:
-            dtype = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+            dtype = _unsigned(dtype)
         scale, offset = (
             _finite(name, attributes[name], label) if name in attributes else neutral
             for name, neutral in (("scale_factor", 1.0), ("add_offset", 0.0))
@@ -85,14 +86,40 @@ class Packing:
     def decode(self, stored: Array, out: Array) -> None:
         """Write the decoded values to `out`, a floating type; NaN where nothing was observed."""
         stored = stored.view(self.stored) if stored.dtype != self.stored else stored
-        if self.scale == 1.0:
-            out[...] = stored
-        else:
-            np.multiply(stored, out.dtype.type(self.scale), out=out, dtype=out.dtype, casting="unsafe")
-        if self.offset:
-            out += out.dtype.type(self.offset)
-        if self.fills:
-            out[self.missing(stored)] = np.nan
+        missing = self.missing(stored) if self.fills else None
+        if missing is not None and not missing.any():
+            missing = None
+        if missing is not None and self.stored.itemsize <= 2 and self.stored.kind in "iu":
+            # Scattered missing values take longer than the others: a table of all values is faster, with the same bits.
+            table = _decoded_integers(self.stored, self.scale, self.offset, self.fills, out.dtype)
+            np.take(table, stored.view(_unsigned(self.stored)), out=out, mode="wrap")
+            return
+        out[...] = stored
+        _scale(out, self.scale, self.offset)
+        if missing is not None:
+            out[missing] = np.nan
+
+
+def _unsigned(dtype: DType) -> DType:
+    return np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+
+
+def _scale(values: Array, scale: float, offset: float) -> None:
+    if scale != 1.0:
+        values *= values.dtype.type(scale)
+    if offset:
+        values += values.dtype.type(offset)
+
+
+@lru_cache(maxsize=32)
+def _decoded_integers(stored: DType, scale: float, offset: float, fills: tuple[float, ...], decoded: DType) -> Array:
+    """Return the decoded values of all integers of a type of 8 or 16 bits, by their bits read as an unsigned integer."""
+    integers = np.arange(2 ** (8 * stored.itemsize)).astype(_unsigned(stored)).view(stored)
+    table = integers.astype(decoded)
+    _scale(table, scale, offset)
+    for fill in fills:
+        table[integers == stored.type(fill)] = np.nan
+    return table
 
 
 _CURE = 'correct the attribute, or, if the stored numbers are meant, set source.decode: raw (from Python: decode="raw")'

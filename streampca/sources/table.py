@@ -17,7 +17,7 @@ from streampca.sources.versions import InputVersion
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, IntArray
 
-_SLAB_BYTES = 1 << 20
+_SLAB_BYTES = 1 << 18  # decoded while it is in the cache of a core
 
 
 @dataclass(frozen=True)

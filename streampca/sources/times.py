@@ -56,7 +56,7 @@ def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -
         raise DataError(f"{label} has units={units[:60]!r}: there is no such date") from error
     seconds = float(match.group(7) or 0)
     micro = (hour * 3600 + minute * 60) * 1_000_000 + round(seconds * 1e6)
-    if not np.isfinite(values).all() or (np.abs(values.astype(np.float64)) * unit > 2.0**62).any():
+    if not np.isfinite(values).all() or (np.abs(values.astype(np.float64)) > 2.0**62 / unit).any():
         raise DataError(f"{label} holds a time that is not finite or out of range: expected {units[:60]}")
     if values.dtype.kind == "f":
         whole = np.floor(values)

@@ -123,9 +123,13 @@ def _axis(name: str, names: Sequence[str], key: str, shown: str) -> int:
     )
 
 
-def labels_of(array: ZarrArray, names: Sequence[str], axes: Axes, name: str | None, group: zarr.Group | None) -> Labels:
+def labels_of(
+    array: ZarrArray, names: Sequence[str], axes: Axes, name: str | None, group: zarr.Group | None, *, fill: bool
+) -> Labels:
     """Return the labels of one array: its dimensions, with the coordinates that stand beside it in its group."""
-    dimensions = [dimension_of(dim, int(size), group, array) for dim, size in zip(names, array.shape, strict=True)]
+    dimensions = [
+        dimension_of(dim, int(size), group, array, fill=fill) for dim, size in zip(names, array.shape, strict=True)
+    ]
     rows, columns = axes
     variable = Variable(
         name,
@@ -146,7 +150,7 @@ def _short_attributes(array: ZarrArray) -> dict[str, JsonValue]:
     }
 
 
-def dimension_of(name: str, size: int, group: zarr.Group | None, array: ZarrArray) -> Dimension:
+def dimension_of(name: str, size: int, group: zarr.Group | None, array: ZarrArray, *, fill: bool = False) -> Dimension:
     """Return a dimension, with its coordinate if the group has a vector of its name and length that is not the array itself."""
     node = None
     if group is not None and name.isprintable() and "/" not in name:
@@ -158,11 +162,11 @@ def dimension_of(name: str, size: int, group: zarr.Group | None, array: ZarrArra
             node = None
     if not isinstance(node, zarr.Array) or node.shape != (size,) or node.path == array.path:
         return Dimension(name, size)
-    coordinate = _coordinate(node, f"coordinate {name}")
+    coordinate = _coordinate(node, f"coordinate {name}", fill=fill)
     return Dimension(name, size, coordinate, _short_attributes(node))
 
 
-def _coordinate(node: ZarrArray, label: str) -> Array | None:
+def _coordinate(node: ZarrArray, label: str, *, fill: bool) -> Array | None:
     """Return the values of a coordinate; None for types that are neither numbers, times nor text.
 
     Raises
@@ -180,7 +184,7 @@ def _coordinate(node: ZarrArray, label: str) -> Array | None:
             f"{label} takes {node.shape[0] * dtype.itemsize:,} bytes: expected at most {_MOST_COORDINATES:,}"
         )
     try:
-        values = read_whole(node)
+        values = read_whole(node, fill=fill)
     except StreamPCAError as error:
         raise type(error)(f"{label}: {error}") from error
     except Exception as error:

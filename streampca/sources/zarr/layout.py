@@ -34,13 +34,15 @@ class Layout:
     @property
     def chunk_rows(self) -> int:
         """Return the number of consecutive rows that whole chunks hold: a chunk along the first row axis, all of the others."""
+        if not self.rows:
+            return 1
         first, *others = self.rows
         return self.grid[first] * math.prod(self.shape[axis] for axis in others)
 
     @property
     def column_major(self) -> bool:
         """Return whether consecutive stored values are of consecutive rows."""
-        return self.rows[-1] > max(self.columns)
+        return bool(self.rows and self.columns) and self.rows[-1] > max(self.columns)
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
@@ -93,8 +95,8 @@ class Layout:
 
 def _boxes(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[int, list[range]]]:
     """Yield boxes that hold the indices `start` to `stop` in C order of an array of shape `sizes`."""
-    if len(sizes) == 1:
-        yield start, [range(start, stop)]
+    if len(sizes) < 2:
+        yield start, [range(start, stop)] if sizes else []
         return
     inner = math.prod(sizes[1:])
     at = start

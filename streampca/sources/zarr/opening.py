@@ -107,7 +107,8 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
     arrays = members_of(group, description)
     listing = _listing(arrays)
     if not names:
-        tables = tables_of(arrays)
+        mask = options.mask if isinstance(options.mask, str) else None
+        tables = [name for name in tables_of(arrays) if name != mask]
         if len(tables) != 1 or not isinstance(arrays[tables[0]], zarr.Array):
             raise DataError(f"{description} is a group: name the array to read, one of: {listing}")
         names = (tables[0],)

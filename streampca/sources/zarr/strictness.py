@@ -155,10 +155,11 @@ def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:
     return whole[max(0, len(whole) - byte_range.suffix) :]
 
 
-def strict(array: ZarrArray) -> ZarrArray:
-    """Return `array` so that chunks that do not exist, or decode to more than it declares, are errors."""
-    store = array.store if isinstance(array.store, StrictStore) else StrictStore(array.store)
-    return bounded(array_of(array.metadata, store, array.path))
+def strict(array: ZarrArray, *, fill: bool = False) -> ZarrArray:
+    """Return `array` so that chunks that do not exist (unless `fill`), or decode to more than it declares, are errors."""
+    inner = array.store if isinstance(array.store, StrictStore) and not fill else inner_store(array.store)
+    store = inner if isinstance(inner, StrictStore) else StrictStore(inner, fill)
+    return bounded(array_of(array.metadata, store, array.path), fill)
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:
@@ -168,14 +169,14 @@ def strict_group(group: zarr.Group) -> zarr.Group:
     return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(retrying(group.store)), group.path)))
 
 
-def read_whole(array: ZarrArray) -> Array:
+def read_whole(array: ZarrArray, *, fill: bool = False) -> Array:
     """Read a whole array strictly (see `strict`); its size was checked before.
 
     The chunks of a local store are checked first: zarr makes a task for each declared chunk before it reports a missing one.
     """
-    checked = strict(array)
+    checked = strict(array, fill=fill)
     inner = inner_store(checked.store)
-    if isinstance(inner, LocalStore):
+    if isinstance(inner, LocalStore) and not fill:
         grid = checked.shards or checked.chunks
         root = f"{inner.root}/{checked.path}/" if checked.path else f"{inner.root}/"
         for place in product(*(range(-(-n // size)) for n, size in zip(checked.shape, grid, strict=True))):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import Source
 from streampca.sources.masks import FROM_DATA, kept_features, read_mask_file
@@ -70,7 +71,7 @@ def _opened(
     source = ZarrSource(array, place, name, axes, options.missing_chunks == "fill", digests, options.follow_symlinks)
     if digests is not None:
         digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
-    return Part(source, packing), labels_of(array, names, axes, name, group)
+    return Part(source, packing), labels_of(array, names, axes, name, group, fill=options.missing_chunks == "fill")
 
 
 def joined_labels(each: Sequence[Labels], label: str) -> Labels:
@@ -136,8 +137,40 @@ def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label:
             f"{label}: mask {mask} has dtype {dtype} and shape {node.shape}: expected truth values or numbers"
         )
     require_readable(node.metadata, dtype.itemsize, f"{label}: mask {mask}")
-    values, names = read_whole(as_stored(node, label, options.follow_symlinks)), names_of(node, group)
+    try:
+        values = read_whole(as_stored(node, label, options.follow_symlinks), fill=options.missing_chunks == "fill")
+    except StreamPCAError as error:
+        raise type(error)(f"{label}: mask {mask}: {error}") from error
+    return _by_dimensions(values, names_of(node, group), labels, f"{label}: mask {mask}")
+
+
+def _by_dimensions(values: Array, names: tuple[str, ...], labels: Labels, label: str) -> Array:
+    """Return a stored mask for all features of the variables that have its dimensions, and True for those of other variables.
+
+    Its values are repeated along the other dimensions of a variable. A mask without names is returned as it is.
+
+    Raises
+    ------
+    DataError
+        If no variable has its dimensions.
+    """
+    if all(name == f"dim_{axis}" for axis, name in enumerate(names)):
+        return values
+    masks = []
     for variable in labels.variables:
-        if sorted(names) == sorted(variable.dims):  # by name, in whatever order it is stored
-            return values.transpose([names.index(dim) for dim in variable.dims])
-    return values
+        if not set(names) <= set(variable.dims):
+            masks.append(np.ones(variable.size, dtype=values.dtype))
+            continue
+        present = [dim for dim in variable.dims if dim in names]
+        sizes = [n if dim in names else 1 for dim, n in zip(variable.dims, variable.shape, strict=True)]
+        ordered = values.transpose([names.index(dim) for dim in present])
+        if ordered.size != math.prod(sizes):
+            raise DataError(
+                f"{label} has shape {values.shape} along {', '.join(names)}: expected the sizes of these dimensions in "
+                f"{variable.name or 'the array'}"
+            )
+        masks.append(np.broadcast_to(ordered.reshape(sizes), variable.shape).ravel())
+    if not any(set(names) <= set(variable.dims) for variable in labels.variables):
+        expected = " or ".join(f"[{', '.join(variable.dims)}]" for variable in labels.variables[:3])
+        raise DataError(f"{label} has the dimensions {', '.join(names)}: expected some of the features' {expected}")
+    return np.concatenate(masks)

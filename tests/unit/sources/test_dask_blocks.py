@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 
 import streampca as sp
-from streampca.errors import RepeatedReadsError
-from streampca.sources import open_source
+from streampca.errors import ChangedInputError, MissingChunkError, RepeatedReadsError
+from streampca.sources import Source, open_source
+
+
+def stored_field(path: Path, values: Any) -> Source:
+    """Write a field (time, lat, lon) in chunks of 25 times and open it."""
+    group = zarr.create_group(path)
+    array = group.create_array(
+        "sst",
+        shape=values.shape,
+        chunks=(25, *values.shape[1:]),
+        dtype=values.dtype,
+        dimension_names=("time", "lat", "lon"),
+    )
+    array[...] = values
+    return open_source(path, samples="time")
 
 
 @pytest.mark.parametrize("sizes", [(400, 100, 350, 7, 250, 401), (600, 600, 600), (1, 1, 1000, 3), (5, 0, 900)])
@@ -129,3 +145,53 @@ def test_blocks_of_a_part_are_those_of_the_whole() -> None:
     part = pickle.loads(pickle.dumps(source.slice(30, 70)))
     np.testing.assert_array_equal(part.read(30, 70)[0], source.read(30, 70)[0])
     assert len(part._graph.tasks) < len(source._graph.tasks)  # type: ignore[attr-defined]
+
+
+def test_rows_of_a_table_as_dask_array_are_whole_chunks_read_once_and_need_no_argument(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((205, 4, 3)).astype("f4")
+    table = stored_field(tmp_path / "x.zarr", values)
+    rows = table.to_dask()
+    assert rows.shape == (205, 12)
+    assert table.to_dask(40).chunks == ((40, 40, 40, 40, 40, 5), (12,))
+    pca = sp.PCA(3, solver="covariance").fit(np.log1p(rows))
+    assert pca.bytes_read_ == values.nbytes
+    expected = np.linalg.eigvalsh(np.cov(np.log1p(values.astype("f8")).reshape(205, 12).T))[::-1][:3]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-6)
+    np.testing.assert_array_equal(rows.compute(), values.reshape(205, 12))
+
+
+def test_block_that_is_read_whole_is_not_copied() -> None:
+    x = da.from_array(np.arange(12.0).reshape(6, 2), chunks=(3, 2))
+    out = np.empty((3, 2))
+    assert open_source(x + 1).read(3, 6, out)[0] is not out
+    assert open_source(x + 1).read(2, 5, out)[0] is out
+
+
+def test_strict_reading_holds_behind_a_graph(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((200, 4, 3)).astype("f4")
+    table = stored_field(tmp_path / "x.zarr", values)
+    rows = open_source(np.log1p(table.to_dask(50)))
+    sp.PCA(2, solver="covariance").fit(rows)
+    chunk = next(path for path in (tmp_path / "x.zarr" / "sst" / "c").rglob("*") if path.is_file())
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[::-1])
+    with pytest.raises(ChangedInputError):
+        sp.PCA(2, solver="covariance").fit(rows)
+    chunk.unlink()
+    with pytest.raises(MissingChunkError, match="1 of 8 chunks"):
+        sp.PCA(2, solver="covariance").fit(np.log1p(table.to_dask(50)))
+    filled = sp.open(tmp_path / "x.zarr", samples="time", missing_chunks="fill")
+    pca = sp.PCA(2, solver="covariance").fit(np.log1p(filled.to_dask(50)))
+    assert pca._model.source["missing_chunks_filled"] == 1
+
+
+def test_means_and_reshapes_of_a_table_are_counted_or_refused(tmp_path: Path) -> None:
+    table = stored_field(tmp_path / "x.zarr", np.random.default_rng(0).random((200, 4, 3)).astype("f4"))
+    x = table.to_dask(10)
+    with pytest.raises(RepeatedReadsError, match="400 times"):
+        sp.PCA(2).plan(x - x.mean(0))
+    assert not sp.PCA(2, solver="covariance").plan(x.reshape(100, 2, 12).reshape(100, 24)).notes
+    uneven = x.rechunk((15, 12))
+    plan = sp.PCA(2, solver="covariance").plan(uneven)
+    assert any("times in each pass" in note for note in plan.notes)
+    assert plan.bytes_to_read > 200 * 12 * 4
