@@ -244,7 +244,7 @@ def machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     versions = {}
-    for package in ("streampca", "numpy", "scipy", "scikit-learn", "dask", "zarr"):
+    for package in ("streampca", "numpy", "scipy", "scikit-learn", "dask", "zarr", "xarray", "eofs", "xeofs"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -269,7 +269,7 @@ def peer_versions() -> dict[str, str]:
     )
     done = subprocess.run([str(PEERS_PYTHON), "-c", script], capture_output=True, text=True, check=False)
     found = json.loads(done.stdout) if done.returncode == 0 else {}
-    return {name: found[name] for name in ("scikit-learn-intelex", "dask-ml", "xeofs") if name in found}
+    return {name: found[name] for name in ("scikit-learn-intelex", "dask-ml", "eofs", "xeofs") if name in found}
 
 
 if __name__ == "__main__":
