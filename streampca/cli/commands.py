@@ -228,14 +228,15 @@ def transform(
 ) -> None:
     """Stream the scores of SOURCE to the zarr group OUT.
 
-    MODEL is a model or a run.
+    MODEL is a model or a run. SOURCE is read as the data of the fit were, with its variables, dimensions and mask, where no
+    option says otherwise.
     """
     from streampca.estimators.loading import load
-    from streampca.sources import open_source
+    from streampca.sources.like import open_like
     from streampca.sources.options import given_keywords
 
     estimator = load(model)
-    opened = open_source(source, **given_keywords(options))
+    opened = open_like(source, estimator.labels_, estimator._model.source, given_keywords(options))
     with progress_bar(quiet) as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite)

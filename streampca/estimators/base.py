@@ -24,6 +24,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
+from streampca.sources.like import open_like
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array
 
@@ -211,7 +212,10 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _open_fitted(self, X: Input) -> Source:
         """Return a reader of `X`, which has as many features as the rows of the fit."""
-        source = open_source(self._validated(X)) if is_array_like(X) else self._open(X)
+        if isinstance(X, str | Path):
+            source = open_like(str(X), self.labels_, self._model.source)
+        else:
+            source = open_source(self._validated(X)) if is_array_like(X) else self._open(X)
         if source.shape[1] != self.n_features_in_:
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"

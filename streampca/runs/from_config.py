@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Generic, TypeAlias
+from typing import Generic, TypeAlias, Unpack
 
 import numpy as np
 from sklearn.utils.validation import has_fit_parameter
@@ -127,9 +127,14 @@ def _weights_of(config: RunConfig, name: str) -> Array | None:
     return read_vector(f"preprocess.{name}", written, source.path, ReadOptions(**keywords_of(source)))
 
 
-def source_of(config: RunConfig) -> Source:
-    """Open the source of `config`; reads metadata and coordinates only, unless `source.mask` needs rows."""
-    return open_source(config.source.path, **keywords_of(config.source))
+def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
+    """Open the source of `config`, with `others` in place of its keys.
+
+    Reads metadata and coordinates only, unless `source.mask` needs rows.
+    """
+    keywords = keywords_of(config.source)
+    keywords.update(others)
+    return open_source(config.source.path, **keywords)
 
 
 def keywords_of(source: SourceConfig) -> SourceKeywords:

@@ -71,8 +71,7 @@ def verify_run(
         raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
     manifest, config = read_manifest(directory), _config_of(directory, overrides)
     model = _model_of(directory, config)
-    config = _with_fingerprint(config)
-    source = source_of(config)
+    source = _opened(config, model)
     checks = [_input(source, manifest, moved=any(text.startswith("source.path=") for text in overrides))]
     _require_shape(source, model, manifest)
     plan = _planned(source, model, config)
@@ -119,18 +118,15 @@ def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
     return model
 
 
-def _with_fingerprint(config: RunConfig) -> RunConfig:
-    """Return `config` with the fingerprint that lies beside its source, where none is named."""
-    arrays = _arrays(source_of(_changed(config, mask=None)))  # without a mask no rows are read to open it
-    results = [default_place(array.description, array.name).exists() for array in arrays]
-    if config.source.verify is not None or not results or not all(results):
-        return config
-    return _changed(config, verify="manifest")
-
-
-def _changed(config: RunConfig, **keys: str | None) -> RunConfig:
-    """Return `config` with other values of keys of its source."""
-    return config.model_copy(update={"source": config.source.model_copy(update=keys)})
+def _opened(config: RunConfig, model: PCAModel | KernelModel) -> Source:
+    """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
+    kept = None if model.labels is None else model.labels.kept
+    source = source_of(config, mask=kept)
+    arrays = _arrays(source)
+    if config.source.verify is not None or not arrays:
+        return source
+    places = [default_place(array.description, array.name) for array in arrays]
+    return source_of(config, mask=kept, verify="manifest") if all(map(Path.exists, places)) else source
 
 
 def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -> Plan:

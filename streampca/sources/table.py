@@ -185,8 +185,7 @@ class TableSource(Source):
         """Return the description of the source for a manifest."""
         variables = []
         for part in self.parts:
-            packing = None if part.packing is None else part.packing.attributes
-            variables.append(part.source.describe() | {"packing": packing, "decoded": part.packing is not None})
+            variables.append(part.source.describe() | {"decoded": part.packing is not None})
         names = [str(variable["array"]) for variable in variables if variable.get("array")]
         described = super().describe() | {
             "path": variables[0]["path"],

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from stores import Command
 
 import streampca as sp
+from streampca.execution.checkpoint import progress_log
+from streampca.execution.progress import Progress
 from streampca.sources.zarr.listing import list_store
+from streampca.storage.signals import StopSignalError
 
 SCALE, OFFSET, FILL = 0.01, 5.0, -32768
 LAND = np.zeros((4, 5), dtype=bool)
@@ -172,3 +175,94 @@ def test_fingerprints_of_arrays_with_many_dimensions_are_verified(rows: NDArray[
     chunk = Path("field.zarr/sst/c/0/0/0")
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"x")
     call.quietly("verify", "runs/job").refused(5, "c/0/0/0", "not what was fingerprinted")
+
+
+def scores_of(path: str) -> NDArray[np.float32]:
+    """Return stored scores."""
+    array = zarr.open_array(f"{path}/scores", mode="r")
+    return np.asarray(array[...])
+
+
+def write_new_field(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Write ``new.zarr``, with as many places of land as the data of the fit, but one elsewhere; return rows of the fit's features."""
+    land = LAND.copy()
+    land[0, 0], land[3, 4] = False, True
+    write_field(Path("new.zarr"), n=40, seed=1, land=land)
+    table = sp.open("new.zarr", variables=["sst", "ice"], samples="time")
+    values: NDArray[np.float32] = table.read(0, 40)[0]
+    return values[:, np.append(~LAND.ravel(), np.ones(4, dtype=bool))]
+
+
+@pytest.mark.parametrize("mask", ["observed", "ocean"])
+@pytest.mark.parametrize("model", ["runs/job", "runs/job/model.zarr"])
+def test_transform_opens_new_data_with_dimensions_variables_and_mask_of_the_fit(
+    rows: NDArray[np.float32], call: Command, mask: str, model: str
+) -> None:
+    keys = f"variables: [sst, ice], samples: time, mask: {mask}"
+    fitted = sp.run(configure(Path("c.yaml"), "preprocess: {missing: mean}", source=keys)).model
+    new = write_new_field(rows)
+    called = call.quietly("transform", model, "new.zarr", "out.zarr")
+    assert called.status == 0, called.err
+    expected = np.nan_to_num(new - fitted.mean_) @ fitted.components_.T
+    complete = ~np.isnan(new).any(axis=1)
+    np.testing.assert_allclose(scores_of("out.zarr")[complete], expected[complete], atol=1e-4)
+    np.testing.assert_array_equal(np.asarray(sp.load(model).transform("new.zarr")), scores_of("out.zarr"))
+    others = ["--mask", "observed"] if mask == "observed" else ["--mask", "survey"]
+    call.quietly("transform", model, "new.zarr", "other.zarr", *others).refused(2, "another mask")
+    call.quietly("transform", model, "new.zarr", "other.zarr", "--samples", "lat").refused(5, "mask has shape (24,)")
+
+
+def test_transform_reads_raw_values_where_the_fit_did(rows: NDArray[np.float32], call: Command) -> None:
+    sp.run(configure(Path("c.yaml"), source="array: sst, samples: time, decode: raw, mask: ocean"))
+    assert call.quietly("transform", "runs/job", "field.zarr", "out.zarr").status == 0
+    np.testing.assert_array_equal(scores_of("out.zarr"), scores_of("runs/job/scores.zarr"))
+    assert call.quietly("transform", "runs/job", "field.zarr", "decoded.zarr", "--decode", "auto").status == 0
+    assert not np.allclose(scores_of("decoded.zarr"), scores_of("out.zarr"))
+
+
+def test_transform_of_an_array_in_two_dimensions_takes_its_orientation_from_the_fit(
+    rows: NDArray[np.float32], call: Command
+) -> None:
+    sp.run(configure(Path("c.yaml"), source="array: ice, samples: time"))
+    for options in ([], ["--array", "ice", "--samples", "time"], ["--array", "ice", "--orientation", "features_first"]):
+        assert call.quietly("transform", "runs/job", "field.zarr", "out.zarr", "--overwrite", *options).status == 0
+        np.testing.assert_array_equal(scores_of("out.zarr"), scores_of("runs/job/scores.zarr"))
+    assert call.quietly("transform", "runs/job", "field.zarr/ice", "alone.zarr").status == 0
+    np.testing.assert_array_equal(scores_of("alone.zarr"), scores_of("runs/job/scores.zarr"))
+
+
+def test_verify_takes_the_mask_of_the_fit(rows: NDArray[np.float32], call: Command) -> None:
+    sp.run(configure(Path("c.yaml"), source="variables: [sst, ice], samples: time, mask: ocean"))
+    called = call.quietly("verify", "runs/job")
+    assert called.status == 0, called.err
+    group = zarr.open_group("field.zarr")
+    group["ocean"][...] = np.roll(~LAND, 1)
+    called = call.quietly("verify", "runs/job")
+    assert called.status == 0, called.err
+
+
+@pytest.mark.parametrize("mask", ["observed", "survey"])
+def test_stopped_run_goes_on_with_the_same_mask_or_not_at_all(
+    rows: NDArray[np.float32], call: Command, monkeypatch: pytest.MonkeyPatch, mask: str
+) -> None:
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    keys = f"variables: [sst, ice], samples: time, mask: {mask}"
+    config = configure(Path("c.yaml"), "checkpoint: {every: 1ms}", source=keys)
+    whole = sp.run(config, overrides=["output.directory=whole"])
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "scores":
+            raise StopSignalError(15)
+
+    with pytest.raises(StopSignalError):
+        sp.run(config, progress=stop)
+    resumed = sp.run(config, resume=True)
+    assert resumed.manifest["resumed"] is not None
+    np.testing.assert_array_equal(resumed.model.components_, whole.model.components_)
+    np.testing.assert_array_equal(scores_of("runs/job/scores.zarr"), scores_of("whole/scores.zarr"))
+    with pytest.raises(StopSignalError):
+        sp.run(config, overrides=["output.directory=other"], progress=stop)
+    group = zarr.open_group("field.zarr")
+    group["sst"][:, 3, 4] = FILL
+    call.quietly("run", config, "--set", "output.directory=other", "--resume").refused(6, "other.checkpoint")
