@@ -24,7 +24,7 @@ import numpy as np
 from _bench import Contender, Outcome, Row, at_least, medians, report, timed
 
 CONTENDERS = ("fit", "eofs", "xeofs", "xeofs_dask")
-"""Functions of this module; the last is slow and runs once."""
+"""Functions of this module."""
 
 
 def fit(path: str, k: str) -> Row:
@@ -97,7 +97,7 @@ def _opened(path: str, **options: Any) -> Any:
     """Return the field, decoded as xarray does."""
     import xarray
 
-    return xarray.open_zarr(path, consolidated=False, **({"chunks": None} | options))["sst"]
+    return xarray.open_zarr(path, consolidated=False, decode_times=False, **({"chunks": None} | options))["sst"]
 
 
 def _few_maps() -> Any:
@@ -130,12 +130,20 @@ def _openings(directory: str) -> Iterator[list[str]]:
         active = False
 
 
-def measure(store: str, k: int, *, repeats: int = 5, fresh: bool = True, names: tuple[str, ...] = ()) -> Outcome:
-    """Run the contenders in turns."""
+def measure(
+    store: str,
+    k: int,
+    *,
+    repeats: int = 5,
+    fresh: bool = True,
+    names: tuple[str, ...] = CONTENDERS,
+    once: tuple[str, ...] = (),
+) -> Outcome:
+    """Run the contenders in turns; those of `once` a single time."""
     missing = importlib.util.find_spec("eofs") is None or importlib.util.find_spec("xeofs") is None
     entries = [
-        Contender(name, "labelled", name, (store, str(k)), peer=missing and name != "fit", once=name == CONTENDERS[-1])
-        for name in names or CONTENDERS
+        Contender(name, "labelled", name, (store, str(k)), peer=missing and name != "fit", once=name in once)
+        for name in names
     ]
     rows = medians(entries, repeats=repeats, fresh=fresh)
     ours = rows["fit"]
@@ -164,6 +172,7 @@ def main() -> None:
     parser.add_argument("--components", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="(default: %(default)s)")
+    parser.add_argument("--once", default="xeofs_dask", help="those that are slow and run once (default: %(default)s)")
     parser.add_argument("--same-process", action="store_true", help="run the contenders in this process, for tests")
     parser.add_argument("--out", type=Path, help="write JSON here")
     options = parser.parse_args()
@@ -171,7 +180,12 @@ def main() -> None:
     if names[0] != "fit" or set(names) - set(CONTENDERS):
         parser.error(f"--contenders begins with fit; there are {', '.join(CONTENDERS)}")
     outcome = measure(
-        options.store, options.components, repeats=options.repeats, fresh=not options.same_process, names=names
+        options.store,
+        options.components,
+        repeats=options.repeats,
+        fresh=not options.same_process,
+        names=names,
+        once=tuple(options.once.split(",")),
     )
     report(outcome, options.out)
 
