@@ -224,6 +224,15 @@ class Labels:
             "n_masked": 0 if self.kept is None else int((~self.kept).sum()),
         }
 
+    def column_names(self) -> tuple[str, ...] | None:
+        """Return the names of the columns where the coordinate of their only dimension is text, else None."""
+        if len(self.variables) != 1 or len(self.features) != 1:
+            return None
+        coordinate = self.features[0].coordinate
+        if coordinate is None or coordinate.dtype.kind not in "UTOS":
+            return None
+        return tuple(str(coordinate[index]) for index in self.indices())
+
     def to_dict(self) -> dict[str, JsonValue]:
         """Return names, sizes and attributes as plain data, without coordinates and mask."""
         return {

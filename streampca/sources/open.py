@@ -16,6 +16,7 @@ from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
+from streampca.sources.xarray_data import is_xarray, open_xarray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -47,8 +48,9 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, or Source
-        A path may be a zarr array, a group, an ``.npy`` file or ``builtin:NAME``.
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, or Source
+        A path may be a zarr array, a group, an ``.npy`` file or ``builtin:NAME``. A DataArray that was opened from zarr and
+        not changed since is read from there; its Dask array is used otherwise, or its values in memory.
     array : str, optional
         Name of the array within a zarr group. Without it, the only array of two or more dimensions that is no bounds, mask or
         coordinate of another; the image of full resolution in OME-Zarr.
@@ -117,7 +119,7 @@ def open_source(
                     f"{', '.join(options.by_name)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
                 )
             return kind.opened(data, options)
-    if _kind_of(data).startswith(("xarray.", "anndata.")):
+    if _kind_of(data).startswith("anndata."):
         raise NotAvailableError(
             f"{_kind_of(data)} is not read yet by this version: pass a numpy or Dask array, a zarr array or a path"
         )
@@ -212,6 +214,7 @@ _KINDS = (
     _Kind(_is_zarr_store, _open_zarr_store, verifies=True, labelled=True),
     _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, labelled=True),
     _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
+    _Kind(is_xarray, open_xarray, labelled=True),
     _Kind(is_sparse, _in_memory(SparseSource)),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""

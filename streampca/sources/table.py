@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,7 +74,7 @@ class Part:
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with the kept features of rows `start` to `stop`."""
         if self.packing is None and self.kept is None and out.dtype == self.source.dtype:
-            return self.source.read(start, stop, out)[1]
+            return _read_into(self.source, start, stop, out)
         stored, count = self._stored(start, stop)
         kept = None if self.kept is None else np.flatnonzero(self.kept)
         left_out = (
@@ -91,7 +92,7 @@ class Part:
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out` with kept features `start` to `stop` as rows; the source of the part is a turned one."""
         if self.packing is None and self.kept is None and out.dtype == self.source.dtype:
-            return self.source.read(start, stop, out)[1]
+            return _read_into(self.source, start, stop, out)
         places = self.places(start, stop)
         stored, count = self._stored(int(places[0]), int(places[-1]) + 1)
         step = max(1, _SLAB_BYTES // self.source.row_bytes)
@@ -146,6 +147,14 @@ def stored_sources(source: Source) -> tuple[Source, ...]:
     return tuple(part.source for part in source.parts) if isinstance(source, TableSource) else (source,)
 
 
+def _read_into(source: Source, start: int, stop: int, out: Array) -> ReadCount:
+    """Fill `out` with rows of a source, which may return a view of its own memory instead."""
+    values, count = source.read(start, stop, out)
+    if values is not out:
+        out[...] = values
+    return count
+
+
 class TableSource(Source):
     """Variables side by side as one table: each row holds the kept features of the first variable, then of the second, and so on.
 
@@ -162,6 +171,7 @@ class TableSource(Source):
         self.chunk_bytes = max(source.chunk_bytes for source in sources)
         self.portable = all(source.portable for source in sources)
         self.column_major = all(source.column_major for source in sources)
+        self.repeats = max(source.repeats for source in sources)
         self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -198,6 +208,20 @@ class TableSource(Source):
         """Raise `DataError` if anything that will be read is known to be missing."""
         for part in self.parts:
             part.source.check()
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return notes about reading the arrays; raise an error if no plan is possible."""
+        return tuple(note for part in self.parts for note in part.source.plan_notes())
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks that read nothing of a single array twice."""
+        return self.parts[0].source.block_edges(n_rows) if len(self.parts) == 1 else None
+
+    def slice(self, start: int, stop: int) -> TableSource:
+        """Return a source for a worker with no more of lazy arrays than rows `start` to `stop` need."""
+        subset = copy.copy(self)
+        subset.parts = tuple(replace(part, source=part.source.slice(start, stop)) for part in self.parts)
+        return subset
 
     def require_unchanged(self) -> None:
         """Raise `ChangedInputError` if an array was changed since it was first read."""

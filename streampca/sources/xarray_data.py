@@ -1,0 +1,294 @@
+"""DataArrays and Datasets of xarray as tables; xarray itself is never imported.
+
+A variable that was opened from zarr and not changed since is read by our own reader, everything else through its Dask
+array, or where it is in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
+
+import numpy as np
+
+from streampca.errors import DataError, ParameterError
+from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.arrays import ArraySource
+from streampca.sources.base import Source
+from streampca.sources.conventions import describes_others, describing_names
+from streampca.sources.masks import FROM_DATA, kept_features, read_mask_file
+from streampca.sources.options import ReadOptions
+from streampca.sources.table import Part, TableSource
+from streampca.typing import Array, JsonValue
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from streampca.sources.zarr.reader import Axes
+    from streampca.storage.zarr_interface import ZarrArray
+
+Data: TypeAlias = "xr.DataArray | xr.Dataset"
+_WRAPPERS = ("ImplicitToExplicitIndexingAdapter", "MemoryCachedArray", "CopyOnWriteArray", "LazilyIndexedArray")
+_DECODING = ("_scale_offset_decoding", "_apply_mask")
+_DEPTH = 12
+
+
+def is_xarray(data: object) -> bool:
+    """Return whether `data` is a DataArray or a Dataset."""
+    return type(data).__module__.startswith("xarray.") and hasattr(data, "dims") and hasattr(data, "coords")
+
+
+def open_xarray(data: Data, options: ReadOptions) -> Source:
+    """Return a DataArray, or the variables of a Dataset side by side, as a table.
+
+    Raises
+    ------
+    DataError
+        If variables are not of real numbers, do not share their samples, or lie on different grids.
+    ParameterError
+        If a name is not that of a variable or a dimension.
+    """
+    from streampca.sources.zarr.variables import joined_labels  # here, because it imports zarr
+
+    arrays, label = _variables(data, options)
+    parts, each = [], []
+    for name, array in arrays.items():
+        what = f"{label} {name}" if len(arrays) > 1 and name else label
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{what} has dtype {array.dtype} and dims {_dims(array)}: expected real numbers")
+        axes = _axes(array, options, what)
+        parts.append(_part(array, axes, options, what))
+        each.append(_labels(name, array, axes))
+    labels = joined_labels(each, label)
+    if options.mask is not None:
+        kept = kept_features(_mask(options.mask, labels, data), labels, parts, label)
+        labels = labels.with_kept(kept)
+        observed = isinstance(options.mask, str) and options.mask in FROM_DATA
+        parts = [part.keeping(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
+    single = len(parts) == 1 and parts[0].packing is None and parts[0].kept is None
+    source = parts[0].source if single else TableSource(parts, labels, label)
+    source.labels, source.feature_names = labels, labels.column_names()
+    return source
+
+
+def _variables(data: Data, options: ReadOptions) -> tuple[dict[str | None, xr.DataArray], str]:
+    """Return the DataArrays to read by name, and what messages call the data."""
+    if not _is_dataset(data):
+        name = None if data.name is None else str(data.name)
+        if options.names:
+            raise DataError(f"a DataArray has no variables: expected no name, found {', '.join(options.names)}")
+        return {name: cast("xr.DataArray", data)}, f"DataArray {name}" if name else "DataArray"
+    listing = ", ".join(f"{name} {_dims(array)}" for name, array in data.data_vars.items())
+    if options.names:
+        for name in options.names:
+            if name not in data.data_vars:
+                raise DataError(f"the Dataset has no variable {name[:60]!r}: expected some of: {listing}")
+        return {name: data[name] for name in options.names}, "Dataset"
+    described: set[str] = set().union(*(describing_names(a.attrs | a.encoding) for a in data.variables.values()))
+    chosen: dict[str | None, xr.DataArray] = {
+        str(name): array
+        for name, array in data.data_vars.items()
+        if not describes_others(str(name)) and str(name) not in described and array.ndim > 0
+    }
+    samples = set(options.samples or ())
+    bad = [str(name) for name, array in chosen.items() if array.dtype.kind not in "biuf" or not samples <= set(array.dims)]
+    if not chosen or bad:
+        reason = f"{', '.join(bad)} cannot be read on these samples as numbers" if bad else "it has no data variables"
+        raise DataError(
+            f"the Dataset has the variables {listing or 'none'}: {reason}; name those to read: sp.open(data, variables=[…], samples=…)"
+        )
+    return chosen, "Dataset"
+
+
+def _is_dataset(data: Data) -> TypeGuard[xr.Dataset]:
+    return hasattr(data, "data_vars")
+
+
+def _dims(array: xr.DataArray) -> str:
+    return f"({', '.join(f'{dim}: {size:,}' for dim, size in zip(array.dims, array.shape, strict=True))})"
+
+
+def _axes(array: xr.DataArray, options: ReadOptions, label: str) -> Axes:
+    """Return the axes of samples and those of features."""
+    from streampca.sources.zarr.dimensions import axes_of
+
+    if array.ndim == 1 and options.samples is not None and options.features is None:
+        raise DataError(f"{label} has the dims {_dims(array)}: no dimension is left for features")
+    return axes_of([str(dim) for dim in array.dims], array.shape, options, label)
+
+
+def _labels(name: str | None, array: xr.DataArray, axes: Axes) -> Labels:
+    """Return the labels of one DataArray."""
+    dimensions = [_dimension(array, dim, int(size)) for dim, size in zip(array.dims, array.shape, strict=True)]
+    rows, columns = axes
+    features = tuple(dimensions[axis] for axis in columns)
+    shape = tuple(dimension.size for dimension in features)
+    variable = Variable(name, tuple(dimension.name for dimension in features), shape, _plain(array.attrs))
+    return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
+
+
+def _dimension(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
+    if dim not in array.coords or array.coords[dim].dims != (dim,):
+        return Dimension(str(dim), size)
+    coordinate = array.coords[dim]
+    values = np.asarray(coordinate.values)
+    if values.dtype.kind not in "biufmM":  # text, places of a MultiIndex, dates of other calendars
+        texts = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values.tolist()]
+        values = np.array(texts, dtype=str)
+    return Dimension(str(dim), size, values, _plain(coordinate.attrs))
+
+
+def _plain(attributes: Mapping[Any, Any]) -> dict[str, JsonValue]:
+    """Return the attributes that are numbers or short texts."""
+    plain = {str(k): v.item() if isinstance(v, np.generic) else v for k, v in attributes.items()}
+    return {
+        k: v
+        for k, v in plain.items()
+        if isinstance(v, bool | int | str) or (isinstance(v, float) and math.isfinite(v))
+        if len(str(v)) <= 200
+    }
+
+
+def _mask(mask: object, labels: Labels, data: Data) -> str | Array:
+    """Return a mask, matched with the features by the names of its dims where it has some."""
+    if isinstance(mask, str) and mask in FROM_DATA:
+        return mask
+    if isinstance(mask, str) and _is_dataset(data) and mask in data.variables:
+        mask = data[mask]
+    elif isinstance(mask, str) or hasattr(mask, "__fspath__"):
+        return read_mask_file(str(mask))
+    if not is_xarray(mask):
+        return np.asarray(mask)
+    return aligned_mask(mask, labels)
+
+
+def aligned_mask(mask: Any, labels: Labels) -> Array:
+    """Return the values of a DataArray of truth values in the order of the dims of the variable that has the same ones.
+
+    Raises
+    ------
+    DataError
+        If no variable has its dims, or a coordinate differs.
+    """
+    names = sorted(str(dim) for dim in mask.dims)
+    for variable in labels.variables:
+        if names == sorted(variable.dims):
+            for dim in variable.dims:
+                place = _dimension(mask, dim, int(mask.sizes[dim])).coordinate
+                known = labels.dimension(dim).coordinate
+                if place is not None and known is not None and not np.array_equal(place, known):
+                    raise DataError(f"mask: its coordinate {dim} is not that of {variable.name or 'the data'}")
+            return np.asarray(mask.transpose(*variable.dims).values)
+    dims = " or ".join(f"({', '.join(v.dims)})" for v in labels.variables[:3])
+    raise DataError(f"mask has the dims ({', '.join(map(str, mask.dims))}): expected {dims}")
+
+
+def _part(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> Part:
+    """Return one DataArray as a part of a table, read where it is stored if nothing has changed it."""
+    stored = stored_array(array)
+    if stored is not None:
+        return _stored_part(*stored, axes, options)
+    order = (*axes[0], *axes[1])
+    n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
+    lazy = _lazy(array)
+    if lazy is not None:
+        from streampca.sources.dask import DaskSource
+
+        return Part(replaced_description(DaskSource(as_table(lazy, axes), options.max_reads), label))
+    values = np.asarray(array.values).transpose(order).reshape(n_rows, n_columns)
+    return Part(ArraySource(values, label))
+
+
+def replaced_description(source: Source, label: str) -> Source:
+    """Return `source`, which messages call `label` from now on."""
+    source.description = label
+    return source
+
+
+def _stored_part(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOptions) -> Part:
+    """Return a part that our own reader reads from zarr."""
+    from streampca.sources.packing import Packing
+    from streampca.sources.remote import place_of
+    from streampca.sources.zarr.reader import ZarrSource
+    from streampca.sources.zarr.strictness import as_stored
+
+    place = place_of(stored)
+    array = as_stored(stored, place, options.follow_symlinks)
+    packing = Packing.of(array.metadata, place) if decoded and options.decode != "raw" else None
+    fill = options.missing_chunks == "fill"
+    return Part(ZarrSource(array, place, None, axes, fill, None, options.follow_symlinks), packing)
+
+
+def stored_array(array: xr.DataArray) -> tuple[ZarrArray, bool] | None:
+    """Return the zarr array behind a DataArray that was opened and not changed since, and whether its values are decoded.
+
+    None where anything but the decoding of packed values stands between the two: a selection, a computation, another order
+    of axes, or values in memory.
+    """
+    inner: Any = array.variable._data
+    if type(inner).__module__.startswith("dask.array"):
+        inner = _origin(inner)
+    decoded = False
+    for _ in range(_DEPTH):
+        kind, module = type(inner).__name__, type(inner).__module__
+        if module.startswith("zarr.") and kind == "Array":
+            same = inner.shape == array.shape and (decoded or np.dtype(inner.dtype) == array.dtype)
+            return (inner, decoded) if same else None
+        if not module.startswith("xarray."):
+            return None
+        if kind == "ZarrArrayWrapper":
+            inner = getattr(inner, "_array", None)
+        elif kind == "_ElementwiseFunctionArray":
+            function = getattr(inner.func, "func", inner.func)
+            if getattr(function, "__name__", "") not in _DECODING or not function.__module__.startswith("xarray."):
+                return None
+            inner, decoded = inner.array, True
+        elif kind in _WRAPPERS:
+            key = getattr(getattr(inner, "key", None), "tuple", ())
+            if any(part != slice(None) for part in key):
+                return None
+            inner = inner.array
+        else:
+            return None
+    return None
+
+
+def _origin(lazy: Any) -> object:
+    """Return the object that a Dask array takes its chunks from, None if it does anything else with them."""
+    layers = getattr(lazy.dask, "layers", {})
+    name = f"original-{lazy.name}"
+    if set(layers) != {lazy.name, name}:
+        return None
+    return dict(layers[name]).get(name)
+
+
+def _lazy(array: xr.DataArray) -> Any:
+    """Return the Dask array of a DataArray, None if its values are in memory."""
+    if array.chunks is not None:
+        return array.data
+    if array.variable._in_memory:
+        return None
+    preferred = array.encoding.get("preferred_chunks") or {}
+    return array.chunk({dim: preferred.get(dim, "auto") for dim in array.dims}).data
+
+
+def as_table(lazy: Any, axes: Axes) -> Any:
+    """Return an N-dimensional Dask array as one of rows and columns, each chunk of which is made of whole chunks.
+
+    Chunks are joined along all axes but the slowest of samples and that of features, so a pass reads each of them once.
+    """
+    import dask
+
+    rows, columns = axes
+    moved = lazy.transpose((*rows, *columns))
+    shape = tuple(math.prod(lazy.shape[axis] for axis in side) for side in axes)
+    inner = [axis for axis in range(moved.ndim) if axis not in (0, len(rows))]
+    with dask.config.set({"array.rechunk.method": "tasks", "array.slicing.split-large-chunks": False}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return moved.rechunk(dict.fromkeys(inner, -1)).reshape(shape) if inner else moved
+
+
+__all__ = ["aligned_mask", "as_table", "is_xarray", "open_xarray", "stored_array"]
