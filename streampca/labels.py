@@ -92,6 +92,13 @@ class Labels:
         """Return the number of columns."""
         return sum(v.size for v in self.variables) if self.kept is None else int(self.kept.sum())
 
+    @property
+    def named(self) -> bool:
+        """Return whether there is more than two nameless axes: a coordinate, a mask, or further dimensions or variables."""
+        dimensions = (*self.samples, *self.features)
+        several = len(dimensions) > 2 or len(self.variables) > 1 or self.kept is not None
+        return several or any(dimension.coordinate is not None for dimension in dimensions)
+
     def dimension(self, name: str) -> Dimension:
         """Return the dimension `name`; `KeyError` if there is none."""
         for dimension in (*self.samples, *self.features):

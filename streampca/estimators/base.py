@@ -12,8 +12,23 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
-from streampca.estimators.inputs import is_array_like, is_dask, lazy_rows, map_rows, require_lazy_output
+from streampca.estimators.inputs import (
+    is_array_like,
+    is_dask,
+    lazy_rows,
+    map_rows,
+    require_lazy_output,
+    wants_frame,
+)
+from streampca.estimators.labelled import (
+    dataset_of,
+    is_data_array,
+    is_labelled,
+    rows_of_scores,
+    scores_array,
+)
 from streampca.execution.checkpoint.resume import fit_with_checkpoint
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
@@ -25,11 +40,13 @@ from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
 from streampca.sources.like import open_like
+from streampca.sources.xarray_data import is_in_memory, is_xarray
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array
 
 if TYPE_CHECKING:
     import dask.array as da
+    import xarray as xr
 
     from streampca.estimators.inputs import Input, Lazy, Table
     from streampca.system.distributed_interface import DaskClient
@@ -114,6 +131,24 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Dimensions, coordinates and variables of the features; None where the data of the fit had none."""
         return self._model.labels
 
+    def to_xarray(self) -> xr.Dataset:
+        """Return the model as a Dataset: values of components along ``mode``, from 1 on, and those of features by their dimensions.
+
+        ``components(mode, …)``, ``mean``, ``scale`` and ``feature_weight`` have the dimensions, coordinates and attributes of
+        the features of the fit, NaN where they are masked, and ``feature`` where the data had no names; with several
+        variables each has its own, ``components_u`` and so on. ``explained_variance``, ``explained_variance_ratio``,
+        ``singular_values`` and ``component_errors`` of the certificate are ``(mode,)``. The eigenvalues of kernel PCA
+        have no components in the space of the features. Needs xarray: ``pip install "streampca[xarray]"``.
+        """
+        check_is_fitted(self)
+        return dataset_of(self._model)
+
+    @overload
+    def fit_transform(self, X: xr.DataArray | xr.Dataset, y: object = None, **params: object) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: Source, y: object = None, **params: object) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
+
     @overload
     def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
 
@@ -123,11 +158,17 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     @overload
     def fit_transform(self, X: Table, y: object = None, **params: object) -> Floats | da.Array: ...
 
-    def fit_transform(self, X: Input, y: object = None, **params: object) -> Floats | da.Array:
+    def fit_transform(self, X: Input, y: object = None, **params: object) -> Floats | da.Array | xr.DataArray:
         """Fit `X` and return its scores: what `fit` and `transform` do."""
         require_lazy_output(self, X)  # before the fit, not after it
         self.fit(X, y, **params)
         return self._scores_of_fit(X)
+
+    @overload
+    def transform(self, X: xr.DataArray | xr.Dataset) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: Source) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
     def transform(self, X: Lazy) -> da.Array: ...  # type: ignore[overload-overlap]
@@ -138,17 +179,27 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     @overload
     def transform(self, X: Table) -> Floats | da.Array: ...
 
-    def transform(self, X: Input) -> Floats | da.Array:
-        """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores."""
+    def transform(self, X: Input) -> Floats | da.Array | xr.DataArray:
+        """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores.
+
+        A DataArray with the dimensions and coordinates of the samples, and ``mode``, for objects of xarray and for tables with
+        names (`streampca.open`) where xarray is installed; lazy where these are.
+        """
         check_is_fitted(self)
         if is_array_like(X):
             return self._model.transform(self._validated(X))
         require_lazy_output(self, X)
         source = self._open_fitted(X)
-        if isinstance(X, np.ndarray) or (source.sparse and not is_dask(X)):
-            return self._model.transform(source.read(0, source.shape[0])[0])
+        if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and not is_dask(X)):
+            rows = source.read(0, source.shape[0])[0]
+            values = self._model.transform(rows)
+            if self._model.missing == "error" and is_xarray(X) and not np.isfinite(values).all():
+                refuse_not_finite(rows, 0)
+            plain = not is_xarray(X) or source.labels is None or wants_frame(self)
+            return values if plain or source.labels is None else scores_array(X, source.labels, values)
         lazy = X if is_dask(X) else lazy_rows(source)
-        return map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
+        scores = map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
+        return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
 
     def transform_to(self, X: Input, path: str | Path, *, overwrite: bool = False) -> Path:
         """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
@@ -170,19 +221,27 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return Path(path)
 
     @overload
+    def inverse_transform(self, X: xr.DataArray) -> xr.DataArray | xr.Dataset: ...
+
+    @overload
     def inverse_transform(self, X: da.Array) -> da.Array: ...
 
     @overload
     def inverse_transform(self, X: ArrayLike) -> Floats: ...
 
-    def inverse_transform(self, X: da.Array | ArrayLike) -> Floats | da.Array:
+    def inverse_transform(
+        self, X: da.Array | xr.DataArray | ArrayLike
+    ) -> Floats | da.Array | xr.DataArray | xr.Dataset:
         """Return rows, shape (n_samples, n_features), for scores `X`, shape (n_samples, k).
 
-        numpy for numpy, a lazy Dask array for Dask; float32 for float32 scores, else float64. `PCA` returns the rows of the
+        numpy for numpy, a lazy Dask array for Dask, and for a DataArray one with the dimensions of the features (a Dataset of
+        several variables); float32 for float32 scores, else float64. `PCA` returns the rows of the
         space of the components, in the units of the data; `KernelPCA` pre-images by kernel ridge regression, and raises
         `ParameterError` unless it was fitted with ``fit_inverse_transform=True``.
         """
         check_is_fitted(self)
+        if is_data_array(X):
+            return rows_of_scores(self._model, X)
         if is_dask(X):
             return map_rows(self._model.inverse_transform, X, self.n_features_in_, X.dtype)
         scores = np.asarray(X)
@@ -194,7 +253,7 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
-    def _scores_of_fit(self, X: Input) -> Floats | da.Array:
+    def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
         """Return the scores of the rows of the fit."""
         return self.transform(X)
 

@@ -13,10 +13,12 @@ from sklearn import get_config
 from streampca.errors import ParameterError
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.sources import Source
+from streampca.sources.xarray_data import is_in_memory
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     import dask.array as da
+    import xarray as xr
 
     from streampca.storage.zarr_interface import ZarrArray
 
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
         def shape(self) -> tuple[int, ...]:
             """Numbers of rows and columns."""
 
-    Lazy: TypeAlias = da.Array | ZarrArray | str | Path | Source
+    Lazy: TypeAlias = da.Array | ZarrArray | str | Path
     """Input whose scores are a lazy Dask array."""
-    Input: TypeAlias = Lazy | ArrayLike | Table
+    Input: TypeAlias = Lazy | Source | xr.DataArray | xr.Dataset | ArrayLike | Table
     """Everything that estimators read rows from."""
 
 
@@ -61,15 +63,25 @@ def lazy_rows(source: Source) -> da.Array:
     return source.to_dask()
 
 
+def wants_frame(estimator: object) -> bool:
+    """Return whether scikit-learn makes a data frame of scores."""
+    return _output_of(estimator) != "default"
+
+
+def _output_of(estimator: object) -> str:
+    chosen: str = getattr(estimator, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
+    return chosen
+
+
 def require_lazy_output(estimator: object, X: Input) -> None:
     """Raise `ParameterError` if scikit-learn would make a data frame, in memory, of the scores of `X`, which is not in memory.
 
     Called before `X` is read. The setting is that of ``set_output``, or else of ``sklearn.set_config(transform_output=…)``.
     """
-    if isinstance(X, np.ndarray) or is_array_like(X):
+    if isinstance(X, np.ndarray) or is_array_like(X) or is_in_memory(X):
         return
-    chosen = getattr(estimator, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
-    if chosen != "default":
+    if wants_frame(estimator):
+        chosen = _output_of(estimator)
         raise ParameterError(
             f"set_output(transform={chosen!r}) makes a data frame of all scores in memory, whatever the ceiling, and this input is "
             'not in memory: use set_output(transform="default"), which gives a lazy Dask array, or transform_to(X, path)'

@@ -32,6 +32,7 @@ from streampca.typing import Array, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
     import dask.array as da
+    import xarray as xr
     from sklearn.utils import Tags
 
     from streampca.estimators.inputs import Input
@@ -220,7 +221,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
             self._remember_features(source)
         return self
 
-    def _scores_of_fit(self, X: Input) -> Floats | da.Array:
+    def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
         if is_array_like(X) and self.method_ == "exact":
             dtype = self._model.score_dtype(np.dtype(self.plan_.dtype))
             return (self.eigenvectors_ * np.sqrt(self.eigenvalues_)).astype(dtype, copy=False)

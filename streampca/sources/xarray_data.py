@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
@@ -38,6 +38,16 @@ _DEPTH = 12
 def is_xarray(data: object) -> bool:
     """Return whether `data` is a DataArray or a Dataset."""
     return type(data).__module__.startswith("xarray.") and hasattr(data, "dims") and hasattr(data, "coords")
+
+
+def is_in_memory(data: object) -> bool:
+    """Return whether `data` is an object of xarray whose values are all in memory."""
+    if not is_xarray(data):
+        return False
+    arrays: Iterable[xr.DataArray] = (
+        cast("xr.Dataset", data).data_vars.values() if hasattr(data, "data_vars") else [cast("xr.DataArray", data)]
+    )
+    return all(array.variable._in_memory and array.chunks is None for array in arrays)
 
 
 def open_xarray(data: Data, options: ReadOptions) -> Source:
@@ -93,7 +103,9 @@ def _variables(data: Data, options: ReadOptions) -> tuple[dict[str | None, xr.Da
         if not describes_others(str(name)) and str(name) not in described and array.ndim > 0
     }
     samples = set(options.samples or ())
-    bad = [str(name) for name, array in chosen.items() if array.dtype.kind not in "biuf" or not samples <= set(array.dims)]
+    bad = [
+        str(name) for name, array in chosen.items() if array.dtype.kind not in "biuf" or not samples <= set(array.dims)
+    ]
     if not chosen or bad:
         reason = f"{', '.join(bad)} cannot be read on these samples as numbers" if bad else "it has no data variables"
         raise DataError(
@@ -247,7 +259,7 @@ def stored_array(array: xr.DataArray) -> tuple[ZarrArray, bool] | None:
             inner, decoded = inner.array, True
         elif kind in _WRAPPERS:
             key = getattr(getattr(inner, "key", None), "tuple", ())
-            if any(part != slice(None) for part in key):
+            if not all(isinstance(part, slice) and part == slice(None) for part in key):
                 return None
             inner = inner.array
         else:
@@ -285,10 +297,7 @@ def as_table(lazy: Any, axes: Axes) -> Any:
     moved = lazy.transpose((*rows, *columns))
     shape = tuple(math.prod(lazy.shape[axis] for axis in side) for side in axes)
     inner = [axis for axis in range(moved.ndim) if axis not in (0, len(rows))]
-    with dask.config.set({"array.rechunk.method": "tasks", "array.slicing.split-large-chunks": False}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return moved.rechunk(dict.fromkeys(inner, -1)).reshape(shape) if inner else moved
-
-
-__all__ = ["aligned_mask", "as_table", "is_xarray", "open_xarray", "stored_array"]
+    settings = {"array.rechunk.method": "tasks", "array.slicing.split-large-chunks": False}
+    with dask.config.set(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return moved.rechunk(dict.fromkeys(inner, -1)).reshape(shape) if inner else moved

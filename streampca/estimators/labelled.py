@@ -1,0 +1,237 @@
+"""Models, scores and rows as objects of xarray: dimensions and coordinates of the data, and `mode`, counted from 1."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+import numpy as np
+
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.estimators.inputs import map_rows
+from streampca.labels import Dimension, Labels, Variable
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.sources import Source
+from streampca.sources.xarray_data import is_xarray
+from streampca.typing import Array, Json
+from streampca.version import __version__
+
+if TYPE_CHECKING:
+    import dask.array as da
+    import xarray as xr
+
+MODE = "mode"
+"""Name of the dimension of components."""
+
+
+def is_labelled(X: object) -> bool:
+    """Return whether scores of `X` are a DataArray: for objects of xarray, and tables with names, where xarray is installed."""
+    if is_xarray(X):
+        return True
+    return isinstance(X, Source) and X.labels is not None and X.labels.named and _importable()
+
+
+def is_data_array(X: object) -> TypeGuard[xr.DataArray]:
+    """Return whether `X` is a DataArray."""
+    return is_xarray(X) and not hasattr(X, "data_vars")
+
+
+def scores_array(X: object, labels: Labels, scores: Array | da.Array) -> xr.DataArray:
+    """Return the scores of `X`, ``(n_samples, k)``, as a DataArray with the dimensions and coordinates of its samples."""
+    dims, sizes = [d.name for d in labels.samples], [d.size for d in labels.samples]
+    if MODE in dims:
+        raise ParameterError(f"scores have the dimension {MODE!r}, and so have the samples: rename theirs")
+    k = scores.shape[1]
+    values = scores if len(sizes) == 1 else scores.reshape(*sizes, k)
+    array: xr.DataArray = _xarray().DataArray(values, dims=[*dims, MODE], name="scores")
+    if is_xarray(X):
+        first = {str(dim): 0 for dim in cast("xr.Dataset", X).dims if str(dim) not in dims}
+        template = cast("xr.Dataset", X).isel(first, drop=True)
+        array = array.assign_coords(template.coords)
+    else:
+        array = array.assign_coords(_coordinates(labels.samples))
+    return array.assign_coords({MODE: np.arange(1, k + 1)})
+
+
+def rows_of_scores(model: PCAModel | KernelModel, X: xr.DataArray) -> xr.DataArray | xr.Dataset:
+    """Return the rows that have the scores `X`, whose last dimension is that of the components: a Dataset of several variables."""
+    k, labels = model.n_components, model.labels
+    if MODE in X.dims:
+        X = X.transpose(..., MODE)
+    if X.ndim < 2 or X.shape[-1] != k:
+        raise ParameterError(f"scores of shape {X.shape}: expected the dimension {MODE!r} of size {k}")
+    sizes = X.shape[:-1]
+    d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
+    rows: Any
+    if X.chunks is not None:
+        lazy = X.data.rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)
+        rows = map_rows(model.inverse_transform, lazy, d, model.score_dtype(X.dtype))
+    else:
+        rows = model.inverse_transform(np.asarray(X.values).reshape(-1, k))
+    if labels is None:
+        labels = Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
+    dims = X.dims[:-1]
+    coords = X.isel({X.dims[-1]: 0}, drop=True).coords
+    arrays = [
+        _field(part.reshape(*sizes, *variable.shape), dims, labels, variable).assign_coords(coords)
+        for part, variable in zip(_spread(labels, rows), labels.variables, strict=True)
+    ]
+    return arrays[0] if len(arrays) == 1 else _xarray().Dataset({array.name: array for array in arrays})
+
+
+def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
+    """Return a model as a Dataset that can be written with ``to_zarr`` and ``to_netcdf``."""
+    xarray, labels = _xarray(), model.labels
+    k = model.n_components
+    d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
+    labels = labels or Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
+    fields: dict[str, tuple[tuple[str, ...], Array | None]] = {}
+    if isinstance(model, PCAModel):
+        components = np.asarray(model.components) if isinstance(model.components, np.ndarray) else _refuse()
+        fields = {"components": ((MODE,), components)}
+        fields |= {name: ((), getattr(model, name)) for name in ("mean", "scale", "feature_weight")}
+    variables: dict[str, Any] = {}
+    names = _names_of(labels)
+    for key, (dims, values) in fields.items():
+        if values is None:
+            continue
+        for part, variable, name in zip(labels.spread(values), labels.variables, names, strict=True):
+            array = _field(part, dims, labels, variable)
+            if key in ("components", "feature_weight"):
+                array.attrs = {}
+            variables[f"{key}_{name}" if len(names) > 1 else key] = array.rename(None)
+    variables |= {name: ((MODE,), values) for name, values in _per_mode(model).items()}
+    dataset: xr.Dataset = xarray.Dataset(variables, coords={MODE: np.arange(1, k + 1)}, attrs=_attributes(model))
+    return dataset
+
+
+def _per_mode(model: PCAModel | KernelModel) -> dict[str, Array]:
+    """Return the values of each component: variances and their errors."""
+    ratio = model.explained_variance_ratio
+    if isinstance(model, KernelModel):
+        return {"eigenvalues": model.eigenvalues, "explained_variance_ratio": ratio}
+    values = {
+        "explained_variance": model.explained_variance,
+        "explained_variance_ratio": ratio,
+        "singular_values": model.singular_values,
+    }
+    errors = model.certificate.get("component_errors")
+    if errors is not None and len(errors) == model.n_components:
+        values["component_errors"] = np.array(
+            [np.nan if error is None else error for error in errors], dtype=np.float64
+        )
+    intervals = model.certificate.get("eigenvalue_intervals")
+    if intervals is not None and len(intervals) == model.n_components:
+        ends = np.array(intervals, dtype=np.float64)
+        values |= {"explained_variance_lower": ends[:, 0], "explained_variance_upper": ends[:, 1]}
+    return values
+
+
+def _attributes(model: PCAModel | KernelModel) -> Json:
+    """Return what is known of a model as numbers and texts, which every file format holds."""
+    named: Json = {
+        "n_samples": model.n_samples,
+        "center": int(model.center),
+        "source": str(model.source.get("path", "")),
+        "certificate": str(model.certificate.get("statement", "")),
+        "written_by": f"streampca {__version__}",
+    }
+    if isinstance(model, KernelModel):
+        return named | {"method": model.method, "total": model.total}
+    certified = {
+        name: float(value)
+        for name in ("relative_residual", "captured_variance")
+        if isinstance(value := model.certificate.get(name), int | float)
+    }
+    return (
+        named
+        | certified
+        | {
+            "solver": str(model.source.get("solver", "")),
+            "total_variance": model.total_variance,
+            "noise_variance": model.noise_variance,
+            "ddof": model.ddof,
+            "whiten": int(model.whiten),
+        }
+    )
+
+
+def _names_of(labels: Labels) -> list[str]:
+    """Return a different name for every variable, with which names of a Dataset can end."""
+    names = [str(variable.name or index).rpartition("/")[2] for index, variable in enumerate(labels.variables)]
+    return names if len(set(names)) == len(names) else [f"{name}_{index}" for index, name in enumerate(names)]
+
+
+def _field(values: Any, dims: Sequence[Any], labels: Labels, variable: Variable) -> xr.DataArray:
+    """Return values ``(*dims, *features)`` with the names and coordinates of the features of one variable."""
+    features = [labels.dimension(name) for name in variable.dims]
+    array: xr.DataArray = _xarray().DataArray(
+        values, dims=[*dims, *variable.dims], name=variable.name, attrs=dict(variable.attributes)
+    )
+    return array.assign_coords(_coordinates(features))
+
+
+def _coordinates(dimensions: Sequence[Dimension]) -> dict[str, Any]:
+    """Return the coordinates of dimensions as xarray takes them."""
+    return {
+        d.name: (d.name, d.coordinate, _without_encoding(d.attributes, d.coordinate))
+        for d in dimensions
+        if d.coordinate is not None
+    }
+
+
+def _without_encoding(attributes: Mapping[str, Any], values: Array) -> Json:
+    """Return attributes of a coordinate without those that xarray writes for times itself."""
+    return {k: v for k, v in attributes.items() if values.dtype.kind not in "mM" or k not in ("units", "calendar")}
+
+
+def _spread(labels: Labels, rows: Any) -> list[Any]:
+    """Return rows, ``(n, n_features)``, numpy or Dask, as the places of each variable, ``(n, size)``, NaN where masked."""
+    if isinstance(rows, np.ndarray):
+        return [part.reshape(len(rows), -1) for part in labels.spread(rows)]
+    parts = []
+    for variable, columns, kept in labels.places():
+        part = rows[:, columns]
+        if kept is not None:
+            part = map_rows(_Unmask(kept), part.rechunk({1: -1}), variable.size, rows.dtype)
+        parts.append(part)
+    return parts
+
+
+class _Unmask:
+    """Puts the kept features of rows at their places among all, with NaN at the others."""
+
+    def __init__(self, kept: Array):
+        self.kept = kept
+
+    def __call__(self, rows: Array) -> Array:
+        whole = np.full((len(rows), len(self.kept)), np.nan, dtype=rows.dtype)
+        whole[:, self.kept] = rows
+        return whole
+
+
+def _refuse() -> Array:
+    raise NotAvailableError(
+        "to_xarray: the components do not fit in memory and stay on disk: save the model, and open it with xarray.open_zarr"
+    )
+
+
+def _importable() -> bool:
+    """Return whether xarray can be imported."""
+    if "xarray" in sys.modules:
+        return True
+    import importlib.util
+
+    return importlib.util.find_spec("xarray") is not None
+
+
+def _xarray() -> Any:
+    """Return xarray; `NotAvailableError` if it is not installed."""
+    try:
+        import xarray
+    except ImportError as error:
+        raise NotAvailableError('xarray is not installed: pip install "streampca[xarray]"') from error
+    return xarray
