@@ -7,6 +7,7 @@ from typing import assert_type
 
 import dask.array as da
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 import streampca as sp
@@ -30,6 +31,17 @@ def use(pca: sp.PCA, rows: NDArray[np.float64], lazy: da.Array, path: Path) -> N
     assert_type(pca.explained_variance_, NDArray[np.float64])
     assert_type(pca.n_components_, int)
     print(scores.shape, pca.mean_.shape, pca.components_.shape, pca.noise_variance_ + 1.0)
+
+
+def labelled(pca: sp.PCA, field: xr.DataArray) -> xr.Dataset:
+    table = sp.open(field, samples="time", mask="observed")
+    assert_type(pca.fit(table), sp.PCA)
+    scores = pca.transform(field)
+    assert_type(scores, xr.DataArray)
+    assert_type(pca.fit_transform(field), xr.DataArray)
+    assert_type(pca.transform(table), da.Array | xr.DataArray)
+    assert_type(pca.inverse_transform(scores), xr.DataArray | xr.Dataset)
+    return pca.to_xarray()
 
 
 def certificates(pca: sp.PCA, kernel_pca: sp.KernelPCA) -> None:

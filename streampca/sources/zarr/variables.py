@@ -52,9 +52,11 @@ def open_arrays(
         observed = isinstance(options.mask, str) and options.mask in FROM_DATA
         parts = [part.keeping(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
     if len(parts) == 1 and parts[0].packing is None and parts[0].kept is None:
-        first.labels = labels
+        first.labels, first.feature_names = labels, first.feature_names or labels.column_names()
         return first
-    return TableSource(parts, labels, label)
+    table = TableSource(parts, labels, label)
+    table.feature_names = labels.column_names()
+    return table
 
 
 def _opened(
