@@ -39,7 +39,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
-from streampca.sources.like import open_like
+from streampca.sources.like import open_like, open_xarray_like
 from streampca.sources.xarray_data import is_in_memory, is_xarray
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array
@@ -273,6 +273,8 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Return a reader of `X`, which has as many features as the rows of the fit."""
         if isinstance(X, str | Path):
             source = open_like(str(X), self.labels_, self._model.source)
+        elif is_xarray(X):
+            source = open_xarray_like(X, self.labels_)
         else:
             source = open_source(self._validated(X)) if is_array_like(X) else self._open(X)
         if source.shape[1] != self.n_features_in_:

@@ -21,6 +21,8 @@ from streampca.planning.checks import as_weights
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve, subtracted
 from streampca.sources import Source, open_source
+from streampca.sources.like import open_xarray_like
+from streampca.sources.xarray_data import is_xarray
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
@@ -144,7 +146,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         """Open `X`, whose features are remembered if it is the first batch and compared with those else."""
         if is_array_like(X):
             return open_source(validate_data(self, X, reset=first, accept_sparse="csr", ensure_all_finite=False))
-        source = self._open(X)
+        fitted: FittedState | None = self.__dict__.get("_fitted_state")
+        source = open_xarray_like(X, fitted.labels) if fitted is not None and is_xarray(X) else self._open(X)
         names = None if source.feature_names is None else list(source.feature_names)
         if first:
             self._remember_features(source)
@@ -154,7 +157,6 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             )
         elif names is not None and names_of(self) not in (None, names):
             raise MergeError(f"the feature names of {source.description} are not those of the rows seen before")
-        fitted = self.__dict__.get("_fitted_state")
         if fitted is not None and fitted.labels is not None and source.labels is not None:
             difference = fitted.labels.difference(source.labels)
             if difference is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from streampca.labels import Labels
 from streampca.sources.base import Source
 from streampca.sources.open import open_source
 from streampca.sources.options import SourceKeywords
 from streampca.typing import Json
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _WHAT, _AXES = {"array", "variables"}, {"samples", "features", "orientation"}
 
@@ -33,6 +36,25 @@ def open_like(path: str, labels: Labels | None, described: Json, given: SourceKe
     replaced = names | (_WHAT if names & _WHAT else set()) | (_AXES if names & _AXES else set())
     known = {name: value for name, value in _of_fit(path, labels, described).items() if name not in replaced}
     return open_source(path, **cast(SourceKeywords, {**known, **keywords}))
+
+
+def open_xarray_like(data: xr.DataArray | xr.Dataset, labels: Labels | None) -> Source:
+    """Open an object of xarray with the dimensions, variables and mask of the labels of a fit, as far as it has their names."""
+    keywords: SourceKeywords = {}
+    if labels is None:
+        return open_source(data)
+    samples, features = ([d.name for d in side] for side in (labels.samples, labels.features))
+    dims, same = set(map(str, data.dims)), all(v.dims == labels.variables[0].dims for v in labels.variables)
+    if dims.issuperset(samples) and dims.issuperset(features):
+        keywords["samples"] = samples
+        if same and labels.variables[0].dims:
+            keywords["features"] = list(labels.variables[0].dims)
+    if labels.kept is not None:
+        keywords["mask"] = labels.kept
+    names = [variable.name for variable in labels.variables]
+    if hasattr(data, "data_vars") and all(name in data.data_vars for name in names):
+        keywords["variables"] = [str(name) for name in names]
+    return open_source(data, **keywords)
 
 
 def _of_fit(path: str, labels: Labels | None, described: Json) -> SourceKeywords:

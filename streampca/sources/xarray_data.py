@@ -35,7 +35,7 @@ _DECODING = ("_scale_offset_decoding", "_apply_mask")
 _DEPTH = 12
 
 
-def is_xarray(data: object) -> bool:
+def is_xarray(data: object) -> TypeGuard[xr.DataArray | xr.Dataset]:
     """Return whether `data` is a DataArray or a Dataset."""
     return type(data).__module__.startswith("xarray.") and hasattr(data, "dims") and hasattr(data, "coords")
 

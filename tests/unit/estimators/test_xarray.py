@@ -213,6 +213,22 @@ def test_scores_of_a_data_array_have_its_samples(kind: str) -> None:
     )
 
 
+def test_new_data_are_read_with_the_dims_variables_and_mask_of_the_fit() -> None:
+    pca = sp.PCA(2).fit(sp.open(make_field(land=True), samples="time", mask="observed"))
+    want = pca.transform(FIELD.values[:, ~LAND])
+    for array in (FIELD, FIELD.transpose("lon", "time", "lat"), FIELD.isel(time=slice(0, 9)).chunk({"lat": 1})):
+        scores = pca.transform(array)
+        assert scores.dims == ("time", "mode")
+        np.testing.assert_allclose(scores.values, want[: scores.sizes["time"]], atol=1e-10)
+    with pytest.raises(ParameterError, match="another coordinate lat"):
+        pca.transform(FIELD.assign_coords(lat=LAT + 1))
+    assert pca.partial_fit(FIELD.T).n_samples_seen_ == 2 * N
+    data = xr.Dataset({"u": FIELD, "w": FIELD.mean("lon"), "z": FIELD + 1})
+    table = sp.open(data, variables=["w", "u"], samples="time")
+    two = sp.PCA(2).fit(table)
+    np.testing.assert_allclose(two.transform(data).values, np.asarray(two.transform(table)), atol=1e-10)
+
+
 def test_scores_of_two_dimensions_of_samples_are_a_map() -> None:
     table = sp.open(FIELD, samples=["lat", "lon"])
     pca = sp.PCA(2).fit(table)
