@@ -93,7 +93,7 @@ def line_charts(layout: Layout, row: Array, title: str, salt: str, *, signed: bo
         if x is None:
             continue
         units, variable = layout.units(line.part.variable), layout.labels.variables[line.part.variable]
-        label = layout.name(line.part.variable) if variable.name else "value"
+        label = layout.name(line.part.variable) if variable.name else "score"
         axis, label = title_of(line.dimension), f"{label} ({units})" if units else label
         place = layout.title(line.part) if len(layout.lines) > 1 else ""
         heading = ", ".join(text for text in (title, place) if text)

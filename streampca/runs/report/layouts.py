@@ -116,10 +116,9 @@ class Layout:
         return self.grids[0].pixels(self.fields(row)[self.grids[0].part.variable])
 
     def title(self, part: Part) -> str:
-        """Return the name of the variable, where there are several, and of the places of a part."""
-        variable = self.labels.variables[part.variable]
-        name = self.name(part.variable) if len(self.labels.variables) > 1 or not part.place else ""
-        return ", ".join(text for text in (name if variable.name else "", part.place) if text)
+        """Return the name of the variable, where there are several, and the places of a part."""
+        name = self.name(part.variable) if len(self.labels.variables) > 1 else ""
+        return ", ".join(text for text in (name, part.place) if text)
 
     def name(self, variable: int) -> str:
         """Return the name of a variable."""
@@ -156,7 +155,7 @@ def layout_of(labels: Labels) -> Layout | None:
         left_out.extend(_omitted(labels, variable, drawn))
         if len(drawn) == 2 and any(one.thinned for one in sides):
             places = " × ".join(f"{len(one.places):,} of {one.dimension.size:,}" for one in sides)
-            left_out.append(f"Pictures of {clean(variable.name or 'the data', 60)} show {places} places.")
+            left_out.append(f"Pictures{_of(variable)} show {places} places.")
     return Layout(labels, tuple(grids), tuple(lines), tuple(left_out)) if grids or lines else None
 
 
@@ -207,8 +206,11 @@ def _omitted(labels: Labels, variable: Variable, drawn: Sequence[str]) -> Iterat
     others = [labels.dimension(name) for name in variable.dims if name not in drawn]
     for other, count in zip(others, _counts([other.size for other in others]), strict=True):
         if count < other.size:
-            name = f" of {clean(variable.name, 60)}" if variable.name else ""
-            yield f"{count:,} of {plural(other.size, 'place')} along {clean(other.name, 40)}{name} are shown."
+            yield f"{count:,} of {plural(other.size, 'place')} along {clean(other.name, 40)}{_of(variable)} are shown."
+
+
+def _of(variable: Variable) -> str:
+    return f" of {clean(variable.name, 60)}" if variable.name else ""
 
 
 def picture_layout(feature_shape: object, n_features: int) -> Layout | None:

@@ -57,8 +57,8 @@ def _bytes(values: FloatArray) -> NDArray[np.uint8]:
 
 
 def _coloured(unit: FloatArray, stops: FloatArray) -> NDArray[np.uint8]:
-    """Return numbers from 0 to 1 as colours between the `stops`, NaN as `MASKED`."""
-    place = np.nan_to_num(unit) * (len(stops) - 1)
+    """Return numbers from 0 to 1 as one of 255 colours between the `stops`, NaN as `MASKED`."""
+    place = np.round(np.nan_to_num(unit) * 254) / 254 * (len(stops) - 1)
     below = np.minimum(place.astype(np.int64), len(stops) - 2)
     part = (place - below)[..., np.newaxis]
     colours = _bytes(stops[below] * (1 - part) + stops[below + 1] * part)
@@ -67,11 +67,19 @@ def _coloured(unit: FloatArray, stops: FloatArray) -> NDArray[np.uint8]:
 
 
 def data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Return ``(height, width)`` grey, ``(…, 3)`` colour or ``(…, 4)`` with opacity as a ``data:`` address."""
+    """Return ``(height, width)`` grey, ``(…, 3)`` colour or ``(…, 4)`` with opacity as a ``data:`` address.
+
+    Up to 256 colours are stored as a palette.
+    """
     from PIL import Image
 
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format="PNG", compress_level=9)
+    buffer, image = io.BytesIO(), Image.fromarray(np.ascontiguousarray(pixels))
+    if pixels.ndim == 3 and pixels.shape[2] == 3:
+        colours, places = np.unique(pixels.reshape(-1, 3).astype(np.int64) @ (65536, 256, 1), return_inverse=True)
+        if len(colours) <= 256:
+            image = Image.frombytes("P", (pixels.shape[1], pixels.shape[0]), places.astype(np.uint8).tobytes())
+            image.putpalette([int(colour) >> shift & 255 for colour in colours for shift in (16, 8, 0)])
+    image.save(buffer, format="PNG", compress_level=9)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

@@ -241,7 +241,7 @@ def with_coordinates(labels: Labels, path: Path) -> Labels:
         stored = arrays.get(dimension.name)
         if stored is not None and stored.shape == (dimension.size,):
             values = stored[:]
-            values = values.astype(str) if values.dtype.kind in "OT" else values
+            values = np.array(values.tolist(), dtype=str) if values.dtype.kind in "OT" else values
             values = decoded_times(values, dict(stored.array.attrs), stored.path)
             dimension = replace(dimension, coordinate=values)
         dimensions.append(dimension)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.runs.report import figures, pictures, projection, words
-from streampca.runs.report.layouts import Layout
+from streampca.runs.report.layouts import SMALL_SIDE, Layout
 from streampca.runs.report.parts import Chart, Picture, Reconstruction
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
@@ -38,6 +38,8 @@ class RowPictures:
     def pixels(self, row: Array) -> NDArray[np.uint8]:
         """Return a row of the source, ``(n_features,)``, as a picture."""
         values = self.layout.picture(row if self.origin is None else row - self.origin)
+        step = -(-max(values.shape[:2]) // SMALL_SIDE)
+        values = values[::step, ::step]
         if self.origin is None:
             return pictures.rising(values, self.low, self.high, greys=True)
         return pictures.diverging(values, self.high)
@@ -85,7 +87,7 @@ def sample_map(run: RunFiles, scores: projection.Scores, drawn: RowPictures | No
     if len(scores.axes) < 2 or len(scores.values) < 60:
         return None
     grid = drawn.layout.grids[0]
-    thin = max(1.0, max(len(grid.down.places), len(grid.across.places)) / 16)
+    thin = max(1.0, min(SMALL_SIDE, max(len(grid.down.places), len(grid.across.places))) / 16)
     columns, rows = max(8, int(MAP_COLUMNS / thin)), max(6, int(MAP_ROWS / thin))
     cells = pictures.nearest_to_cells(scores.values[:, 0], scores.values[:, 1], columns, rows)
     if len(cells) < 12:

@@ -54,7 +54,7 @@ def _layout(labels: Labels) -> Layout | None:
     """Return how values of the samples, one for each, are drawn."""
     dims = tuple(dimension.name for dimension in labels.samples)
     shape = tuple(dimension.size for dimension in labels.samples)
-    return layout_of(Labels((), labels.samples, (Variable("score", dims, shape),)))
+    return layout_of(Labels((), labels.samples, (Variable(None, dims, shape),)))
 
 
 def _scores(run: RunFiles, n_samples: int) -> FloatArray | None:

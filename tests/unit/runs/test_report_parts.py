@@ -51,7 +51,7 @@ def test_pictures_are_symmetric_around_zero() -> None:
     colour = pictures.diverging(np.array([[[-0.5, 0.0, 0.25]]]), 0.5)
     np.testing.assert_array_equal(colour, [[[0, 128, 191]]])
     encoded = pictures.data_uri(drawn).partition(",")[2]
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded)))), drawn)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")), drawn)
 
 
 @pytest.mark.parametrize(
