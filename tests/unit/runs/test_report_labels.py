@@ -122,7 +122,7 @@ def test_pictures_have_a_pixel_for_each_place_and_are_thinned_alike_on_both_side
 
 
 def test_unequal_distances_are_drawn_to_scale() -> None:
-    lat = np.array([-60.0, -20.0, -9.0, 1.0, 10.0, 20.0, 60.0])
+    lat = np.array([-60.0, -20.0, -8.5, 1.5, 10.0, 20.0, 60.0])
     layout = drawn_by(labels_of(dimension("lat", lat), dimension("lon", np.arange(0.0, 80, 10))))
     rows = layout.picture(np.repeat(lat, 8))[:, 0]
     centres = 80 - (np.arange(len(rows)) + 0.5) * 160 / len(rows)
