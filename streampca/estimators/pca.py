@@ -24,6 +24,7 @@ from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.checks import as_weights
+from streampca.planning.expressions import expression_of, weights_by, with_weights
 from streampca.planning.plan import Plan
 from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.registry import SOLVERS
@@ -82,8 +83,10 @@ class PCA(Continuing, Likelihood):
         under probabilistic PCA (Tipping & Bishop 1999), without noise the least-squares fit; a k × k system is solved for
         each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the mean of its feature, which
         draws scores towards 0.
-    feature_weight : array-like, shape (n_features,), optional
-        Weights W such as areas (cos latitude), finite and not negative: the matrix that is decomposed is W^½ C W^½, so
+    feature_weight : array-like, shape (n_features,), or str, optional
+        Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives
+        them, ``"cos(lat)"``, of numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs,
+        log, exp, min and max; features of variables without these coordinates have weight 1. The matrix that is decomposed is W^½ C W^½, so
         centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
         `inverse_transform` divides by it and gives the mean for features of weight 0.
     checkpoint : path, optional
@@ -160,7 +163,7 @@ class PCA(Continuing, Likelihood):
         whiten: bool = False,
         missing: Missing = "error",
         missing_scores: MissingScores = "conditional",
-        feature_weight: ArrayLike | None = None,
+        feature_weight: ArrayLike | str | None = None,
         ddof: int = 1,
         forgetting: float = 1.0,
         memory: int | str | None = None,
@@ -244,7 +247,7 @@ class PCA(Continuing, Likelihood):
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        self._take(self._fit_or_resume(source, parameters))
+        self._take(self._fit_or_resume(source, with_weights(parameters, source)))
         if not is_array_like(X):
             self._remember_features(source)
         return self
@@ -263,7 +266,10 @@ class PCA(Continuing, Likelihood):
         check_is_fitted(self)
         fitted = self._state_or_none() if state else None
         beside = None if fitted is None else partial(write_state, fitted)
-        model, weight = self._model, self._parameters().feature_weight
+        model, parameters = self._model, self._parameters()
+        weight, expression = parameters.feature_weight, parameters.weight_expression
+        if expression is not None:
+            weight = weights_by(expression, model.labels)
         if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
             raise ModelError(
                 "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
@@ -281,6 +287,9 @@ class PCA(Continuing, Likelihood):
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
         named = checked(PCA_PARAMETERS, vars(self))
+        if isinstance(self.feature_weight, str):
+            expression_of(self.feature_weight)
+            return Parameters(**named, weight_expression=self.feature_weight, threads=threads)
         return Parameters(**named, feature_weight=as_weights("feature_weight", self.feature_weight), threads=threads)
 
     def _plan_source(

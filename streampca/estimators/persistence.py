@@ -48,7 +48,7 @@ def record_of(
     arrays: dict[str, Array] = {}
     parameters: Json = {}
     for name, value in estimator.get_params(deep=False).items():
-        if name == "feature_weight" and value is not None:
+        if name == "feature_weight" and value is not None and not isinstance(value, str):
             parameters[name] = {"array": "feature_weight"}  # the model has it
         elif name == "sampling" and not isinstance(value, str):
             arrays["sampling"] = _landmarks(value)

@@ -91,8 +91,8 @@ PCA_PARAMETERS = (
     Parameter(
         "feature_weight",
         None,
-        Special("array-like, shape (n_features,), or None"),
-        "Weights of features such as areas: centred and scaled features are multiplied by their square root.",
+        Special("array-like, shape (n_features,), str or None"),
+        "Weights of features such as areas, or an expression over their coordinates such as cos(lat): centred and scaled features are multiplied by the square root.",
         "preprocess",
         field=None,
     ),
@@ -136,6 +136,8 @@ class Parameters:
     """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
     feature_weight: FloatArray | None = None
     """Weight of each feature, ``(n_features,)``."""
+    weight_expression: str | None = None
+    """Expression over coordinates that gives `feature_weight`, as long as the features are not known."""
     forgetting: float = 1.0
     """As `PCA`."""
     sketch: str = "auto"

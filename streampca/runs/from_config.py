@@ -19,6 +19,7 @@ from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import Threshold
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
+from streampca.planning.expressions import with_weights
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.values import ThresholdValue, plain_options
@@ -43,6 +44,10 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """The estimator."""
     parameters: AnyParameters
     """Its checked parameters, with weights and threads."""
+
+    def of(self, source: Source) -> ConfiguredFit[AnyParameters, AnyFit]:
+        """Return the fit with the weights that an expression gives for the features of `source`."""
+        return replace(self, parameters=with_weights(self.parameters, source))
 
     def plan(self, config: RunConfig, source: Source, *, probe: bool = False) -> Plan:
         """Return the plan of `config` with its alternatives; `probe` reads a few blocks to measure how long it takes."""
@@ -90,7 +95,9 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
     n_components = Threshold(k.threshold) if isinstance(k, ThresholdValue) else k
     values = config.estimator_parameters() | {"n_components": n_components}
     if "feature_weight" in names:
-        values["feature_weight"] = _weights_of(config, "feature_weight")
+        written = config.preprocess.feature_weight
+        is_expression = written is not None and not written.endswith(".npy") and bool(set("()+*") & set(written))
+        values["feature_weight"] = written if is_expression else _weights_of(config, "feature_weight")
     threads = config.resources.n_threads
     if isinstance(config.model, KernelPCAConfig):
         kernel_pca = KernelPCA()

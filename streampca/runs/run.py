@@ -143,7 +143,7 @@ def run(
     require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
     fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
-    job = _Job(config, source, fit, progress, notice)
+    job = _Job(config, source, fit.of(source), progress, notice)
     with Lock(directory, secrets.token_hex(8)) as lock:
         finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
         _publish(config, notice)

@@ -17,6 +17,7 @@ from streampca.linalg.selection import NComponents, is_count
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
+from streampca.planning.expressions import with_weights
 from streampca.planning.plan import Plan
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
@@ -47,7 +48,7 @@ def accumulate(
         raise ParameterError(
             f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
         )
-    parameters = CONTINUABLE[solver].mergeable(parameters)
+    parameters = CONTINUABLE[solver].mergeable(with_weights(parameters, source))
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
     n_components = capped(parameters.n_components, min(source.shape))
     client = active_client(source)

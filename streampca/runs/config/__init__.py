@@ -104,8 +104,8 @@ class PreprocessConfig(_Preprocess):
 
     sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
     """Path of an ``.npy`` file, or name of an array beside `source.array`: how many times each sample counts."""
-    feature_weight: Text | None = Field(default=None, description=_WEIGHTS)
-    """The same for features: centred and scaled features are multiplied by the square root of their weight."""
+    feature_weight: Text | None = Field(default=None, description=f"an expression such as cos(lat), {_WEIGHTS}")
+    """The same for features, or an expression over their coordinates: centred and scaled features are multiplied by the square root."""
 
     if TYPE_CHECKING:
         center: bool = True

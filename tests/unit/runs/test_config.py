@@ -538,7 +538,7 @@ class TestFiles:
     def test_every_configuration_shipped_is_valid_and_survives_a_round_trip(self, path):
         config = load_config(path)
         assert parse(config.to_yaml()) == config
-        assert config.source.path.startswith("builtin:")
+        assert config.source.path.startswith(("builtin:", "data/"))
 
     def test_the_template_holds_every_section_and_defaults_but_for_marked_lines(self):
         text = (CONFIGS / "zarr-store.yaml").read_text()

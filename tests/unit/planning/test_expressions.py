@@ -1,0 +1,184 @@
+"""Weights of features by expressions over coordinates: values, units of angles, refusals, and fits with them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from sklearn.base import clone
+
+import streampca as sp
+from streampca.errors import MergeError, ParameterError
+from streampca.labels import Dimension, Labels, Variable
+from streampca.planning.expressions import expression_of, weights_by
+from streampca.sources import Source
+
+LAT = np.array([-90.0, -30.0, 0.0, 60.0, 90.00001], dtype=np.float32)
+LON = np.array([0.0, 120.0])
+
+
+def labels(name: str = "lat", units: str | None = "degrees_north", kept: list[bool] | None = None) -> Labels:
+    """Return labels of a field and of an index beside it."""
+    lat = Dimension(name, len(LAT), LAT, {} if units is None else {"units": units})
+    lon, level = Dimension("lon", len(LON), LON), Dimension("level", 2, np.array([1.0, 2.0]))
+    variables = (Variable("sst", (name, "lon"), (5, 2)), Variable("index", ("level",), (2,)))
+    mask = None if kept is None else np.array(kept)
+    return Labels((Dimension("time", 9),), (lat, lon, level), variables, mask)
+
+
+COSINES = np.where(np.abs(LAT) < 89, np.cos(np.radians(LAT.astype(float))), 0)
+FIELD = np.repeat(COSINES, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cos(lat)", FIELD),
+        ("sqrt(cos(lat))", np.sqrt(FIELD)),
+        ("2 * cos(lat) + 1", 2 * FIELD + 1),
+        ("cos(lat - 10 + 10)", FIELD),
+        ("max(cos(lat), 0.25)", np.maximum(FIELD, 0.25)),
+        ("min(1, abs(lat) / 60, 0.75)", np.minimum(np.repeat(np.abs(LAT), 2) / 60, 0.75)),
+        ("cos(lat) ** 2 * exp(-lon / 120)", FIELD**2 * np.tile(np.exp(-LON / 120), 5)),
+        ("log(lon + exp(1))", np.tile(np.log(LON + np.e), 5)),
+        ("1 + sin(lat) * 0.5", 1 + 0.5 * np.repeat(np.sin(np.radians(LAT.astype(float))), 2)),
+    ],
+)
+def test_expression_gives_the_weights_of_numpy_and_one_without_the_coordinate(text: str, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(weights_by(text, labels()), [*expected, 1, 1], atol=1e-7)
+
+
+def test_masked_features_have_no_weight() -> None:
+    kept = [True, False] * 6
+    np.testing.assert_allclose(weights_by("cos(lat)", labels(kept=kept)), [*COSINES, 1], atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "in_degrees"),
+    [
+        ("lat", "degrees_north", True),
+        ("latitude", None, True),
+        ("lat", "radians", False),
+        ("phi", "degree", True),
+        ("phi", None, False),
+        ("phi", "rad", False),
+    ],
+)
+def test_angles_are_degrees_where_units_or_names_say_so(name: str, units: str | None, in_degrees: bool) -> None:
+    angles = np.repeat(LAT.astype(float), 2)
+    expected = np.cos(np.radians(angles) if in_degrees else angles)
+    found = weights_by(f"2 + cos({name})", labels(name, units))
+    np.testing.assert_allclose(found[:10], 2 + expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cos(lta)", "did you mean 'lat'"),
+        ("cos(time)", "no feature dimension 'time'"),
+        ("cos(lat", "is no expression"),
+        ("", "is no expression"),
+        ("lat" + "+1" * 200, "is no expression"),
+        ("__import__('os')", "is not accepted"),
+        ("lat.real", "is not accepted"),
+        ("lat[0]", "is not accepted"),
+        ("cos(x=lat)", "is not accepted"),
+        ("cos(lat, lon)", "is not accepted"),
+        ("min(lat)", "is not accepted"),
+        ("lat if lon else 1", "is not accepted"),
+        ("lat < 3", "is not accepted"),
+        ("'a'", "is not accepted"),
+        ("1j", "is not accepted"),
+        ("True", "is not accepted"),
+        ("-lat", "-60 at sst(lat=60, lon=0) (4 such value(s))"),
+        ("1 / lat", "not finite|such value"),
+        ("log(lat)", "finite numbers of at least 0"),
+        ("9.0**9**9**9*lat", "finite numbers"),
+        ("9**9**9**9", "finite numbers"),
+        ("0 * lat", "does not"),
+        ("cos(lat * 3.14159 / 180)", "takes coordinates in degrees as they are"),
+        ("lat * level", "no variable has all of the coordinates lat, level"),
+    ],
+)
+def test_expressions_that_give_no_weights_are_refused(text: str, words: str) -> None:
+    if text == "0 * lat":  # the index keeps weight 1
+        assert weights_by(text, labels()).sum() == 2
+        return
+    with pytest.raises(ParameterError) as caught:
+        weights_by(text, labels())
+    assert any(word in str(caught.value) for word in words.split("|"))
+
+
+def test_data_without_labels_are_refused() -> None:
+    with pytest.raises(ParameterError, match=r"needs names of dimensions with coordinates.*sp\.open"):
+        sp.PCA(2, feature_weight="cos(lat)").fit(np.eye(5))
+    with pytest.raises(ParameterError, match="is no expression"):
+        sp.PCA(2, feature_weight="cos(").fit(np.eye(5))
+    assert expression_of("cos(lat)")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Source:
+    """Return a field of 40 times on 5 x 2 places, with a mask."""
+    group = zarr.open_group(tmp_path / "field.zarr", mode="w")
+    values = np.random.default_rng(0).standard_normal((40, 5, 2))
+    values[:, 1, 1] = np.nan
+    group.create_array("t", data=values, dimension_names=("time", "lat", "lon"), chunks=(10, 5, 2))
+    group.create_array("lat", data=LAT, dimension_names=("lat",))
+    return sp.open(tmp_path / "field.zarr", array="t", samples="time", mask="observed")
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
+def test_fit_with_an_expression_is_that_with_its_numbers(table: Source, solver: str) -> None:
+    weights = np.delete(np.repeat(COSINES, 2), 3)
+    by_text = sp.PCA(3, solver=solver, feature_weight="cos(lat)").fit(table)
+    by_numbers = sp.PCA(3, solver=solver, feature_weight=weights).fit(table)
+    np.testing.assert_allclose(by_text.explained_variance_, by_numbers.explained_variance_, rtol=1e-6)
+    values = table.read(0, 40)[0] * np.sqrt(weights)
+    expected = np.linalg.svd(values - values.mean(axis=0), compute_uv=False)[:3] ** 2 / 39
+    if solver not in ("sketch", "adaptive"):
+        np.testing.assert_allclose(by_text.explained_variance_, expected, rtol=1e-6)
+    assert by_text.plan(table).n_features == 9
+
+
+def test_expression_survives_clone_pickle_save_and_load(table: Source, tmp_path: Path) -> None:
+    pca = sp.PCA(2, feature_weight="cos(lat)").fit(table)
+    assert clone(pca).feature_weight == "cos(lat)" == pca.get_params()["feature_weight"]
+    pca.save(tmp_path / "m.zarr", state=True)
+    for again in (sp.load(tmp_path / "m.zarr"), pickle.loads(pickle.dumps(pca))):
+        assert again.get_params()["feature_weight"] == "cos(lat)"
+        np.testing.assert_array_equal(np.asarray(again.transform(table)), np.asarray(pca.transform(table)))
+        again.partial_fit(table)
+        assert again.n_samples_seen_ == 80
+    pca.set_params(feature_weight="1 + cos(lat)")
+    with pytest.raises(sp.errors.ModelError, match="feature_weight was changed after the fit"):
+        pca.save(tmp_path / "n.zarr")
+    with pytest.raises(MergeError, match="feature_weight"):
+        pca.partial_fit(table)
+
+
+def test_numbers_and_an_expression_of_the_same_weights_merge(table: Source) -> None:
+    one = sp.PCA(2, feature_weight="cos(lat)").partial_fit(table)
+    two = sp.PCA(2, feature_weight=weights_by("cos(lat)", table.labels)).partial_fit(table)
+    assert sp.merge([one, two]).n_samples_seen_ == 80
+
+
+def test_checkpointed_fit_and_run_take_an_expression(
+    table: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = sp.PCA(2, feature_weight="cos(lat)").fit(table)
+    checkpointed = sp.PCA(2, feature_weight="cos(lat)", checkpoint=tmp_path / "c").fit(table)
+    np.testing.assert_array_equal(checkpointed.components_, expected.components_)
+    text = (
+        "source: {path: field.zarr, array: t, samples: time, mask: observed}\n"
+        "preprocess: {feature_weight: cos(lat)}\nmodel: {n_components: 2}\noutput: {directory: out, report: true}\n"
+    )
+    (tmp_path / "c.yaml").write_text(text)
+    finished = sp.run("c.yaml")
+    np.testing.assert_array_equal(finished.model.components_, expected.components_)
+    assert finished.model.get_params()["feature_weight"] == "cos(lat)"
+    np.testing.assert_array_equal(finished.model._model.feature_weight, np.delete(np.repeat(COSINES, 2), 3))
