@@ -18,6 +18,8 @@ from streampca.estimators.inputs import (
     is_array_like,
     is_dask,
     lazy_rows,
+    map_fitted,
+    map_residuals,
     map_rows,
     require_lazy_output,
     wants_frame,
@@ -35,11 +37,13 @@ from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.removal import Given, removed_by, residuals_of, with_fitted
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
 from streampca.sources.like import open_like, open_xarray_like
+from streampca.sources.residuals import ResidualSource
 from streampca.sources.xarray_data import is_in_memory, is_xarray
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array
@@ -165,31 +169,34 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return self._scores_of_fit(X)
 
     @overload
-    def transform(self, X: xr.DataArray | xr.Dataset) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+    def transform(self, X: xr.DataArray | xr.Dataset, *, remove: Given | None = None) -> xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
-    def transform(self, X: Source) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
+    def transform(self, X: Source, *, remove: Given | None = None) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
-    def transform(self, X: Lazy) -> da.Array: ...  # type: ignore[overload-overlap]
+    def transform(self, X: Lazy, *, remove: Given | None = None) -> da.Array: ...  # type: ignore[overload-overlap]
 
     @overload
-    def transform(self, X: ArrayLike) -> Floats: ...
+    def transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
 
     @overload
-    def transform(self, X: Table) -> Floats | da.Array: ...
+    def transform(self, X: Table, *, remove: Given | None = None) -> Floats | da.Array: ...
 
-    def transform(self, X: Input) -> Floats | da.Array | xr.DataArray:
+    def transform(self, X: Input, *, remove: Given | None = None) -> Floats | da.Array | xr.DataArray:
         """Return the scores of `X`, shape (n_samples, k): numpy for arrays, a lazy Dask array for Dask arrays and stores.
 
         A DataArray with the dimensions and coordinates of the samples, and ``mode``, for objects of xarray and for tables with
         names (`streampca.open`) where xarray is installed; lazy where these are.
+
+        `remove` is for models that were fitted with it, and for rows that are neither those of the fit nor labelled:
+        ``{"groups": labels, "trend": positions, "covariates": values}`` of these rows, the keys that the fit had.
         """
         check_is_fitted(self)
         if is_array_like(X):
-            return self._model.transform(self._validated(X))
+            return self._model.transform(self._without_removed(self._validated(X), remove))
         require_lazy_output(self, X)
-        source = self._open_fitted(X)
+        source = residuals_of(self._open_fitted(X), self._model, remove)
         if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and not is_dask(X)):
             rows = source.read(0, source.shape[0])[0]
             values = self._model.transform(rows)
@@ -197,15 +204,18 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 refuse_not_finite(rows, 0)
             plain = not is_xarray(X) or source.labels is None or wants_frame(self)
             return values if plain or source.labels is None else scores_array(X, source.labels, values)
-        lazy = X if is_dask(X) else lazy_rows(source)
+        if is_dask(X):
+            lazy = map_residuals(X, source) if isinstance(source, ResidualSource) else X
+        else:
+            lazy = lazy_rows(source)
         scores = map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
         return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
 
-    def transform_to(self, X: Input, path: str | Path, *, overwrite: bool = False) -> Path:
+    def transform_to(self, X: Input, path: str | Path, *, overwrite: bool = False, remove: Given | None = None) -> Path:
         """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
 
         Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
-        float64 else.
+        float64 else. `remove` is that of `transform`.
 
         `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set; `NoSpaceError`,
         before anything is read, if there is less room than the scores take.
@@ -213,7 +223,7 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         from streampca.execution.write import write_scores  # here, because it imports zarr
 
         check_is_fitted(self)
-        source = self._open_fitted(X)
+        source = residuals_of(self._open_fitted(X), self._model, remove)
         require_apart(Path(path), source.description)
         plan = plan_scores(source, self._model, self.memory)
         with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
@@ -221,16 +231,16 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return Path(path)
 
     @overload
-    def inverse_transform(self, X: xr.DataArray) -> xr.DataArray | xr.Dataset: ...
+    def inverse_transform(self, X: xr.DataArray, *, remove: Given | None = None) -> xr.DataArray | xr.Dataset: ...
 
     @overload
-    def inverse_transform(self, X: da.Array) -> da.Array: ...
+    def inverse_transform(self, X: da.Array, *, remove: Given | None = None) -> da.Array: ...
 
     @overload
-    def inverse_transform(self, X: ArrayLike) -> Floats: ...
+    def inverse_transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
 
     def inverse_transform(
-        self, X: da.Array | xr.DataArray | ArrayLike
+        self, X: da.Array | xr.DataArray | ArrayLike, *, remove: Given | None = None
     ) -> Floats | da.Array | xr.DataArray | xr.Dataset:
         """Return rows, shape (n_samples, n_features), for scores `X`, shape (n_samples, k).
 
@@ -238,16 +248,20 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         several variables); float32 for float32 scores, else float64. `PCA` returns the rows of the
         space of the components, in the units of the data; `KernelPCA` pre-images by kernel ridge regression, and raises
         `ParameterError` unless it was fitted with ``fit_inverse_transform=True``.
+
+        What a model removes is added again: for the rows that `remove` tells of, as in `transform`, or, where it is not given
+        and there are as many rows as in the fit, for the rows of the fit in their order.
         """
         check_is_fitted(self)
         if is_data_array(X):
-            return rows_of_scores(self._model, X)
+            return rows_of_scores(self._model, X, remove)
         if is_dask(X):
-            return map_rows(self._model.inverse_transform, X, self.n_features_in_, X.dtype)
+            lazy = map_rows(self._model.inverse_transform, X, self.n_features_in_, X.dtype)
+            return map_fitted(lazy, self._model, remove)
         scores = np.asarray(X)
         if scores.ndim != 2 or scores.shape[1] != self.n_components_:
             raise ParameterError(f"scores of shape {scores.shape}: expected (n_samples, {self.n_components_})")
-        return self._model.inverse_transform(scores)
+        return with_fitted(self._model.inverse_transform(scores), self._model, remove)
 
     @property
     def _n_features_out(self) -> int:
@@ -285,6 +299,12 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if known is not None and source.labels is not None and (difference := known.difference(source.labels)):
             raise ParameterError(f"{source.description} has {difference}: expected the features of the fit")
         return source
+
+    def _without_removed(self, rows: Array, remove: Given | None) -> Array:
+        """Return `rows` without what the model removes."""
+        if removed_by(self._model, remove) is None:
+            return rows
+        return residuals_of(open_source(rows), self._model, remove).read(0, len(rows))[0]
 
     def _remember_features(self, source: Source) -> None:
         self.n_features_in_ = source.shape[1]

@@ -12,14 +12,20 @@ from sklearn import get_config
 
 from streampca.errors import ParameterError
 from streampca.execution.distributed.active_client import share_credentials
+from streampca.labels import Labels
+from streampca.models.removal import Given, removed_by, rows_of
+from streampca.regressors import RowRegressors
 from streampca.sources import Source
+from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory
-from streampca.typing import Array, DType
+from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
+    from streampca.models.kernel import KernelModel
+    from streampca.models.pca import PCAModel
     from streampca.storage.zarr_interface import ZarrArray
 
     class Table(Protocol):
@@ -54,6 +60,36 @@ def map_rows(function: Callable[..., Array], lazy: Any, n_columns: int, dtype: D
         lazy = lazy.rechunk({1: -1})
     meta = np.empty((0, 0), dtype=dtype)
     mapped: da.Array = lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
+    return mapped
+
+
+def map_residuals(lazy: Any, source: ResidualSource) -> da.Array:
+    """Return the rows of a Dask array without what `source`, which reads the same rows, subtracts."""
+    return _map_sum(lazy, source.rows, source.coefficients, source.dtype, -1)
+
+
+def map_fitted(
+    lazy: da.Array, model: PCAModel | KernelModel, given: Given | None, labels: Labels | None = None
+) -> da.Array:
+    """Return lazy rows of `inverse_transform` with what `model` removes added, see `with_fitted`."""
+    fitted = removed_by(model, given)
+    if fitted is None:
+        return lazy
+    rows = rows_of(fitted, given, lazy.shape[0], labels=labels, same=True)
+    return _map_sum(lazy, rows, fitted.coefficients, lazy.dtype, 1)
+
+
+def _map_sum(lazy: Any, rows: RowRegressors, coefficients: FloatArray, dtype: DType, sign: int) -> da.Array:
+    """Return the lazy array whose blocks are those of `lazy` plus or minus regressors times coefficients."""
+    if lazy.numblocks[1] > 1:
+        lazy = lazy.rechunk({1: -1})
+
+    def add(block: Array, block_info: Any = None) -> Array:
+        start, stop = block_info[0]["array-location"][0]
+        out = np.empty(block.shape, dtype=dtype)
+        return subtract_fitted(block, rows.slice(start, stop), coefficients, out, sign)
+
+    mapped: da.Array = lazy.map_blocks(add, dtype=dtype, meta=np.empty((0, 0), dtype=dtype))
     return mapped
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.estimators.inputs import map_rows
+from streampca.estimators.inputs import map_fitted, map_rows
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.removal import Given, with_fitted
 from streampca.sources import Source
 from streampca.sources.xarray_data import is_xarray
 from streampca.typing import Array, Json
@@ -56,8 +57,13 @@ def scores_array(X: object, labels: Labels, scores: Array | da.Array) -> xr.Data
     return array.assign_coords({MODE: np.arange(1, k + 1)})
 
 
-def rows_of_scores(model: PCAModel | KernelModel, X: xr.DataArray) -> xr.DataArray | xr.Dataset:
-    """Return the rows that have the scores `X`, whose last dimension is that of the components: a Dataset of several variables."""
+def rows_of_scores(
+    model: PCAModel | KernelModel, X: xr.DataArray, remove: Given | None = None
+) -> xr.DataArray | xr.Dataset:
+    """Return the rows that have the scores `X`, whose last dimension is that of the components: a Dataset of several variables.
+
+    What the model removes is added, for the coordinates of `X` or what `remove` tells.
+    """
     k, labels = model.n_components, model.labels
     if MODE in X.dims:
         X = X.transpose(..., MODE)
@@ -69,8 +75,10 @@ def rows_of_scores(model: PCAModel | KernelModel, X: xr.DataArray) -> xr.DataArr
     if X.chunks is not None:
         lazy = X.data.rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)
         rows = map_rows(model.inverse_transform, lazy, d, model.score_dtype(X.dtype))
+        rows = map_fitted(rows, model, remove, _samples_of(X))
     else:
         rows = model.inverse_transform(np.asarray(X.values).reshape(-1, k))
+        rows = with_fitted(rows, model, remove, _samples_of(X))
     if labels is None:
         labels = Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
     dims = X.dims[:-1]
@@ -80,6 +88,16 @@ def rows_of_scores(model: PCAModel | KernelModel, X: xr.DataArray) -> xr.DataArr
         for part, variable in zip(_spread(labels, rows), labels.variables, strict=True)
     ]
     return arrays[0] if len(arrays) == 1 else _xarray().Dataset({array.name: array for array in arrays})
+
+
+def _samples_of(X: xr.DataArray) -> Labels:
+    """Return names and coordinates of the samples of scores."""
+    known = {dim: X.coords[dim] for dim in X.dims[:-1] if dim in X.coords}
+    samples = [
+        Dimension(str(dim), size, known[dim].values if dim in known else None)
+        for dim, size in zip(X.dims[:-1], X.shape[:-1], strict=True)
+    ]
+    return Labels(tuple(samples), (), ())
 
 
 def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:

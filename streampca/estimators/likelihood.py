@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from streampca.errors import NotAvailableError
 from streampca.estimators.base import StreamEstimator
 from streampca.models.conditional import patterns_of, posterior
+from streampca.models.removal import Given
 from streampca.parameters import Parameters
 from streampca.solvers.result import Fit
 from streampca.typing import BoolArray, FloatArray
@@ -47,16 +48,16 @@ class Likelihood(StreamEstimator[Parameters, Fit]):
         precision.flat[:: len(precision) + 1] += 1 / noise
         return precision
 
-    def score_samples(self, X: ArrayLike) -> FloatArray:
+    def score_samples(self, X: ArrayLike, *, remove: Given | None = None) -> FloatArray:
         """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,).
 
         For a row with missing values that of its observed values, or with ``missing_scores="mean"`` of the row filled with
-        means; a row without any observed value has 0.
+        means; a row without any observed value has 0. `remove` is that of `transform`.
         """
         self._require_in_memory("score")
         checked = self._validated(X)
         dense = getattr(checked, "toarray", lambda: checked)()
-        rows = np.asarray(dense, dtype=np.float64) - self._model.mean
+        rows = np.asarray(self._without_removed(dense, remove), dtype=np.float64) - self._model.mean
         missing = np.isnan(rows)
         if self._model.stand_in is not None:
             np.copyto(rows, self._model.stand_in - self._model.mean, where=missing)

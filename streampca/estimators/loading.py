@@ -94,6 +94,8 @@ def _estimator(model: PCAModel, record: FitRecord | None, fitted: FittedState | 
     estimator = PCA(**known)
     if record is not None:
         _set_parameters(estimator, record, {"feature_weight": model.feature_weight}, path)
+        if model.removal is not None and estimator.remove is None:
+            estimator.remove = model.removal.parameter()  # with arrays, which the record does not hold
     elif fitted is not None:
         made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery,
 from streampca.planning.checks import as_weights
 from streampca.planning.expressions import expression_of, weights_by, with_weights
 from streampca.planning.plan import Plan
+from streampca.regressors import removal_of
 from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.sources import Source
@@ -89,6 +91,12 @@ class PCA(Continuing, Likelihood):
         log, exp, min and max; features of variables without these coordinates have weight 1. The matrix that is decomposed is W^½ C W^½, so
         centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
         `inverse_transform` divides by it and gives the mean for features of weight 0.
+    remove : mapping, optional
+        Subtract from each feature what regression on these explains, in the same reading: ``groups``, one label for each row, whose
+        means are subtracted (a seasonal cycle), or what the labels of the table say, such as ``"time.month"``; ``trend``, the
+        degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows;
+        ``covariates``, an array of shape (n_samples, n_covariates). With `scale`, features are divided by the standard
+        deviations of the residuals. Variances are divided by n − ddof all the same.
     checkpoint : path, optional
         A directory in which `fit` keeps what is done, every 30 s or twentieth of the work. A `fit` of the same data with
         the same parameters that finds it goes on from there, to the same bits; it is removed when a fit is done. Another
@@ -164,6 +172,7 @@ class PCA(Continuing, Likelihood):
         missing: Missing = "error",
         missing_scores: MissingScores = "conditional",
         feature_weight: ArrayLike | str | None = None,
+        remove: Mapping[str, Any] | None = None,
         ddof: int = 1,
         forgetting: float = 1.0,
         memory: int | str | None = None,
@@ -186,6 +195,7 @@ class PCA(Continuing, Likelihood):
         self.missing = missing
         self.missing_scores = missing_scores
         self.feature_weight = feature_weight
+        self.remove = remove
         self.ddof = ddof
         self.forgetting = forgetting
         self.memory = memory
@@ -287,6 +297,7 @@ class PCA(Continuing, Likelihood):
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
         named = checked(PCA_PARAMETERS, vars(self))
+        named["remove"] = removal_of(self.remove)
         if isinstance(self.feature_weight, str):
             expression_of(self.feature_weight)
             return Parameters(**named, weight_expression=self.feature_weight, threads=threads)

@@ -22,6 +22,7 @@ from streampca.parameters.statement import Parameter
 
 if TYPE_CHECKING:
     from streampca.linalg.selection import NComponents, Selection
+    from streampca.regressors import Removal
     from streampca.sources.base import Source
     from streampca.typing import FloatArray
 
@@ -96,6 +97,14 @@ PCA_PARAMETERS = (
         "preprocess",
         field=None,
     ),
+    Parameter(
+        "remove",
+        None,
+        Special("mapping or None"),
+        "Subtract from each feature what regression on these explains: `groups` (one label for each row, or where the labels of the table have it, such as time.month), `trend` (degree of a polynomial), `covariates` (an array; in a file the path of an .npy file).",
+        "preprocess",
+        field=None,
+    ),
     Parameter("ddof", 1, Whole(0), "Variances are divided by n − ddof.", "model"),
     Parameter(
         "forgetting",
@@ -138,6 +147,8 @@ class Parameters:
     """Weight of each feature, ``(n_features,)``."""
     weight_expression: str | None = None
     """Expression over coordinates that gives `feature_weight`, as long as the features are not known."""
+    remove: Removal | None = None
+    """What is subtracted from the rows."""
     forgetting: float = 1.0
     """As `PCA`."""
     sketch: str = "auto"

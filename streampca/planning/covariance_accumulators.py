@@ -26,7 +26,7 @@ def accumulator_of(parameters: Parameters, source: Source | None = None) -> Cova
     covariance = Covariance(*plain, parameters.forgetting)
     if parameters.missing in ("mean", "pairwise"):
         return PairwiseCovariance(*plain, impute=parameters.missing == "mean")
-    if source is None:
+    if source is None or parameters.remove is not None:  # residuals are neither sparse nor integers
         return covariance
     if source.sparse:
         return SparseCovariance(*plain)

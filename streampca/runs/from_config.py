@@ -29,7 +29,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
-from streampca.sources.vector import read_vector
+from streampca.sources.vector import read_array, read_vector
 from streampca.typing import Array
 
 ESTIMATORS: dict[str, type[PCA] | type[KernelPCA]] = {"pca": PCA, "kernel_pca": KernelPCA}
@@ -98,6 +98,8 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
         written = config.preprocess.feature_weight
         is_expression = written is not None and not written.endswith(".npy") and bool(set("()+*") & set(written))
         values["feature_weight"] = written if is_expression else _weights_of(config, "feature_weight")
+    if "remove" in names:
+        values["remove"] = _removal_of(config)
     threads = config.resources.n_threads
     if isinstance(config.model, KernelPCAConfig):
         kernel_pca = KernelPCA()
@@ -142,6 +144,19 @@ def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
     keywords = keywords_of(config.source)
     keywords.update(others)
     return open_source(config.source.path, **keywords)
+
+
+def _removal_of(config: RunConfig) -> dict[str, object] | None:
+    """Return what `config` removes from the rows, with the arrays that it names."""
+    written = config.preprocess.remove
+    if written is None:
+        return None
+    groups: object = written.groups
+    if written.groups is not None and written.groups.endswith(".npy"):
+        groups = read_array("preprocess.remove.groups", written.groups)
+    covariates = written.covariates
+    values = None if covariates is None else read_array("preprocess.remove.covariates", covariates)
+    return {"groups": groups, "trend": written.trend, "covariates": values}
 
 
 def keywords_of(source: SourceConfig) -> SourceKeywords:

@@ -51,6 +51,9 @@ def identity_of_run(config: RunConfig, source: Source, parameters: object) -> di
     identity = {key: redacted(value) for key, value in tree.items() if not f"{key}.".startswith(ignored)}
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
     identity |= {f"contents of {key}": array_digest(value) for key, value in weights.items() if value is not None}
+    remove = getattr(parameters, "remove", None)
+    if remove is not None:
+        identity["contents of preprocess.remove"] = json.dumps(remove.to_dict(), sort_keys=True)
     return identity | versions_and_input(source)
 
 

@@ -27,6 +27,7 @@ from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
+from streampca.models.removal import residuals_of
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
@@ -289,7 +290,7 @@ def _write_scores(
     """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
     if not config.output.scores or result.write_known_scores(source, path):
         return None
-    plan = result.plan.in_row_order()
+    source, plan = residuals_of(source, result.model), result.plan.in_row_order()
     if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
         plan = plan_scores(source, result.model, config.resources.memory_bytes, config.resources.n_threads)
     return write_scores(source, result.model, plan, path, progress=progress)

@@ -17,6 +17,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
+from streampca.models.removal import residuals_of
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan
@@ -74,14 +75,15 @@ def verify_run(
     source = _opened(config, model)
     checks = [_input(source, manifest, moved=any(text.startswith("source.path=") for text in overrides))]
     _require_shape(source, model, manifest)
-    plan = _planned(source, model, config)
+    rows = residuals_of(source, model)
+    plan = _planned(rows, model, config)
     scores, scores_check = _stored_scores(directory, config, model, source)
     weights = getattr(fit_of(config).parameters, "sample_weight", None)
     measured: AnyAccumulator = (
         KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
     )
     with one_blas_thread():
-        state, count = accumulate(source, measured, plan, weights=weights, progress=progress, phase="verify")
+        state, count = accumulate(rows, measured, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))
     checks += figures(directory, record, manifest, model)
     if isinstance(model, KernelModel):

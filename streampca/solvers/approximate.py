@@ -186,7 +186,7 @@ class Reader:
         incremental pass gave one.
         """
         source, parameters, plan = self.source, self.parameters, self.plan
-        begun = start(source, parameters, plan, self.options.progress)
+        begun = start(source, parameters, plan, self.options.progress, self.options.removing)
         if not sizes_of(plan).moments_first:
             rows = self.first(begun)
             with clock:

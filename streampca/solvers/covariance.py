@@ -50,7 +50,7 @@ class CovarianceSolver(ContinuableSolver):
         try:
             return plan_covariance(source, accumulator, n_components, resources)
         except PlanError as error:
-            if source.shape[1] < _ON_DISK_FROM:
+            if source.shape[1] < _ON_DISK_FROM or parameters.remove is not None:  # tiles on disk have no residuals
                 raise
             refusal = str(error)
         by_name = parameters.solver == "covariance"

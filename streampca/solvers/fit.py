@@ -20,6 +20,7 @@ from streampca.planning.worker_limits import WorkerLimits, for_workers, least_me
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import SOLVERS
+from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
@@ -63,9 +64,13 @@ def plan_fit(
     parameters = with_weights(parameters, source)
     parameters.selection(source)
     require_rows(source, parameters)
+    require_removable(source, parameters)
     limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    if parameters.remove is not None:
+        beside = removal_bytes(source, parameters, resources.threads)
+        resources = replace(resources, process_bytes=resources.process_bytes + beside)
     with naming_the_limit(resources, limits):
         plan = _choose(source, parameters, resources)
     edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
@@ -130,7 +135,11 @@ def fit(
     """Carry out `plan` and return the model."""
     client, parameters = active_client(source), with_weights(parameters, source)
     plan = plan or plan_fit(source, parameters, client=client)
-    fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
+    regressors = regressors_of(source, parameters)
+    removing = None if regressors is None else Removing(regressors, source)
+    fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows, removing))
+    if removing is not None:
+        fitted = removing.finished(fitted)
     described = fitted.model.source | {"solver": plan.solver}
     labels = None if source.labels is None else source.labels.without_sample_coordinates()
     state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)

@@ -217,6 +217,8 @@ class GramSolver(PCASolver):
             release_freed_memory()
             solved = time.perf_counter()
             chosen = replace(options, keep_rows=0 if scratch else options.keep_rows).sample_of(source).chosen
+            if options.removing is not None:
+                features = options.removing.residuals().by_features()
             task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)
             with task.source.reading():
                 wide = find_components(task, plan, options.client, options.progress, scratch)

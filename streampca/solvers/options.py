@@ -12,6 +12,7 @@ from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
+from streampca.solvers.removing import Removing
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import FloatArray
 
@@ -29,6 +30,8 @@ class RunOptions:
     """Called with a `Progress` as blocks finish."""
     keep_rows: int = 0
     """Rows to copy out of the stream, for a report."""
+    removing: Removing | None = None
+    """What is removed from the rows as they are read; None = nothing."""
 
     def sample_of(self, source: Source) -> RowSample:
         """Return the accumulator that copies the rows."""
@@ -43,9 +46,15 @@ class RunOptions:
         phase: str = "fit",
     ) -> tuple[Any, ReadCount]:
         """Read `source` once and return the state of all rows, and what reading cost."""
-        return accumulate(
-            source, accumulator, plan, client=self.client, progress=self.progress, weights=weights, phase=phase
-        )
+
+        def read(source: Source, accumulator: AnyAccumulator) -> tuple[Any, ReadCount]:
+            return accumulate(
+                source, accumulator, plan, client=self.client, progress=self.progress, weights=weights, phase=phase
+            )
+
+        if self.removing is None:
+            return read(source, accumulator)
+        return self.removing.accumulate(source, accumulator, read)
 
     def accumulate_and_sample(
         self, source: Source, accumulator: AnyAccumulator, plan: Plan, parameters: Parameters

@@ -40,6 +40,7 @@ class Accumulated:
     def fitted_state(self, source: Source, parameters: Parameters, plan: Plan) -> FittedState:
         """Return the state with the configuration that it was made with, so that it can be continued."""
         integers = parameters.sample_weight is None and parameters.forgetting == 1
+        integers = integers and parameters.remove is None
         integers = integers and isinstance(self.accumulator, Covariance) and ExactIntegerCovariance.takes(source.dtype)
         return FittedState(
             solver=plan.solver,

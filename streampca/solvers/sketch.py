@@ -63,7 +63,7 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         if isinstance(accumulator, Sketch):
             begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test, ReadCount())
         else:
-            begun = start(source, parameters, plan, options.progress)
+            begun = start(source, parameters, plan, options.progress, options.removing)
         with one_blas_thread():
             rows = Reader(source, parameters, plan, options).first(begun)
         return rows if accumulator is None else replace(rows, accumulator=accumulator)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.accumulators import Sketch
-from streampca.errors import MergeError, ParameterError
+from streampca.errors import MergeError, NotAvailableError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
@@ -47,6 +47,11 @@ def accumulate(
     if solver not in CONTINUABLE:
         raise ParameterError(
             f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
+        )
+    if parameters.remove is not None:
+        raise NotAvailableError(
+            "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "
+            "rows at once"
         )
     parameters = CONTINUABLE[solver].mergeable(with_weights(parameters, source))
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.

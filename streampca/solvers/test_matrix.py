@@ -17,6 +17,7 @@ from streampca.planning.plan import Plan
 from streampca.random import generator
 from streampca.solvers.pilot import observed_origin, read_pilot
 from streampca.solvers.plan_sketch import pilot_of, sizes_of
+from streampca.solvers.removing import Removing
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.state_file import storable
 from streampca.system.workspace import release
@@ -46,7 +47,13 @@ class Start:
     """Whether means are within a few standard deviations of zero, so that rows need not be shifted."""
 
 
-def start(source: Source, parameters: Parameters, plan: Plan, progress: ProgressCallback | None = None) -> Start:
+def start(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    progress: ProgressCallback | None = None,
+    removing: Removing | None = None,
+) -> Start:
     """Read the pilot that `plan` announced, telling `progress`, and return the start of the first pass.
 
     The columns of Ω are the leading directions of the pilot's rows and Gaussian columns made orthonormal; or those of a
@@ -62,6 +69,8 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
         chosen, rows, count = once(
             "pilot", lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, report)
         )
+        if removing is not None:
+            rows = removing.of_pilot(rows, chosen)
         middle, seen = sampled_origin(rows, rows.dtype), np.asarray(~np.isnan(rows).all(axis=0))
         origin = None if source.sparse else middle  # sparse rows would be filled by it
         row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
@@ -75,6 +84,8 @@ def start(source: Source, parameters: Parameters, plan: Plan, progress: Progress
         known = np.zeros(d) if origin is None else origin
         origin, cost = observed_origin(source, known, seen, parameters.sample_weight)
         count += cost
+    if removing is not None:  # residuals have the mean 0
+        origin, near = np.zeros(d), True
     held = held_out_columns(parameters, d, sizes.held_out)
     if plan.solver == "adaptive":
         basis = np.empty((d, 0))

@@ -34,12 +34,13 @@ def read_vector(key: str, name: str, path: str, options: ReadOptions) -> Array:
     DataError
         If there is no such array, or it is not one-dimensional and of real numbers.
     """
-    values = _from_file(key, name) if name.endswith(".npy") else _from_group(key, name, path, options)
+    values = read_array(key, name) if name.endswith(".npy") else _from_group(key, name, path, options)
     _require_vector(key, name, values.shape, values.dtype)
     return values
 
 
-def _from_file(key: str, name: str) -> Array:
+def read_array(key: str, name: str) -> Array:
+    """Return the array in the ``.npy`` file `name`; `DataError`, which begins with `key`, if it cannot be read."""
     file = Path(name).expanduser()
     try:
         require_regular(file)

@@ -26,6 +26,7 @@ LAYERS = (
     "linalg kernels transforms",
     "storage",
     "system metrics formatting",
+    "regressors",
     "block random errors labels",
     "redaction typing version",
 )

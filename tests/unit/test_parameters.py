@@ -71,7 +71,7 @@ def test_sections_have_no_other_keys() -> None:
 @pytest.mark.parametrize(
     ("estimator", "of_a_fit", "others"),
     [
-        (PCA, Parameters, {"threads", "sample_weight", "feature_weight", "weight_expression"}),
+        (PCA, Parameters, {"threads", "sample_weight", "feature_weight", "weight_expression", "remove"}),
         (KernelPCA, KernelParameters, {"threads", "kernel", "sampling", "given"}),
     ],
 )

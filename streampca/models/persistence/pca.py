@@ -15,9 +15,10 @@ from streampca.models.persistence.labels import NAMES as LABELS
 from streampca.models.persistence.labels import labels_from
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
+from streampca.regressors import Basis, FittedPart, RowRegressors
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
-from streampca.typing import Array, Json
+from streampca.typing import Array, FloatArray, Json
 
 FORMAT = "streampca-model"
 VERSIONS = (1, 2)
@@ -32,6 +33,9 @@ _ARRAYS = {
     "fill": "f",
 }
 _AXES = ("mode", "feature")
+_REMOVAL_ARRAYS = {"removal_coefficients": "f", "removal_groups": "i", "removal_columns": "f"}
+_REMOVAL_BYTES = 256 * 2**20
+"""Largest size in bytes of the regressors of the rows of a fit that are saved."""
 _SLABS_FROM = 2**30
 """Size in bytes of components from which they are saved as slabs of features, as those on disk are."""
 _ON_DISK_SHARE = 0.25
@@ -42,7 +46,7 @@ FORM = GroupFormat(
     noun="model",
     versions=VERSIONS,
     kind="pca",
-    arrays=_ARRAYS | FIT_ARRAYS,
+    arrays=_ARRAYS | _REMOVAL_ARRAYS | FIT_ARRAYS,
     axes={
         "components": _AXES,
         "explained_variance": ("mode",),
@@ -52,6 +56,9 @@ FORM = GroupFormat(
         "feature_weight": ("feature",),
         "fill": ("feature",),
         "feature_name_ends": ("feature",),
+        "removal_coefficients": ("regressor", "feature"),
+        "removal_groups": ("row",),
+        "removal_columns": ("row", "regressor_column"),
     },
     further=LABELS,
     required=frozenset({"components", "explained_variance", "mean", "constant_features"}),
@@ -68,8 +75,9 @@ FORM = GroupFormat(
         "missing": (str,),
         "missing_scores": (str,),
         "labels": (dict, type(None)),
+        "removal": (dict, type(None)),
     },
-    defaults={"missing": "error", "missing_scores": "mean"},
+    defaults={"missing": "error", "missing_scores": "mean", "removal": None},
 )
 
 
@@ -84,8 +92,36 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     surveyed = _write_components(group, model.components)
     require_valid(model, surveyed, path)
     arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}
-    attributes = {name: getattr(model, name) for name in FORM.attributes}
+    attributes = {name: getattr(model, name) for name in FORM.attributes if name != "removal"}
+    removal, rows = model.removal, None if model.removal is None else model.removal.rows
+    attributes["removal"] = None if removal is None else removal.basis.to_dict()
+    arrays["removal_coefficients"] = None if removal is None else removal.coefficients
+    if rows is not None and rows.codes.nbytes + rows.columns.nbytes <= _REMOVAL_BYTES:
+        arrays |= {"removal_groups": rows.codes, "removal_columns": rows.columns if rows.columns.size else None}
     return arrays, attributes, {"components": surveyed.digest}
+
+
+def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedPart | None:
+    """Return what the stored model removes; `ModelError` if its arrays and attributes do not agree."""
+    written = group.attributes["removal"]
+    group.require((written is None) == ("removal_coefficients" not in group), "what it removes is incomplete")
+    if written is None:
+        return None
+    try:
+        basis = Basis.from_dict(written)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise group.form.unusable(group.path, f"what it removes is damaged: {error}") from error
+    coefficients, rows = group.array("removal_coefficients"), None
+    good = coefficients.shape == (basis.n_groups + basis.n_columns, len(mean)) and bool(np.isfinite(coefficients).all())
+    group.require(good, "the coefficients of what it removes are damaged")
+    if "removal_groups" in group:
+        codes = group.array("removal_groups")
+        columns = group.array("removal_columns") if "removal_columns" in group else np.empty((len(codes), 0))
+        good = codes.ndim == 1 and columns.shape == (len(codes), basis.n_columns) and bool(np.isfinite(columns).all())
+        good = good and bool(((codes >= 0) & (codes < basis.n_groups)).all())
+        group.require(good, "the regressors of what it removes are damaged")
+        rows = RowRegressors(codes, columns, basis.n_groups)
+    return FittedPart(basis, coefficients, mean, rows)
 
 
 def build(group: StoredGroup) -> PCAModel:
@@ -98,7 +134,8 @@ def build(group: StoredGroup) -> PCAModel:
     by_rows = str(group.digests.get("components")).startswith("rows:")  # not in models of early versions
     group.require_digest("components", surveyed.digest if by_rows else digest(np.asarray(components)))
     n_features = components.shape[1]
-    described = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    described: Json = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    described["removal"] = _removal_of(group, arrays["mean"])
     model = PCAModel(**arrays, **(group.attributes | described))
     require_valid(model, surveyed, group.path)
     return model

@@ -18,6 +18,7 @@ from streampca.runs.config.problems import problems_of
 from streampca.runs.config.values import (
     AutoOrCount,
     Count,
+    Degree,
     Directory,
     Duration,
     Flag,
@@ -93,10 +94,32 @@ class SourceConfig(Section):
 if TYPE_CHECKING:
     _Preprocess = Section
 else:
-    _Preprocess = section_of("Preprocess", PCA_PARAMETERS, "preprocess", {"feature_weight": Text | None})
+    _STATED_BELOW = {"feature_weight": Text | None, "remove": Section | None}
+    _Preprocess = section_of("Preprocess", PCA_PARAMETERS, "preprocess", _STATED_BELOW)
 
 _NOTHING = Annotated[None, Field(description="null")]
 _WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"
+
+
+class RemoveConfig(Section):
+    """What is subtracted from each feature: what regression on these explains."""
+
+    groups: Text | None = Field(
+        default=None,
+        description="a part of the times of a sample coordinate such as time.month, the name of a sample coordinate, the path of an .npy "
+        "file, or null",
+    )
+    """One label for each row, whose means are subtracted; of times month, season, year, dayofyear or hour."""
+    trend: Degree | None = Field(default=None, description="a whole number from 1 to 20, or null")
+    """Degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows."""
+    covariates: Text | None = Field(default=None, description="the path of an .npy file, or null")
+    """Covariates of each row, ``(n_samples, n_covariates)``."""
+
+    @model_validator(mode="after")
+    def _names_something(self) -> RemoveConfig:
+        if self.groups is None and self.trend is None and self.covariates is None:
+            raise PydanticCustomError("rule", "names nothing: give groups, trend or covariates, or null")
+        return self
 
 
 class PreprocessConfig(_Preprocess):
@@ -106,6 +129,7 @@ class PreprocessConfig(_Preprocess):
     """Path of an ``.npy`` file, or name of an array beside `source.array`: how many times each sample counts."""
     feature_weight: Text | None = Field(default=None, description=f"an expression such as cos(lat), {_WEIGHTS}")
     """The same for features, or an expression over their coordinates: centred and scaled features are multiplied by the square root."""
+    remove: RemoveConfig | None = Field(default=None, description="a mapping with groups, trend or covariates, or null")
 
     if TYPE_CHECKING:
         center: bool = True

@@ -1,0 +1,345 @@
+"""Residuals of rows after regression on a few regressors, in one pass: any accumulator sees their scatter matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators.base import AnyAccumulator, SequentialMerge
+from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, step_between, work_dtype
+from streampca.accumulators.covariance import panel_rows
+from streampca.accumulators.gram import Gram, GramState
+from streampca.accumulators.joint import Joint
+from streampca.accumulators.shifting import sampled_origin
+from streampca.block import Block, as_block
+from streampca.errors import MergeError
+from streampca.regressors import Regressors
+from streampca.storage.state_file import storable
+from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray, FloatArray, IntArray
+
+_ROUNDING = 32 * float(np.finfo(np.float64).eps)
+"""Share of a feature's magnitude up to which its residuals are rounding."""
+_SLAB_FEATURES = 2048
+
+
+@storable
+@dataclass(frozen=True)
+class ResidualState:
+    """Triangular factor of regressors and rows side by side, with the state of the residuals."""
+
+    n_samples: int
+    """Number of rows of positive weight."""
+    weight: float
+    """Sum of their weights; the number of rows where none are given."""
+    weight_squares: float
+    """Sum of the squares of their weights."""
+    origin: FloatArray
+    """A number near the mean of each feature, ``(n_features,)``."""
+    factor: FloatArray
+    """T with TᵀT = Σ w z zᵀ for the regressors z, ``(n_regressors, n_regressors)``."""
+    coefficients: FloatArray
+    """C with TᵀC = Σ w z (x − origin)ᵀ, ``(n_regressors, n_features)``."""
+    inner: Any
+    """State of the inner accumulator, whose scatter matrix is that of the residuals; it counts other rows than these."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return len(self.origin)
+
+
+@dataclass(frozen=True)
+class Residuals(SequentialMerge[ResidualState]):
+    """Give the residuals of rows after regression on known regressors to an `inner` accumulator.
+
+    A panel of rows X with regressors Z is replaced by its residuals about its own regression, from a QR factorisation
+    Z = Q T, with C = QᵀX. The factors of two panels are merged by a QR factorisation of T₁ over T₂, which leaves rows L:
+    ``[C₁; C₂] → [C; L]`` with ``S = S₁ + S₂ + LᵀL``. This is the update of Chan, Golub & LeVeque for means with
+    regressors in place of the constant, so a removed part that is many times larger than the residuals costs no digits.
+    The rows of L are added to the inner accumulator in pairs ±L/√2, which have the scatter LᵀL and the mean 0.
+    Cost: 4 q n d flops for q regressors, in float64.
+    """
+
+    inner: AnyAccumulator
+    """What accumulates the residuals."""
+    regressors: Regressors = field(repr=False, compare=False)
+    """Regressors of all rows of the source."""
+    dtype: str = "float64"
+    """Data type of the residuals."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of regressors."""
+        return self.regressors.orthogonal.size
+
+    def init(self, n_features: int) -> ResidualState:
+        """Return the state of no rows, the identity of `merge`."""
+        q = self.size
+        empty = np.zeros((q, q)), np.zeros((q, n_features))
+        return ResidualState(0, 0.0, 0.0, np.zeros(n_features), *empty, self.inner.init(n_features))
+
+    def update(self, state: ResidualState, block: Block | Array) -> ResidualState:
+        """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
+
+        Raises
+        ------
+        NotFiniteError
+            If the rows hold NaN or infinity.
+        """
+        block = as_block(block)
+        for panel in block.panels(max(2 * self.size, panel_rows(block.values.shape[1], np.dtype(np.float64)))):
+            state = self._add_panel(state, panel)
+        return state
+
+    def _add_panel(self, state: ResidualState, panel: Block) -> ResidualState:
+        design = self.regressors.orthogonal.dense(panel.start, panel.start + len(panel))
+        if panel.weights is not None and not panel.weights.all():
+            design = design[panel.weights > 0]
+        panel = panel.counted()
+        n_rows, d = panel.values.shape
+        if n_rows == 0:
+            return state
+        if state.n_samples == 0:
+            state = replace(state, origin=sampled_origin(panel.values, work_dtype(panel.values.dtype)))
+        rows = borrow("rows with regressors", (n_rows, d), np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(panel.values, state.origin, out=rows)
+        if panel.weights is not None:
+            root = np.sqrt(panel.weights)[:, None]
+            rows *= root
+            design *= root
+        if n_rows <= self.size:
+            factor, coefficients = design, rows
+            self._require_finite(rows, panel)
+        else:
+            axes, factor = np.linalg.qr(design)
+            with np.errstate(over="ignore", invalid="ignore"):
+                coefficients = axes.T @ rows
+            self._require_finite(coefficients, panel)
+            largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+            residuals = self._residuals(rows, axes, coefficients, largest)
+            if panel.weights is not None:
+                residuals /= root
+            block = Block(residuals.astype(self.dtype, copy=False), panel.start, panel.weights)
+            state = replace(state, inner=self.inner.update(state.inner, block))
+        total, squares = panel.weight_sums()
+        state = self._merge_factors(state, factor, coefficients)
+        return replace(
+            state,
+            n_samples=state.n_samples + n_rows,
+            weight=state.weight + total,
+            weight_squares=state.weight_squares + squares,
+        )
+
+    def _residuals(
+        self, rows: FloatArray, axes: FloatArray, coefficients: FloatArray, largest: FloatArray
+    ) -> FloatArray:
+        """Return ``rows - axes coefficients`` in the memory of `rows`; exact zeros for features that leave only rounding."""
+        for start in range(0, rows.shape[1], _SLAB_FEATURES):
+            slab = slice(start, start + _SLAB_FEATURES)
+            part = rows[:, slab]
+            part -= axes @ coefficients[:, slab]
+            left = np.maximum(part.max(axis=0), -part.min(axis=0))
+            part[:, left <= _ROUNDING * largest[slab]] = 0.0
+        return rows
+
+    def _require_finite(self, values: FloatArray, panel: Block) -> None:
+        finite = np.asarray(np.isfinite(values).all(axis=0))
+        if not finite.all():
+            refuse_not_finite(panel.values, panel.start)
+            refuse_overflow(finite, panel.start, len(panel))
+
+    def _merge_factors(self, state: ResidualState, factor: FloatArray, coefficients: FloatArray) -> ResidualState:
+        """Add the factors of other rows, ``(n, n_regressors)`` and ``(n, n_features)`` about the same origin, in place."""
+        q, d, n = self.size, state.n_features, len(factor)
+        axes, merged = np.linalg.qr(np.concatenate([state.factor, factor]), mode="complete")
+        left = borrow("rows between regressions", (2 * n, d), self.dtype)
+        for start in range(0, d, _SLAB_FEATURES):
+            slab = slice(start, start + _SLAB_FEATURES)
+            both = np.concatenate([state.coefficients[:, slab], coefficients[:, slab]])
+            largest = np.abs(both).max(axis=0)
+            turned = axes.T @ both
+            state.coefficients[:, slab] = turned[:q]
+            turned[q:, np.abs(turned[q:]).max(axis=0) <= _ROUNDING * largest] = 0.0
+            left[:n, slab] = turned[q:] * np.sqrt(0.5)
+        np.negative(left[:n], out=left[n:])
+        state.factor[...] = merged[:q]
+        if not left.any():
+            return state
+        weights = np.ones(2 * n) if self.regressors.weighted else None
+        return replace(state, inner=self.inner.update(state.inner, Block(left, 0, weights)))
+
+    def absorb(self, state: ResidualState, other: ResidualState) -> ResidualState:
+        """Return the state of the rows behind both, in the memory of `state`; `MergeError` for other features or regressors."""
+        if state.coefficients.shape != other.coefficients.shape:
+            raise MergeError(
+                f"states of {state.coefficients.shape} and {other.coefficients.shape} coefficients cannot be merged: expected the same "
+                "features and regressors"
+            )
+        if other.n_samples == 0:
+            return state
+        if state.n_samples == 0:
+            state = replace(state, origin=other.origin)
+        step = step_between(state.origin, np.zeros(state.n_features), other.origin, np.zeros(state.n_features))
+        constant = other.factor[:, : self.regressors.basis.n_groups].sum(axis=1)
+        coefficients = other.coefficients + np.outer(constant, step) if step.any() else other.coefficients
+        state = replace(state, inner=self.inner.absorb(state.inner, other.inner))
+        state = self._merge_factors(state, other.factor, coefficients)
+        return replace(
+            state,
+            n_samples=state.n_samples + other.n_samples,
+            weight=state.weight + other.weight,
+            weight_squares=state.weight_squares + other.weight_squares,
+        )
+
+    def finalize(self, state: ResidualState) -> object:
+        """Return the result of the inner accumulator for the residuals."""
+        return self.inner.finalize(self.inner_state(state))
+
+    def inner_state(self, state: ResidualState) -> Any:
+        """Return the state of the inner accumulator with the number and the weights of the rows behind `state`."""
+        if isinstance(self.inner, Joint):
+            return tuple(_counting(part, state) for part in state.inner)
+        return _counting(state.inner, state)
+
+    def coefficients(self, state: ResidualState) -> FloatArray:
+        """Return the coefficients of the orthogonal regressors, ``(n_regressors, n_features)``."""
+        solved = np.asarray(np.linalg.solve(state.factor, state.coefficients), dtype=np.float64)
+        solved[: self.regressors.basis.n_groups] += state.origin
+        return solved
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return self.inner.state_bytes(n_features) + self.factor_bytes(n_features)
+
+    def factor_bytes(self, n_features: int) -> int:
+        """Return the size in bytes of what a state has beside that of the inner accumulator."""
+        return 8 * (self.size + 1) * (n_features + self.size)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of an update with blocks of `n_rows` rows."""
+        return self.inner.scratch_bytes(n_features, n_rows, itemsize) + self.panel_bytes(n_features, n_rows, itemsize)
+
+    def panel_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes beside that of the inner accumulator."""
+        panel = min(n_rows, max(2 * self.size, panel_rows(n_features, np.dtype(np.float64))))
+        beside = 3 * 8 * panel * self.size + 4 * 8 * self.size * n_features
+        return panel * n_features * (16 + itemsize) + beside
+
+
+def _counting(inner: Any, state: ResidualState) -> Any:
+    """Return the state `inner` with the counts of `state` in place of its own."""
+    names = {one.name for one in fields(inner)} & {"n_samples", "weight", "weight_squares"}
+    return replace(inner, **{name: getattr(state, name) for name in names})
+
+
+@storable
+@dataclass(frozen=True)
+class FeatureResidualState:
+    """State of a Gram matrix of residuals, with the coefficients of each feature."""
+
+    inner: GramState
+    """State of the Gram matrix."""
+    coefficients: FloatArray
+    """Coefficients of the orthogonal regressors in the order of the runs of `inner`, ``(n_accumulated, n_regressors)``."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row: the number of samples."""
+        return self.inner.n_features
+
+
+@dataclass(frozen=True)
+class FeatureResiduals(SequentialMerge[FeatureResidualState]):
+    """Give the residuals of whole features after regression on known regressors to a Gram matrix.
+
+    A block holds features in rows, each with all samples, so the regression is exact within the block: a product with the
+    projection 1 − Z Zᵀ, for regressors that are orthonormal beforehand. Cost: 4 q n d flops for q regressors, in float64.
+    """
+
+    inner: Gram
+    """What accumulates the residuals."""
+    regressors: Regressors = field(repr=False, compare=False)
+    """Regressors of all samples."""
+    dtype: str = "float64"
+    """Data type of the residuals."""
+
+    def init(self, n_features: int) -> FeatureResidualState:
+        """Return the state of no features; `n_features` is the number of samples."""
+        return FeatureResidualState(self.inner.init(n_features), np.empty((0, self.regressors.orthogonal.size)))
+
+    def update(self, state: FeatureResidualState, block: Block | Array) -> FeatureResidualState:
+        """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place."""
+        block = as_block(block)
+        if len(block) == 0:
+            return state
+        residuals, coefficients = self.project(block)
+        inner = self.inner.update(state.inner, Block(residuals, block.start))
+        return FeatureResidualState(inner, np.concatenate([state.coefficients, coefficients]))
+
+    def project(self, block: Block) -> tuple[Array, FloatArray]:
+        """Return the residuals of features and their coefficients, ``(n_block_features, n_regressors)``."""
+        design = self.regressors.orthogonal.dense(0, block.values.shape[1])
+        weights, g = self.inner.weights, self.regressors.basis.n_groups
+        axes = design / self.regressors.norms
+        left = axes if weights is None else axes * weights[:, None]
+        rows = borrow("features with regressors", block.values.shape, np.float64)
+        counted: slice | BoolArray = slice(None) if weights is None else weights > 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            origin = np.asarray(block.values[:, counted].mean(axis=1, dtype=np.float64))
+            np.subtract(block.values, origin[:, None], out=rows)
+            if weights is not None:
+                left, taken = left[weights > 0], rows[:, weights > 0]
+            else:
+                taken = rows
+            largest = np.maximum(taken.max(axis=1), -taken.min(axis=1))
+            inner_products = taken @ left
+        if not np.isfinite(inner_products).all():
+            self._refuse(block, np.asarray(np.isfinite(inner_products).all(axis=1)))
+        for start in range(0, len(rows), 64):
+            part = slice(start, start + 64)
+            rows[part] -= inner_products[part] @ axes.T
+        counted_rows = rows[:, counted]
+        small = np.maximum(counted_rows.max(axis=1), -counted_rows.min(axis=1)) <= _ROUNDING * largest
+        rows[np.ix_(small, np.arange(rows.shape[1]) if weights is None else np.flatnonzero(weights > 0))] = 0.0
+        coefficients = inner_products / self.regressors.norms
+        coefficients[:, :g] += origin[:, None]
+        return rows.astype(self.dtype, copy=False), coefficients
+
+    def _refuse(self, block: Block, finite: BoolArray) -> None:
+        weights = self.inner.weights
+        feature = int(np.flatnonzero(~finite)[0])
+        values = block.values[feature].copy()
+        if weights is not None:
+            values[weights == 0] = 0
+        refuse_not_finite(values[:, None], 0, block.start + feature)
+        refuse_overflow(finite, block.start, len(block))
+
+    def absorb(self, state: FeatureResidualState, other: FeatureResidualState) -> FeatureResidualState:
+        """Return the state of the features of both, in the memory of `state`."""
+        inner = self.inner.absorb(state.inner, other.inner)
+        return FeatureResidualState(inner, np.concatenate([state.coefficients, other.coefficients]))
+
+    def finalize(self, state: FeatureResidualState) -> object:
+        """Return the matrix of the residuals."""
+        return self.inner.finalize(state.inner)
+
+    def coefficients(self, state: FeatureResidualState) -> FloatArray:
+        """Return the coefficients of the orthogonal regressors, ``(n_regressors, n_features)``."""
+        starts, lengths = state.inner.starts, state.inner.lengths
+        ends: IntArray = np.cumsum(lengths)
+        order = np.argsort(starts, kind="stable")
+        runs = [state.coefficients[ends[i] - lengths[i] : ends[i]] for i in order]
+        return np.ascontiguousarray(np.concatenate(runs).T)
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of the matrix of `n_features` samples in bytes, without what each feature adds."""
+        return self.inner.state_bytes(n_features)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of updates with blocks of `n_rows` features of `n_features` samples."""
+        own = n_rows * n_features * (16 + itemsize) + 3 * 8 * n_features * self.regressors.orthogonal.size
+        return self.inner.scratch_bytes(n_features, n_rows, itemsize) + own

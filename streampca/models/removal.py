@@ -1,0 +1,127 @@
+"""What a model removes from rows, evaluated for the rows that it is given: never by a guess which rows these are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.errors import ParameterError
+from streampca.labels import Labels
+from streampca.regressors import (
+    KEYS,
+    FittedPart,
+    RowRegressors,
+    RowValues,
+    as_covariates,
+    as_groups,
+    as_positions,
+    groups_from,
+    positions_from,
+    require_lengths,
+)
+from streampca.sources.base import Source
+from streampca.sources.residuals import ResidualSource, residual_dtype, subtract_fitted
+from streampca.typing import Array
+
+if TYPE_CHECKING:
+    from streampca.models.kernel import KernelModel
+    from streampca.models.pca import PCAModel
+
+Given = Mapping[str, object]
+"""What `remove` names, for rows that are not those of the fit: labels of groups, positions of the trend, covariates."""
+
+
+def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | None = None) -> Source:
+    """Return the source of the rows that `model` transforms: `source` itself, or without what the model removes.
+
+    Groups, positions and covariates are those that are `given`, or follow from the labels of the table, or are those of the
+    fit where the table has the fingerprint of the fit.
+
+    Raises
+    ------
+    ParameterError
+        If they are not known, do not fit the rows, or hold a group that the fit did not see.
+    """
+    fitted = removed_by(model, given)
+    if fitted is None:
+        return source
+    known = model.source.get("fingerprint")
+    same = known is not None and known == source.fingerprint
+    rows = rows_of(fitted, given, source.shape[0], labels=source.labels, table=source.description, same=same)
+    return ResidualSource(source, rows, fitted.coefficients, residual_dtype(source.dtype))
+
+
+def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedPart | None:
+    """Return what `model` removes; `ParameterError` if something is `given` and it removes nothing."""
+    fitted: FittedPart | None = getattr(model, "removal", None)
+    if fitted is None and given is not None:
+        raise ParameterError("remove was given, but the model was fitted without it: nothing is removed")
+    return fitted
+
+
+def with_fitted(
+    values: Array, model: PCAModel | KernelModel, given: Given | None = None, labels: Labels | None = None
+) -> Array:
+    """Return rows of `inverse_transform` with what `model` removes added, in their memory.
+
+    They are rows of the fit where nothing is `given`, `labels` of the scores do not tell, and there are as many.
+    """
+    fitted = removed_by(model, given)
+    if fitted is None:
+        return values
+    rows = rows_of(fitted, given, len(values), labels=labels, same=True)
+    return subtract_fitted(values, rows, fitted.coefficients, values, 1)
+
+
+def rows_of(
+    fitted: FittedPart,
+    given: Given | None,
+    n_rows: int,
+    *,
+    labels: Labels | None = None,
+    table: str = "X",
+    same: bool = False,
+) -> RowRegressors:
+    """Return the regressors of rows; `same` says that they are those of the fit if there are as many.
+
+    Raises
+    ------
+    ParameterError
+        As `residuals_of`.
+    """
+    basis, given = fitted.basis, {} if given is None else given
+    needed = {"groups": basis.labels is not None, "trend": basis.degree > 0, "covariates": basis.centres is not None}
+    for key in given:
+        if key not in KEYS:
+            raise ParameterError(f"remove has the key {key!r}: expected some of {', '.join(KEYS)}")
+        if not needed[key]:
+            raise ParameterError(f"remove: {key} was given, but the model was fitted without it")
+    groups, positions, covariates = (given.get(key) for key in KEYS)
+    if isinstance(groups, str):
+        groups = groups_from(labels, groups, table)
+    elif groups is not None:
+        groups = as_groups(groups)
+    elif basis.groups is not None and labels is not None:
+        groups = groups_from(labels, basis.groups, table)
+    if positions is not None:
+        positions = as_positions(np.asarray(positions), "positions")
+    elif basis.by_coordinate:
+        positions = positions_from(labels, table)
+    found = {
+        "groups": groups,
+        "trend": positions,
+        "covariates": None if covariates is None else as_covariates(np.asarray(covariates)),
+    }
+    unknown = [key for key in KEYS if needed[key] and found[key] is None]
+    if unknown and same and not given and fitted.rows is not None and len(fitted.rows.codes) == n_rows:
+        return fitted.rows
+    if unknown:
+        raise ParameterError(
+            f"remove: {' and '.join(unknown)} of the {n_rows} rows of {table} are not known: they are not the rows of the fit, and no "
+            f"labels tell: give them, as in remove={{{unknown[0]!r}: …}} with one value for each row (for a trend its position)"
+        )
+    rows = RowValues(n_rows, found["groups"], found["trend"], found["covariates"])
+    require_lengths(rows, table)
+    return basis.regressors(rows)

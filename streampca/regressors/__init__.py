@@ -1,0 +1,32 @@
+"""What the parameter `remove` names, as regressors that are known for every row before it is read."""
+
+from streampca.regressors.basis import Basis, FittedPart, Regressors, RowRegressors
+from streampca.regressors.removal import (
+    KEYS,
+    Removal,
+    RowValues,
+    as_covariates,
+    as_groups,
+    as_positions,
+    groups_from,
+    positions_from,
+    removal_of,
+    require_lengths,
+)
+
+__all__ = [
+    "KEYS",
+    "Basis",
+    "FittedPart",
+    "Regressors",
+    "Removal",
+    "RowRegressors",
+    "RowValues",
+    "as_covariates",
+    "as_groups",
+    "as_positions",
+    "groups_from",
+    "positions_from",
+    "removal_of",
+    "require_lengths",
+]

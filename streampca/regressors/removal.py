@@ -1,0 +1,222 @@
+"""The parameter `remove`: group means, a polynomial trend and covariates, and what of them is known for the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import ArrayLike
+
+from streampca.errors import ParameterError
+from streampca.labels import Labels
+from streampca.typing import Array, FloatArray, Json
+
+KEYS = ("groups", "trend", "covariates")
+"""Keys of the parameter."""
+_SEASONS = np.array(["DJF", "MAM", "JJA", "SON"])
+
+
+@dataclass(frozen=True)
+class RowValues:
+    """What the regressors of some rows are made from."""
+
+    n_rows: int
+    """Number of rows."""
+    groups: Array | None = None
+    """Label of each row, ``(n_rows,)``."""
+    positions: FloatArray | None = None
+    """Position of each row, over which the trend is a polynomial, ``(n_rows,)``."""
+    covariates: FloatArray | None = None
+    """Covariates of each row, ``(n_rows, n_covariates)``."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The checked parameter `remove`."""
+
+    groups: str | Array | None = None
+    """Label of each row, or where the labels of the table have it: ``time.month``, or the name of a sample coordinate."""
+    trend: int | None = None
+    """Degree of the polynomial."""
+    covariates: FloatArray | None = None
+    """Covariates of each row, ``(n_samples, n_covariates)``."""
+
+    def to_dict(self) -> Json:
+        """Return the parameter as plain data, arrays by their digests."""
+        groups = self.groups if self.groups is None or isinstance(self.groups, str) else _digest(self.groups)
+        covariates = None if self.covariates is None else _digest(self.covariates)
+        return {"groups": groups, "trend": self.trend, "covariates": covariates}
+
+    def rows_of(self, labels: Labels | None, n_rows: int, table: str) -> RowValues:
+        """Return what the regressors of the rows of a fit are made from.
+
+        Raises
+        ------
+        ParameterError
+            If an array has another number of rows than the table, named `table` in messages, or its labels lack what is named.
+        """
+        groups = groups_from(labels, self.groups, table) if isinstance(self.groups, str) else self.groups
+        positions = None
+        if self.trend is not None:
+            known = positions_from(labels, table)
+            positions = np.arange(n_rows, dtype=np.float64) if known is None else known
+        rows = RowValues(n_rows, groups, positions, self.covariates)
+        require_lengths(rows, table)
+        return rows
+
+
+def removal_of(value: object) -> Removal | None:
+    """Return the checked parameter `remove`, None where nothing is removed.
+
+    Raises
+    ------
+    ParameterError
+        If it is not a mapping with some of the keys ``groups``, ``trend`` and ``covariates``, or a value has no meaning.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ParameterError(f"remove={value!r}: expected a mapping with some of the keys {', '.join(KEYS)}")
+    unknown = [key for key in value if key not in KEYS]
+    if unknown:
+        raise ParameterError(f"remove has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}")
+    groups, trend, covariates = (value.get(key) for key in KEYS)
+    if groups is None and trend is None and covariates is None:
+        raise ParameterError(f"remove names nothing: expected at least one of {', '.join(KEYS)}")
+    if trend is not None and (
+        isinstance(trend, bool) or not isinstance(trend, int | np.integer) or not 1 <= trend <= 20
+    ):
+        raise ParameterError(f"remove: trend={trend!r}: expected the degree of a polynomial, an integer from 1 to 20")
+    return Removal(
+        groups if groups is None or isinstance(groups, str) else as_groups(groups),
+        None if trend is None else int(trend),
+        None if covariates is None else as_covariates(covariates),
+    )
+
+
+def as_groups(values: object) -> Array:
+    """Return labels of rows as an array of numbers, times or text, ``(n_rows,)``; `ParameterError` if they are not."""
+    groups = np.asarray(values)
+    if groups.dtype.kind == "O" and all(isinstance(label, str) for label in groups.ravel()):
+        groups = groups.astype(str)
+    if groups.ndim != 1 or groups.dtype.kind not in "biufUM":
+        raise ParameterError(
+            f"remove: groups of shape {groups.shape} and type {groups.dtype}: expected one label for each row, numbers, times or text"
+        )
+    if groups.dtype.kind in "fM" and (np.isnat(groups) if groups.dtype.kind == "M" else np.isnan(groups)).any():
+        raise ParameterError("remove: groups hold missing labels (NaN): expected a label for every row")
+    return groups
+
+
+def as_covariates(values: ArrayLike) -> FloatArray:
+    """Return covariates, ``(n_rows, n_covariates)``; `ParameterError` if they are not finite numbers in one or two dimensions."""
+    try:
+        covariates = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"remove: covariates are not an array of numbers: {error}") from error
+    covariates = covariates[:, None] if covariates.ndim == 1 else covariates
+    if covariates.ndim != 2 or not covariates.shape[1]:
+        raise ParameterError(f"remove: covariates of shape {covariates.shape}: expected (n_samples, n_covariates)")
+    return _finite("covariates", covariates)
+
+
+def _finite(name: str, values: FloatArray) -> FloatArray:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        where = int(np.argwhere(bad)[0][0])
+        raise ParameterError(f"remove: {name} hold NaN or infinity in row {where}: expected finite numbers")
+    return values
+
+
+def _digest(values: Array) -> str:
+    digest = xxhash.xxh3_128(f"{values.shape}{values.dtype}".encode())
+    digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def require_lengths(rows: RowValues, table: str) -> None:
+    """Raise `ParameterError` if there is not one value for each row of `table`."""
+    for key, values in (("groups", rows.groups), ("trend", rows.positions), ("covariates", rows.covariates)):
+        if values is not None and len(values) != rows.n_rows:
+            raise ParameterError(
+                f"remove: {key} has {len(values)} values: expected one for each of the {rows.n_rows} rows of {table}"
+            )
+
+
+def _of_times(times: Array) -> dict[str, Array]:
+    """Return what labels can be made of times, ``datetime64``."""
+    months = times.astype("M8[M]").astype(np.int64) % 12 + 1
+    days = times.astype("M8[D]")
+    return {
+        "month": months,
+        "season": _SEASONS[months % 12 // 3],
+        "year": times.astype("M8[Y]").astype(np.int64) + 1970,
+        "dayofyear": (days - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1,
+        "hour": times.astype("M8[h]").astype(np.int64) % 24,
+    }
+
+
+def _sample_coordinates(labels: Labels | None) -> dict[str, Array]:
+    if labels is None:
+        return {}
+    return {d.name: d.coordinate for d in labels.samples if d.coordinate is not None}
+
+
+def groups_from(labels: Labels | None, name: str, table: str) -> Array:
+    """Return the label of each row that `name` means: a sample coordinate, or a part of its times such as ``time.month``.
+
+    Raises
+    ------
+    ParameterError
+        If the labels of `table` have no such coordinate, or it holds no times.
+    """
+    known = _sample_coordinates(labels)
+    dimension, _, part = name.rpartition(".")
+    chosen = name if name in known else dimension
+    if labels is None or chosen not in known:
+        names = ", ".join(known) or "none"
+        raise ParameterError(
+            f"remove: groups={name!r}: {table} has no sample coordinate {(dimension or name)!r}; sample coordinates: {names}. "
+            "Expected one of these, a part of its times such as 'time.month', or an array with a label for each row"
+        )
+    values = labels.sample_values(chosen)
+    if chosen == name:
+        return as_groups(values)
+    if values.dtype.kind != "M":
+        raise ParameterError(
+            f"remove: groups={name!r}: the coordinate {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"
+        )
+    if np.isnat(values).any():
+        raise ParameterError(f"remove: groups={name!r}: the coordinate {chosen!r} of {table} has missing times")
+    parts = _of_times(values)
+    if part not in parts:
+        raise ParameterError(f"remove: groups={name!r}: expected {chosen}. followed by one of {', '.join(parts)}")
+    return parts[part]
+
+
+def positions_from(labels: Labels | None, table: str) -> FloatArray | None:
+    """Return the coordinate of the first sample dimension at each row as numbers, None where there is none.
+
+    Times are numbers of seconds since 1970. `ParameterError` if the coordinate is neither times nor numbers.
+    """
+    if labels is None or not labels.samples or labels.samples[0].coordinate is None:
+        return None
+    return as_positions(
+        labels.sample_values(labels.samples[0].name), f"the coordinate {labels.samples[0].name!r} of {table}"
+    )
+
+
+def as_positions(values: ArrayLike, what: str) -> FloatArray:
+    """Return positions as numbers, times as seconds since 1970; `ParameterError` that begins with `what` if they are neither."""
+    positions = np.asarray(values)
+    if positions.ndim != 1 or positions.dtype.kind not in "iufM":
+        raise ParameterError(
+            f"remove: trend: {what} has the shape {positions.shape} and the type {positions.dtype}: expected a number or a time "
+            "for each row"
+        )
+    if positions.dtype.kind == "M":
+        missing, seconds = np.isnat(positions), (positions - np.datetime64(0, "s")) / np.timedelta64(1, "s")
+        positions = np.where(missing, np.nan, seconds)
+    return _finite("positions of the trend", positions.astype(np.float64))

@@ -1,0 +1,141 @@
+"""Fits without what the parameter `remove` names: the same solvers, on residuals that are formed while rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.gram import Gram
+from streampca.accumulators.joint import Joint
+from streampca.accumulators.residuals import FeatureResiduals, Residuals
+from streampca.accumulators.rows import RowSample, RowsState
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.parameters import Parameters
+from streampca.regressors import Basis, FittedPart, Regressors
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.residuals import ResidualSource, subtract_fitted
+from streampca.typing import Array, IntArray
+
+if TYPE_CHECKING:
+    from streampca.solvers.result import Fit
+
+Read: TypeAlias = Callable[[Source, AnyAccumulator], tuple[Any, ReadCount]]
+"""Reads a source once into an accumulator."""
+
+
+def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
+    """Return the regressors that `parameters` name for the rows of `source`, None where nothing is removed.
+
+    Raises
+    ------
+    ParameterError
+        If the labels of the table lack what is named, an array has another number of rows, or nothing would be left.
+    """
+    if parameters.remove is None:
+        return None
+    n, weights = source.shape[0], parameters.sample_weight
+    rows = parameters.remove.rows_of(source.labels, n, source.description)
+    basis = Basis.of(parameters.remove, rows, source.labels, weights)
+    return Regressors.of(basis, basis.regressors(rows), weights)
+
+
+def require_removable(source: Source, parameters: Parameters) -> None:
+    """Raise for what does not go together with `remove`; reads nothing."""
+    if parameters.remove is None:
+        return
+    if not parameters.center:
+        raise ParameterError("remove with center=False: residuals have the mean 0 in any case; use center=True")
+    for refused, what, cure in (
+        (parameters.missing != "error", f"missing={parameters.missing!r}", "fill the missing values first"),
+        (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}", "use sample_weight"),
+        (source.sparse, "sparse rows", "residuals are dense: give dense rows"),
+    ):
+        if refused:
+            raise NotAvailableError(f"remove does not go together with {what}: {cure}")
+
+
+def removal_bytes(source: Source, parameters: Parameters, threads: int) -> int:
+    """Return the memory in bytes that a fit with `remove` takes beside one without."""
+    regressors = regressors_of(source, parameters)
+    if regressors is None:
+        return 0
+    d, size = source.shape[1], regressors.orthogonal.size
+    residuals = Residuals(Joint(()), regressors)
+    itemsize = work_dtype(source.dtype).itemsize
+    rows = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * source.shape[0]
+    states = (2 * threads + 4) * residuals.factor_bytes(d)
+    return rows + states + threads * residuals.panel_bytes(d, source.shape[0], itemsize) + 24 * size * d
+
+
+class Removing:
+    """The readings of a fit: the first accumulates residuals and coefficients, later ones read residuals."""
+
+    def __init__(self, regressors: Regressors, source: Source):
+        self.regressors, self.source, self.dtype = regressors, source, work_dtype(source.dtype)
+        self.fitted: FittedPart | None = None
+
+    def accumulate(self, source: Source, accumulator: AnyAccumulator, read: Read) -> tuple[Any, ReadCount]:
+        """Return the state of the residuals of `source`, with the counts of its rows, and what reading cost."""
+        if self.fitted is not None:
+            return read(self.residuals(), accumulator)
+        if isinstance(accumulator, Gram):
+            features = FeatureResiduals(accumulator, self.regressors, str(self.dtype))
+            state, count = read(source, features)
+            self.fitted = self.regressors.fitted_part(features.coefficients(state))
+            return state.inner, count
+        parts = accumulator.parts if isinstance(accumulator, Joint) else (accumulator,)
+        samples = [part for part in parts if isinstance(part, RowSample)]
+        rest = tuple(part for part in parts if not isinstance(part, RowSample))
+        inner = rest[0] if len(rest) == 1 else Joint(rest)
+        residuals = Residuals(inner, self.regressors, str(self.dtype))
+        state, count = read(source, Joint((residuals, *samples)) if samples else residuals)
+        own, *copied = state if samples else (state,)
+        self.fitted = self.regressors.fitted_part(residuals.coefficients(own))
+        states = residuals.inner_state(own)
+        if not isinstance(accumulator, Joint):
+            return states, count
+        return (*(states if len(rest) > 1 else (states,)), *(self._residual_rows(rows) for rows in copied)), count
+
+    def residuals(self) -> ResidualSource:
+        """Return the source of the residuals; after the first reading."""
+        if self.fitted is None:
+            raise RuntimeError("residuals are asked for before the first reading")
+        return ResidualSource(self.source, self.regressors.rows, self.fitted.with_mean, self.dtype)
+
+    def of_pilot(self, rows: Array, chosen: IntArray) -> Array:
+        """Return rows of a pilot without what regression on them alone explains; only about their mean where they are few."""
+        design = self.regressors.orthogonal.take(chosen).dense(0, len(chosen))
+        if len(rows) <= 2 * design.shape[1]:
+            design = np.ones((len(rows), 1))
+        axes, lengths, _ = np.linalg.svd(design, full_matrices=False)
+        axes = axes[:, lengths > 1e-9 * lengths.max(initial=0.0)]
+        wide = rows.astype(np.float64)
+        wide -= wide.mean(axis=0)
+        wide -= axes @ (axes.T @ wide)
+        return wide.astype(rows.dtype)
+
+    def finished(self, fit: Fit) -> Fit:
+        """Return the fit of the residuals as one of the rows: with their mean, and with the part that was removed."""
+        fitted, samples = self.fitted, fit.samples
+        if fitted is None:
+            raise RuntimeError("nothing was read")
+        if samples is not None:
+            values = np.add(samples.values, fitted.mean, dtype=np.float64).astype(samples.values.dtype)
+            samples = RowsState(samples.index, values)
+        certificate = dict(fit.model.certificate)
+        size = self.regressors.orthogonal.size
+        certificate["statement"] += f"; of the residuals after removal of {size} means and slopes for each feature"
+        model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
+        return replace(fit, model=model, samples=samples, fitted_state=None)
+
+    def _residual_rows(self, rows: RowsState) -> RowsState:
+        if self.fitted is None:
+            raise RuntimeError("nothing was read")
+        values = np.empty(rows.values.shape, dtype=self.dtype)
+        subtract_fitted(rows.values, self.regressors.rows.take(rows.index), self.fitted.with_mean, values)
+        return RowsState(rows.index, values)

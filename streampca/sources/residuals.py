@@ -1,0 +1,153 @@
+"""A source without the part of its rows that regression on known regressors explains."""
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+
+from streampca.labels import Labels
+from streampca.regressors import RowRegressors
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.versions import InputVersion
+from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, FloatArray
+
+_SLAB_BYTES = 2**21
+
+
+def residual_dtype(dtype: DType) -> DType:
+    """Return the data type of residuals: float32 for float16 and float32, else float64."""
+    return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
+
+
+def subtract_fitted(values: Array, rows: RowRegressors, coefficients: FloatArray, out: Array, sign: int = -1) -> Array:
+    """Write `values` minus regressors times `coefficients` to `out`, or plus them with `sign` 1; computed in float64."""
+    step = max(1, _SLAB_BYTES // (8 * max(1, values.shape[1])))
+    with np.errstate(over="ignore", invalid="ignore"):  # callers check that results are finite
+        for start in range(0, len(values), step):
+            part = slice(start, min(start + step, len(values)))
+            fitted = rows.fitted(coefficients, rows.start + part.start, rows.start + part.stop)
+            np.add(
+                values[part],
+                fitted if sign > 0 else np.negative(fitted, out=fitted),
+                out=out[part],
+                casting="same_kind",
+            )
+    return out
+
+
+class ResidualSource(Source):
+    """Rows of a source minus their regressors times coefficients; the stored rows are read as they are."""
+
+    def __init__(self, source: Source, rows: RowRegressors, coefficients: FloatArray, dtype: DType | None = None):
+        self.source, self.rows, self.coefficients = source, rows, coefficients
+        self.shape, self.dtype = source.shape, residual_dtype(source.dtype) if dtype is None else dtype
+        self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
+        self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
+        self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
+        self.labels: Labels | None = source.labels
+        self.missing_chunks_filled, self.watch = source.missing_chunks_filled, source.watch
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.source, self.rows, self.coefficients, self.dtype)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the fingerprint of the rows and of what is subtracted."""
+        digest = xxhash.xxh3_128(self.source.fingerprint.encode())
+        for array in (self.rows.codes, self.rows.columns, self.coefficients):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the rows as they are stored."""
+        return self.source.describe()
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read is known to be missing."""
+        self.source.check()
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return the notes about reading the stored rows."""
+        return self.source.plan_notes()
+
+    def version(self) -> InputVersion | None:
+        """Return the version of the stored data."""
+        return self.source.version()
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if the stored data were changed since they were first read."""
+        self.source.require_unchanged()
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        self.source.cancel()
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return self.source.reads_of(start, stop)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of the stored rows, and of what is subtracted from some of them."""
+        return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * _SLAB_BYTES
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks that read nothing twice."""
+        return self.source.block_edges(n_rows)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return self.source.keys(start, stop)
+
+    def slice(self, start: int, stop: int) -> ResidualSource:
+        """Return a source for a worker that can read rows `start` to `stop`."""
+        rows = self.rows.slice(start, stop)
+        return type(self)(self.source.slice(start, stop), rows, self.coefficients, self.dtype)
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one."""
+        return _ResidualFeatures(self)
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the residuals of the rows."""
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        values, count = self.source.read(start, stop, _stored(self.source, start, stop))
+        return subtract_fitted(values, self.rows.slice(start, stop), self.coefficients, out), count
+
+
+class _ResidualFeatures(ResidualSource):
+    """The transpose of a table of residuals: its rows are features."""
+
+    def __init__(self, table: ResidualSource):
+        super().__init__(table.source.by_features(), table.rows, table.coefficients, table.dtype)
+        self.table = table
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _ResidualFeatures, (self.table,)
+
+    def slice(self, start: int, stop: int) -> ResidualSource:
+        """Return the source itself, with no more of the stored features than a worker needs."""
+        part = _ResidualFeatures(self.table)
+        part.source = self.source.slice(start, stop)
+        return part
+
+    def by_features(self) -> Source:
+        """Return the table."""
+        return self.table
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the residuals of features `start` to `stop`."""
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        values, count = self.source.read(start, stop, _stored(self.source, start, stop))
+        subtract_fitted(values.T, self.rows, self.coefficients[:, start:stop], out.T)
+        return out, count
+
+
+def _stored(source: Source, start: int, stop: int) -> Array | None:
+    """Return scratch memory for stored rows, None where reading needs none."""
+    if not source.buffered:
+        return None
+    shape = (stop - start, source.shape[1])
+    if source.column_major:
+        return borrow("rows before subtraction", shape[::-1], source.dtype).T
+    return borrow("rows before subtraction", shape, source.dtype)
