@@ -371,3 +371,23 @@ def test_rows_of_a_report_are_residuals_about_the_mean() -> None:
         assert samples is not None
         expected = Oracle.of(rows, design).residuals[samples.index] + rows.mean(axis=0)
         assert np.abs(samples.values - expected).max() <= 1e-10
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_data_arrays_carry_what_is_removed_in_their_coordinates(lazy: bool) -> None:
+    xr = pytest.importorskip("xarray")
+    times = np.datetime64("2000-01-01", "ns") + np.arange(400) * np.timedelta64(2, "D")
+    values = np.random.default_rng(0).standard_normal((400, 4, 3))
+    values += 9.0 * (times.astype("M8[M]").astype(int) % 12)[:, None, None] + np.linspace(0, 3, 400)[:, None, None]
+    field = xr.DataArray(values, dims=("time", "y", "x"), coords={"time": times}, name="field")
+    pca = sp.PCA(12, solver="covariance", remove={"groups": "time.month", "trend": 1}).fit(
+        sp.open(field, samples="time")
+    )
+    design = np.c_[np.eye(12)[times.astype("M8[M]").astype(int) % 12], times.astype(float) / 1e18]
+    flat = values.reshape(400, 12)
+    residuals = flat - design @ np.linalg.lstsq(design, flat, rcond=None)[0]
+    part = field.isel(time=slice(100, 190))
+    scores = pca.transform(part.chunk({"time": 50}) if lazy else part)
+    assert np.abs(np.asarray(scores) - (residuals @ pca.components_.T)[100:190]).max() <= 1e-10
+    back = pca.inverse_transform(scores)
+    assert np.abs(np.asarray(back) - values[100:190]).max() <= 1e-10
