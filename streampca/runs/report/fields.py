@@ -59,7 +59,7 @@ def _scale(low: float, high: float, units: str, *, signed: bool, masked: bool) -
 def _digits(low: float, high: float) -> int:
     """Return how many digits tell the two numbers apart, and three in any case."""
     largest = max(abs(low), abs(high))
-    return 3 if high <= low else min(12, 3 + max(0, math.floor(math.log10(largest / (high - low)))))
+    return 3 if not 0 < high - low < math.inf else min(12, 3 + max(0, math.floor(math.log10(largest / (high - low)))))
 
 
 def _number(value: float, digits: int = 3) -> str:

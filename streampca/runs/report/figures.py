@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -39,6 +40,7 @@ _OWN_SETTINGS: dict[str, object] = {
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "text.color": MUTED,
+    "text.parse_math": False,
     "xtick.color": GRID,
     "ytick.color": GRID,
     "xtick.labelcolor": MUTED,
@@ -313,7 +315,8 @@ def inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height
     drawing = set(_DRAWING.split())
     settings: Any = {key: value for key, value in mpl.rcParamsDefault.items() if key.split(".")[0] in drawing}
     settings |= {**_OWN_SETTINGS, "svg.hashsalt": salt}
-    with mpl.rc_context(settings):
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the browser has its own fonts
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.labels import Dimension
 from streampca.runs.report import figures, pictures, projection, words
 from streampca.runs.report.layouts import SMALL_SIDE, Layout
 from streampca.runs.report.parts import Chart, Picture, Reconstruction
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
-from streampca.runs.report.sides import numbers, title_of
+from streampca.runs.report.sides import numbers, title_of, units_of
 from streampca.typing import Array, FloatArray, IntArray
 
 MAP_COLUMNS, MAP_ROWS = 30, 20
@@ -157,10 +158,15 @@ def _row_name(run: RunFiles, position: int) -> str:
     named = [(d, int(i)) for d, i in zip(run.labels.samples, at, strict=True) if d.coordinate is not None]
     if len(named) < len(at) or any(len(np.unique(d.coordinate)) < d.size for d, _ in named if d.coordinate is not None):
         return number
-    text = (
-        named[0][0].value(named[0][1]) if len(named) == 1 else ", ".join(f"{d.name} = {d.value(i)}" for d, i in named)
-    )
-    return words.clean(text, 60)
+    return words.clean(", ".join(_place(dimension, i) for dimension, i in named), 80)
+
+
+def _place(dimension: Dimension, at: int) -> str:
+    """Return a coordinate, with the name of its dimension where it is a number."""
+    value, units = dimension.value(at), units_of(dimension)
+    if numbers(dimension) is None:
+        return value
+    return f"{dimension.name} = {value}{f' {units}' if units and ' since ' not in units else ''}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from streampca.runs.report.run_files import RunFiles, blocks
 from streampca.typing import Array, FloatArray
 
 _MOST_COMPONENTS = 4
-_MOST_BYTES = 48 << 20
+_MOST_BYTES = 12 << 20
+"""The scores that are drawn take so much memory at most."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> ScoresAlong:
     layout = None if run.labels is None else _layout(run.labels)
     values = None if run.labels is None else _scores(run, run.labels.n_samples)
     if layout is None or values is None:
-        return ScoresAlong()
+        many = layout is not None and run.scores is not None and layout.labels.n_features > _MOST_BYTES // 8
+        return ScoresAlong(note="The scores of all rows are too many to draw along their dimensions." if many else "")
     series: list[Chart] = []
     figures: list[FieldFigure] = []
     for i, column in enumerate(values):

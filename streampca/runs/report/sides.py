@@ -71,11 +71,12 @@ def direction(dimension: Dimension) -> str:
 
 
 def numbers(dimension: Dimension) -> FloatArray | None:
-    """Return the coordinate of a dimension as finite numbers; None if it is not of numbers."""
+    """Return the coordinate of a dimension as numbers; None if it is not of numbers, or one is not finite or above 1e300."""
     values = dimension.coordinate
-    if values is None or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+    if values is None or values.dtype.kind not in "iuf":
         return None
-    return values.astype(np.float64)
+    numbers = values.astype(np.float64)
+    return numbers if bool((np.abs(numbers) < 1e300).all()) else None
 
 
 def times(dimension: Dimension) -> Array | None:
@@ -94,7 +95,7 @@ def side(dimension: Dimension, step: int, most: int, *, vertical: bool = False) 
     values = numbers(dimension)
     if values is not None and kind == "lon" and not _monotonic(values):
         values = np.unwrap(values, period=360.0)
-    if values is None or size < 2 or not _monotonic(values):
+    if values is None or size < 2 or not _monotonic(values) or abs(values[-1] - values[0]) < 1e-300:
         return Side(dimension, np.arange(step // 2, size, step), None, 0.0, ())
     falls = bool(values[1] < values[0])
     rising = -values if falls else values

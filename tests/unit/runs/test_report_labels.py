@@ -23,6 +23,7 @@ from streampca.models.persistence.models import load_model, save_model
 from streampca.runs.report import figures_of_series, pictures
 from streampca.runs.report.fields import field_figure, limits, line_charts
 from streampca.runs.report.layouts import MAX_SIDE, MOST_PARTS, Layout, layout_of
+from streampca.runs.report.run_files import read_run
 from streampca.runs.report.scores_by_labels import classes_of
 
 DEGREES = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}
@@ -296,3 +297,31 @@ def test_without_scores_the_report_has_no_series(tmp_path: Path) -> None:
     _, page = audit(labelled_run(tmp_path / "run", labels, scores=False))
     assert "Score of component" not in page.text
     assert "Rows on these axes" in page.text
+
+
+def test_names_and_units_of_any_text_are_shown_as_they_are(tmp_path: Path) -> None:
+    nasty = "<blink>$x^2$ 漢字\x1b\u202e&"
+    labels = labels_of(dimension("wavelength", np.arange(7.0), units=nasty, long_name=nasty), units=nasty)
+    html, page = audit(labelled_run(tmp_path / "run", labels))
+    assert "<blink>" not in html
+    assert "\u202e" not in html
+    assert "<blink>$x^2$ 漢字\\x1b\\u202e&" in page.text
+
+
+def test_coordinates_beyond_the_range_of_numbers_have_no_ticks() -> None:
+    far = drawn_by(labels_of(dimension("y", [-1.7e308, 1.7e308]), dimension("x", [0.0, 5e-324])))
+    assert far.grids[0].down.ticks == far.grids[0].across.ticks == ()
+
+
+def test_weights_of_features_are_part_of_scores_and_maps(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    rows, weight = rng.normal(size=(40, 6)) + 3, np.array([1.0, 4.0, 0.25, 0.0, 1.0, 2.0])
+    directory = make_run(tmp_path / "run", rows=rows * np.sqrt(weight), k=2)
+    weighted = load_model(directory / "model.zarr")
+    model = replace(weighted, mean=rows.mean(axis=0), feature_weight=weight, constant_features=np.empty(0, np.int64))
+    shutil.rmtree(directory / "model.zarr")
+    save_model(model, directory / "model.zarr")
+    run = read_run(directory)
+    np.testing.assert_allclose(run.standardised(rows) @ run.components[:].T, model.transform(rows), atol=1e-12)
+    back = run.restored(model.transform(rows) @ run.components[:])[:, weight > 0]
+    np.testing.assert_allclose(back, model.inverse_transform(model.transform(rows))[:, weight > 0], atol=1e-12)
