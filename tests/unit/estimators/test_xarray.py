@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import streampca as sp
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError, ParameterError, RepeatedReadsError
 from streampca.sources.table import TableSource
 from streampca.sources.zarr.reader import ZarrSource
 
@@ -339,3 +339,32 @@ def test_saved_models_and_scores_are_opened_by_xarray(tmp_path: Path, kind: str)
     np.testing.assert_array_equal(scores["mode"].values, [1, 2])
     if kind != "named":
         np.testing.assert_array_equal(scores["time"].values, TIME)
+
+
+@pytest.mark.numerical
+def test_model_and_scores_are_those_of_eofs_with_the_same_weights() -> None:
+    eofs = pytest.importorskip("eofs.xarray")
+    weights = np.cos(np.radians(FIELD["lat"])) + 0 * FIELD["lon"]
+    solver = eofs.Eof(FIELD, weights=np.sqrt(weights), ddof=1)
+    table = sp.open(FIELD, samples="time")
+    pca = sp.PCA(3, feature_weight=weights.values.ravel()).fit(table)
+    dataset, scores = pca.to_xarray(), pca.transform(table)
+    np.testing.assert_allclose(dataset["explained_variance"], solver.eigenvalues(neigs=3), rtol=1e-10)
+    np.testing.assert_allclose(dataset["explained_variance_ratio"], solver.varianceFraction(neigs=3), rtol=1e-10)
+    theirs, components = solver.pcs(npcs=3).values, solver.eofs(neofs=3).values
+    signs = np.sign((theirs * scores.values).sum(axis=0))
+    np.testing.assert_allclose(scores.values * signs, theirs, atol=1e-9)
+    np.testing.assert_allclose(dataset["components"].values * signs[:, None, None], components, atol=1e-9)
+
+
+def test_lazy_tables_in_a_dataset_are_read_with_a_plan_of_their_chunks() -> None:
+    chunks = {"time": 7, "lat": 3}
+    data = xr.Dataset({"u": FIELD.chunk(chunks), "w": FIELD.mean("lon").chunk({"time": 7})})
+    table = sp.open(data, samples="time")
+    want = sp.PCA(2).fit(np.hstack([flat(FIELD, "time"), flat(FIELD.mean("lon"), "time")]))
+    for solver in ("covariance", "gram", "qr"):
+        pca = sp.PCA(2, solver=solver).fit(table)
+        np.testing.assert_allclose(pca.explained_variance_, want.explained_variance_, rtol=1e-9)
+    centred = FIELD.chunk({"time": 2}) - FIELD.chunk({"time": 2}).mean("time")
+    with pytest.raises(RepeatedReadsError):
+        sp.PCA(2).fit(sp.open(xr.Dataset({"u": centred, "w": FIELD}), samples="time"))
