@@ -56,8 +56,7 @@ def signed(maps: Any, eigenvalues: Any, shares: Any, series: Any) -> Modes:
 def ours(path: Path, **options: Any) -> Modes:
     table = sp.open(path, samples="time", mask="observed")
     assert table.labels is not None
-    weight = np.cos(np.radians(table.labels.along("lat")))
-    pca = sp.PCA(K, feature_weight=weight, **options).fit(table)
+    pca = sp.PCA(K, feature_weight="cos(lat)", **options).fit(table)
     (maps,) = table.labels.spread(pca.components_)
     series = np.asarray(pca.transform(table))
     return signed(maps, pca.explained_variance_, pca.explained_variance_ratio_, series)
@@ -108,13 +107,26 @@ def double(field: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     group.create_array("sst", data=turned.values, chunks=(10, 100, 25), dimension_names=turned.dims, fill_value=np.nan)
     for name in ("lat", "lon"):
         group.create_array(name, data=field[name].values, chunks=field[name].shape, dimension_names=[name])
+    days = (field["time"].values - field["time"].values[0]) / np.timedelta64(1, "D")
+    since = str(field["time"].values[0].astype("M8[D]"))
+    group.create_array("time", data=days.astype(np.int32), attributes={"units": f"days since {since}"}, dimension_names=["time"])
     return path
 
 
-@pytest.fixture(scope="module", params=["eofs", "xeofs"])
+OTHERS = {"eofs": lambda field: by_eofs(field.values, field["lat"].values), "xeofs": by_xeofs}
+
+
+@pytest.fixture(scope="module", params=OTHERS)
 def expected(request: pytest.FixtureRequest, field: Any) -> Modes:
     """Return what another program gives for the field in float64."""
-    return by_eofs(field.values, field["lat"].values) if request.param == "eofs" else by_xeofs(field)
+    return OTHERS[request.param](field)
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def expected_of_anomalies(request: pytest.FixtureRequest, field: Any) -> Modes:
+    """Return what another program gives for the field in float64 without its seasonal cycle."""
+    months = field.groupby("time.month")
+    return OTHERS[request.param](months - months.mean("time"))
 
 
 @pytest.mark.numerical
@@ -136,6 +148,16 @@ def test_modes_of_a_field_in_float64_are_those_of_other_programs_to_ten_digits(
     double: Path, expected: Modes, solver: str
 ) -> None:
     ours(double, solver=solver).require_close(expected, 1e-10)
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("solver", ["covariance", "gram"])
+@pytest.mark.parametrize(("store", "tolerance"), [("packed", 1e-6), ("double", 1e-10)])
+def test_modes_of_monthly_anomalies_are_those_of_other_programs(
+    store: str, tolerance: float, expected_of_anomalies: Modes, solver: str, request: pytest.FixtureRequest
+) -> None:
+    modes = ours(request.getfixturevalue(store), solver=solver, remove={"groups": "time.month"})
+    modes.require_close(expected_of_anomalies, tolerance)
 
 
 def test_labels_are_the_coordinates_that_xarray_reads(packed: Path, field: Any) -> None:
