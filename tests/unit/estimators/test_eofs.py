@@ -109,7 +109,9 @@ def double(field: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         group.create_array(name, data=field[name].values, chunks=field[name].shape, dimension_names=[name])
     days = (field["time"].values - field["time"].values[0]) / np.timedelta64(1, "D")
     since = str(field["time"].values[0].astype("M8[D]"))
-    group.create_array("time", data=days.astype(np.int32), attributes={"units": f"days since {since}"}, dimension_names=["time"])
+    group.create_array(
+        "time", data=days.astype(np.int32), attributes={"units": f"days since {since}"}, dimension_names=["time"]
+    )
     return path
 
 
