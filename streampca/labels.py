@@ -218,6 +218,20 @@ class Labels:
         inside = ", ".join(f"{dimension.name}={dimension.value(index)}" for dimension, index in values)
         return f"{variable.name or ''}({inside})" if inside else str(variable.name or 0)
 
+    def known_name(self, column: int) -> str | None:
+        """Return the name of a column, None where it would say no more than its number."""
+        plain = len(self.variables) == 1 and self.kept is None and len(self.variables[0].dims) == 1
+        if plain and self.dimension(self.variables[0].dims[0]).coordinate is None:
+            return None
+        return self.feature_name(column)
+
+    def sample_name(self, row: int) -> str | None:
+        """Return the coordinates of a row, ``time=1990-06-01``; None where they would say no more than its number."""
+        if len(self.samples) == 1 and self.samples[0].coordinate is None:
+            return None
+        places = np.unravel_index(row, [dimension.size for dimension in self.samples])
+        return ", ".join(f"{d.name}={d.value(int(place))}" for d, place in zip(self.samples, places, strict=True))
+
     def describe(self) -> dict[str, JsonValue]:
         """Return dimensions with the ranges of their coordinates and variables with their units, for people to read."""
         variables: list[JsonValue] = []

@@ -31,6 +31,7 @@ from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.naming import naming_places
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import arrays_of_scores, require_space
 from streampca.storage.files import flush_one, writing
@@ -98,6 +99,7 @@ class ScoreTask(Task["ZarrArray | None"]):
         """Return nothing: scores are in the store."""
 
 
+@naming_places
 def write_scores(
     source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, *, progress: ProgressCallback | None = None
 ) -> ReadCount:

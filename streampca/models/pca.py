@@ -329,7 +329,9 @@ class PCAModel:
         notes = []
         constant = self.constant_features.tolist()
         if constant and self.scale is not None:
-            first = ", ".join(map(str, constant[:10])) + (", …" if len(constant) > 10 else "")
+            known = [None if self.labels is None else self.labels.known_name(index) for index in constant[:10]]
+            named = [f"{index} [{name}]" if name else str(index) for index, name in zip(constant, known, strict=False)]
+            first = ", ".join(named) + (", …" if len(constant) > 10 else "")
             notes.append(f"{len(constant)} feature(s) never vary and were given weight 0: {first}")
         if n_left_out := self.certificate.get("rows_left_out"):
             notes.append(f"{n_left_out} row(s) with missing values (NaN) were left out; their scores are NaN")

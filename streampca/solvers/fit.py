@@ -23,6 +23,7 @@ from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
+from streampca.sources.naming import naming_places
 from streampca.system.process import n_cores, process_bytes
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterat
         ) from error
 
 
+@naming_places
 def fit(
     source: Source,
     parameters: Parameters,

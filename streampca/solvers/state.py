@@ -23,10 +23,12 @@ from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import CONTINUABLE
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.naming import naming_places
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Json
 
 
+@naming_places
 def accumulate(
     source: Source,
     parameters: Parameters,

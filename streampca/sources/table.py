@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -260,9 +261,26 @@ class TableSource(Source):
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         count = ReadCount()
+        n_before = 0
         for part, first in zip(self.parts, self._edges, strict=False):
-            count += part.read(start, stop, out[:, first : first + part.n_features])
+            try:
+                count += part.read(start, stop, out[:, first : first + part.n_features])
+            except PartlyMissingError as error:
+                raise self._named(error, n_before) from None
+            n_before += part.n_stored
         return out, count
+
+    def _named(self, error: PartlyMissingError, n_before: int) -> PartlyMissingError:
+        """Return the error with the coordinates of the row and of the feature, of a variable after `n_before` features."""
+        match = re.search(r"feature (\d+) .* in row (\d+)", str(error))
+        if self.labels is None or match is None:
+            return error
+        feature, row = int(match[1]), int(match[2])
+        name, sample = self.labels.with_kept(None).known_name(n_before + feature), self.labels.sample_name(row)
+        message = str(error)
+        message = message if name is None else message.replace(f"feature {feature} ", f"feature {feature} [{name}] ", 1)
+        message = message if sample is None else message.replace(f"in row {row}", f"in row {row} [{sample}]", 1)
+        return PartlyMissingError(message)
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""

@@ -22,6 +22,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, with_seconds
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
+from streampca.sources.naming import naming_places
 
 if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
@@ -77,6 +78,7 @@ def plan_kernel(
     return with_seconds(plan)
 
 
+@naming_places
 def fit_kernel(
     source: Source,
     parameters: KernelParameters,
