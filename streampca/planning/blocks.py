@@ -30,14 +30,19 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
 def bytes_to_read(source: Source, rows: int) -> int:
     """Return the decoded bytes of one pass in blocks of `rows` rows.
 
-    n_samples · row_bytes, and each chunk once more for every edge between two blocks that lies inside it.
+    All that is stored once, and each chunk once more for every edge between two blocks that lies inside it.
     """
     n, band = source.shape[0], source.chunk_rows
-    once = n * source.row_bytes
-    if rows % band == 0 or source.reads_of(0, 1) == source.row_bytes:
+    once = source.reads_of(0, n)
+    if rows % band == 0 or source.reads_of(0, 1) * n == once:
         return once
     # The last band of chunks may be shorter.
     last = (n - 1) // band * band
     edges, edges_in_last = (n - 1) // rows, (n - 1) // rows - last // rows
     between = (n - 1) // math.lcm(rows, band)
-    return once + ((edges - edges_in_last - between) * band + edges_in_last * (n - last)) * source.row_bytes
+    return once + ((edges - edges_in_last - between) * band + edges_in_last * (n - last)) * once // n
+
+
+def times_decoded(source: Source, n_bytes: int) -> float:
+    """Return how many times a pass that reads `n_bytes` decodes what is stored, on average."""
+    return n_bytes / source.reads_of(0, source.shape[0])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from streampca.accumulators.centring import work_dtype
 from streampca.formatting import as_text
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget, Resources
 from streampca.planning.covariance_accumulators import CovarianceAccumulator
 from streampca.planning.detail import CovarianceDetail
@@ -76,7 +76,7 @@ def plan_covariance(
 
 def _notes(source: Source, reading: int) -> tuple[str, ...]:
     """Return a note on chunks that are decoded several times, if they are."""
-    times = reading / (source.shape[0] * source.row_bytes)
+    times = times_decoded(source, reading)
     if times <= 1.0:
         return ()
     return (

@@ -82,7 +82,8 @@ def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> P
     merge = "what the features of a leaf give to the scores is added in the order of the features"
     shape = WorkShape.divide(d, d, 1, (1, 1, 1), axis="features", merge=merge)
     plan = _plan_without_blocks(source, k, shape, 2.0 * n * d * k, resources)
-    return _first_that_fits(plan, features, needs, resources.threads)
+    plan = _first_that_fits(plan, features, needs, resources.threads)
+    return plan.with_edges(features.block_edges(plan.rows_per_block))
 
 
 def _plan_without_blocks(source: Source, k: int, shape: WorkShape, flops: float, resources: Resources) -> Plan:

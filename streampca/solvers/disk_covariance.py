@@ -18,7 +18,7 @@ from streampca.linalg.lanczos import basis_size, block_size
 from streampca.linalg.tiles import TileGrid
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.covariance_accumulators import CovarianceAccumulator, accumulator_of
 from streampca.planning.detail import CovarianceDetail
@@ -161,8 +161,7 @@ def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
 
 
 def _notes(work: _Work, rows: int, groups: int) -> tuple[str, ...]:
-    once = work.source.shape[0] * work.source.row_bytes
-    times = work.reading(rows) / once
+    times = times_decoded(work.source, work.reading(rows))
     notes = [
         f"the rows are read {groups} time{'s' if groups > 1 else ''}, for {groups} group{'s' if groups > 1 else ''} of tiles; "
         f"{as_text(8 * work.grid.size)} of temporary files hold them until the fit ends; no state is kept for partial_fit and merge"

@@ -74,8 +74,10 @@ def plan_fit(
         resources = replace(resources, process_bytes=resources.process_bytes + beside)
     with naming_the_limit(resources, limits):
         plan = _choose(source, parameters, resources)
-    edges = source.block_edges(plan.rows_per_block) if plan.axis == "samples" else None
-    plan = plan.with_edges(edges)
+    if plan.axis == "samples":
+        plan = plan.with_edges(source.block_edges(plan.rows_per_block))
+    elif not plan.components_on_disk:  # whose slabs are regular
+        plan = plan.with_edges(source.by_features().block_edges(plan.rows_per_block))
     if limits:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
     if alternatives:

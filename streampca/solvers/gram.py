@@ -18,7 +18,7 @@ from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import GramDetail
 from streampca.planning.memory.gram import gram_needs
@@ -87,7 +87,7 @@ def _notes(features: Source, reading: int, disk_bytes: int) -> tuple[str, ...]:
             f"components: on disk, up to {as_text(disk_bytes)} in a temporary directory, because they do not fit in memory; "
             "components_ is a zarr array, and a report leaves out what is drawn from rows"
         )
-    times = reading / (2 * features.shape[0] * features.row_bytes)
+    times = times_decoded(features, reading // 2)
     if times > 1.01:
         notes.append(
             f"a band of whole chunks ({features.chunk_rows:,} features) does not fit: every chunk is decoded {times:.1f} times "

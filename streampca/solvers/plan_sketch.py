@@ -9,7 +9,7 @@ from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
 from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
-from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import SketchDetail
 from streampca.planning.memory.sketch import sketch_needs
@@ -309,7 +309,7 @@ def _notes(source: Source, detail: SketchDetail, reading: int) -> tuple[str, ...
         )
     if not detail.keep_all and detail.passes > 1:
         notes.append("only the last block of products is kept: with more memory all of them would give smaller errors")
-    times = reading / (source.shape[0] * source.row_bytes)
+    times = times_decoded(source, reading)
     if times > 1.0:
         notes.append(
             f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times in each pass"

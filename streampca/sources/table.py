@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -335,6 +335,22 @@ class _TurnedTable(Source):
         """Return the edges of blocks of at most `n_rows` features that hold whole chunks."""
         return merged_edges(self.edges, n_rows)
 
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of stored bytes, decoded, that reading features `start` to `stop` takes."""
+        n_bytes = 0
+        for part, low, high in self._parts_of(start, stop):
+            places = part.places(low, high)
+            n_bytes += part.source.reads_of(int(places[0]), int(places[-1]) + 1)
+        return n_bytes
+
+    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[Part, int, int]]:
+        """Yield each part with the first and last of its features that are among features `start` to `stop`."""
+        edges = self.table._edges
+        for part, first, last in zip(self.parts, edges, edges[1:], strict=False):
+            low, high = max(start, first), min(stop, last)
+            if low < high:
+                yield part, low - first, high - first
+
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of stored rows of one array, of which a block uses those that are kept."""
         return max(part.overhead_bytes(n_rows, turned=True) for part in self.parts)
@@ -343,9 +359,8 @@ class _TurnedTable(Source):
         """Return features `start` to `stop` as rows."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        count, edges = ReadCount(), self.table._edges
-        for part, first, last in zip(self.parts, edges, edges[1:], strict=False):
-            low, high = max(start, first), min(stop, last)
-            if low < high:
-                count += part.read_features(low - first, high - first, out[low - start : high - start])
+        count, at = ReadCount(), 0
+        for part, low, high in self._parts_of(start, stop):
+            count += part.read_features(low, high, out[at : at + high - low])
+            at += high - low
         return out, count

@@ -24,6 +24,8 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         kernel = sp.KernelPCA(job["k"], memory=job["memory"], **job["parameters"]).fit(job["path"])
         return figures(kernel.plan_, peak_bytes())
     data: Any = job.get("path")
+    if job.get("open"):
+        data = open_source(data, **job["open"])
     if job["do"] == "dask":
         rows = dask_rows(job["path"], job["graph"])
         pca = sp.PCA(job["k"], memory=job["memory"], solver="covariance").fit(open_source(rows, max_reads=1000))

@@ -97,6 +97,48 @@ def test_stores(name: str, tmp_path: Path) -> None:
     assert_kept(f"{name}: transform_to", result["scores"])
 
 
+TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "packed": ({"variables": ["u"]}, {}),
+    "packed with a mask": ({"variables": ["u"], "mask": "land"}, {}),
+    "variables of other chunks": ({"variables": ["u", "v"], "mask": "land"}, {"solver": "sketch", "sketch_size": 30}),
+    "by features": ({"variables": ["u", "v"], "mask": "land"}, {"solver": "gram"}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_arrays_of_three_dimensions(name: str, tmp_path: Path) -> None:
+    options, parameters = TABLES[name]
+    n = 1500 if parameters.get("solver") == "gram" else 15_000
+    rng = np.random.default_rng(0)
+    group = zarr.create_group(tmp_path / "x.zarr")
+    for variable, sizes, dims, chunks in (
+        ("u", (n, 50, 40), ("time", "lat", "lon"), (500, 50, 20)),
+        ("v", (20, n, 30), ("band", "time", "site"), (20, 700, 15)),
+        ("land", (40, 50), ("lon", "lat"), (40, 50)),
+    ):
+        array = group.create_array(
+            variable,
+            shape=sizes,
+            chunks=chunks,
+            dtype="bool" if variable == "land" else "i2",
+            dimension_names=dims,
+            attributes={} if variable == "land" else {"scale_factor": 0.01, "_FillValue": -32768},
+        )
+        array[...] = rng.integers(0, 3 if variable == "land" else 3000, sizes, dtype="i2").astype(array.dtype)
+    job = {
+        "do": "fit and transform_to",
+        "path": str(tmp_path / "x.zarr"),
+        "open": {"samples": "time", **options},
+        "k": 10,
+        "memory": "1GiB",
+        "parameters": parameters,
+        "out": str(tmp_path / "s"),
+    }
+    result = measure(job)
+    assert_kept(f"{name}: fit", result["fit"])
+    assert_kept(f"{name}: transform_to", result["scores"])
+
+
 def test_a_matrix_on_disk(tmp_path: Path) -> None:
     """100 MiB of tiles, where the matrix in memory would project 470 MiB."""
     path = make_store(tmp_path / "x.zarr", (3000, 5000), "float32", 200)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 import zarr
-from stores import picture
+from stores import Command, config_text, picture
 
 import streampca as sp
 from streampca.errors import StreamPCAError
@@ -240,3 +241,24 @@ def test_signal_axis_of_several_chunks_is_used_whole(tmp_path: Path) -> None:
     expected = np.linalg.eigvalsh(np.cov(cube.reshape(72, 24).T))[::-1][:5]
     assert pca.components_.shape == (5, 24)
     np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["unknown sample dimension", "other size", "scale of zero", "mask of times", "damaged coordinate", "no samples"],
+)
+def test_broken_table_in_a_configuration_ends_with_one_line_and_its_status(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build, options, words = BROKEN[name]
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings(action="ignore"):
+        build(zarr.create_group("x.zarr"))
+    source = yaml.safe_dump({"path": "x.zarr", **options}, default_flow_style=True).strip()
+    text = config_text("x", "out", "model: {n_components: 2, solver: covariance}")
+    (tmp_path / "c.yaml").write_text(text.replace("{path: 'x'}", source))
+    before, command = picture(tmp_path), Command(capsys)
+    called = command.quietly("run", "c.yaml")
+    assert called.status in (2, 5)
+    called.refused(called.status, words)
+    assert picture(tmp_path) == before

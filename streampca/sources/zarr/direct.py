@@ -119,29 +119,33 @@ class DirectReader:
         DamagedChunkError
             If it cannot be read or decoded, has the wrong size, or fails its checksum.
         """
-        count = ReadCount()
+        targets: dict[tuple[int, ...], list[tuple[Array, tuple[slice, ...]]]] = {}
         for row, box in self.layout.boxes(start, stop):
             target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
             for place, inside, within in self.layout.chunks(box):
-                count += self._read_chunk(place, target[inside], within)
+                targets.setdefault(place, []).append((target[inside], within))
+        count = ReadCount()
+        for place, pieces in targets.items():
+            count += self._read_chunk(place, pieces)
         return count
 
-    def _read_chunk(self, coordinates: tuple[int, ...], target: Array, within: tuple[slice, ...]) -> ReadCount:
-        """Decode one chunk and copy the slice `within` of it to `target`."""
+    def _read_chunk(self, coordinates: tuple[int, ...], pieces: list[tuple[Array, tuple[slice, ...]]]) -> ReadCount:
+        """Decode one chunk and copy slices of it to arrays, which `pieces` are pairs of."""
+        target = pieces[0][0]
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
         # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
         scattered = self.scatters and same and target.strides[-1] == target.itemsize
-        whole = same and target.flags.c_contiguous and target.shape == self.layout.grid
+        whole = len(pieces) == 1 and same and target.flags.c_contiguous and target.shape == self.layout.grid
         chunk = target if whole or scattered else borrow("chunk", self.layout.grid, self.chain.dtype)
         if self.bounds is not None:
             require_inside(self.bounds, f"{self.array.path}/{key}" if self.array.path else key)
         try:
             with open_regular(self.root / key, buffering=0) as file:
                 stored_bytes = os.fstat(file.fileno()).st_size
-                if scattered:
-                    self._scatter(file.fileno(), stored_bytes, target, within, key)
-                else:
+                for piece, within in pieces if scattered else ():
+                    self._scatter(file.fileno(), stored_bytes, piece, within, key)
+                if not scattered:
                     self._decode(file.fileno(), stored_bytes, chunk, key)
         except FileNotFoundError as error:
             raise MissingChunkError(
@@ -149,10 +153,11 @@ class DirectReader:
             ) from error
         except OSError as error:
             raise DamagedChunkError(f"{self.root}: chunk {key} cannot be read: {error}") from error
-        if chunk is not target:
-            target[...] = chunk[within]
         if scattered:
-            return ReadCount(1, target.nbytes, target.nbytes)
+            n_bytes = sum(piece.nbytes for piece, _ in pieces)
+            return ReadCount(1, n_bytes, n_bytes)
+        for piece, within in () if whole else pieces:
+            piece[...] = chunk[within]
         return ReadCount(1, self.layout.stored_values(coordinates) * self.chain.dtype.itemsize, stored_bytes)
 
     def _scatter(self, file: int, stored_bytes: int, target: Array, within: tuple[slice, ...], key: str) -> None:

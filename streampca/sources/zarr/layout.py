@@ -69,6 +69,24 @@ class Layout:
                 box[axis] = span
             yield row, tuple(box)
 
+    def readings(self, start: int, stop: int) -> Iterator[tuple[Spans, list[tuple[int, Spans]]]]:
+        """Yield boxes to read for rows `start` to `stop`, each with the boxes of rows in it and the index of their first row.
+
+        The boxes of the rows are read as one, so that no chunk is read for two of them, unless that is three times as much.
+        """
+        boxes = list(self.boxes(start, stop))
+        spans = zip(*(box for _, box in boxes), strict=True)
+        whole = tuple(range(min(span.start for span in each), max(span.stop for span in each)) for each in spans)
+        if self.n_rows(whole) <= self.most_rows_read(stop - start):
+            yield whole, boxes
+        else:
+            yield from ((box, [(row, box)]) for row, box in boxes)
+
+    def most_rows_read(self, n_rows: int) -> int:
+        """Return how many rows the largest box of `readings` has for blocks of `n_rows` rows, at most."""
+        inner = math.prod(self.shape[axis] for axis in self.rows[1:])
+        return n_rows if inner == 1 else min(3 * n_rows, n_rows + 2 * inner, self.table_shape[0])
+
     def view(self, table: Array, box: Spans) -> Array:
         """Return a view of `table`, the rows of `box`, with the axes of the stored array."""
         order = (*self.rows, *self.columns)
@@ -91,6 +109,11 @@ class Layout:
         return math.prod(
             min(size, n - index * size) for n, size, index in zip(self.shape, self.grid, place, strict=True)
         )
+
+
+def inside_of(box: Spans, whole: Spans) -> tuple[slice, ...]:
+    """Return where `box` lies in the box `whole`."""
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, whole, strict=True))
 
 
 def _boxes(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[int, list[range]]]:

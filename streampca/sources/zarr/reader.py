@@ -35,7 +35,7 @@ from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_fil
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, metadata_digest
 from streampca.sources.zarr.direct import DirectReader
-from streampca.sources.zarr.layout import Layout, Spans
+from streampca.sources.zarr.layout import Layout, Spans, inside_of
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
     feature_names,
@@ -247,6 +247,7 @@ class ZarrSource(Source):
         """Return the memory in bytes that decoding takes beside the block."""
         if self.direct is not None:
             return self.direct.overhead_bytes
+        n_rows = self.layout.most_rows_read(n_rows)
         # zarr decodes up to ten chunks at once, each beside its stored bytes, into an array of its own.
         return (
             n_rows * self.row_bytes + 10 * 2 * self.chunk_bytes
@@ -261,10 +262,12 @@ class ZarrSource(Source):
         if self.direct is not None:
             return out, self.direct.read(start, stop, out)
         before, n_chunks, n_values = self.store.stored_bytes, 0, 0
-        for row, box in self.layout.boxes(start, stop):
-            target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
-            target[...] = self._values(box, start, stop)
-            for place, _, _ in self.layout.chunks(box):
+        for whole, boxes in self.layout.readings(start, stop):
+            values = self._values(whole, start, stop)
+            for row, box in boxes:
+                target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
+                target[...] = values[inside_of(box, whole)]
+            for place, _, _ in self.layout.chunks(whole):
                 n_chunks, n_values = n_chunks + 1, n_values + self.layout.stored_values(place)
         return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
 
