@@ -20,6 +20,7 @@ from streampca.runs.report.run_files import RunFiles, read_run
 from streampca.storage.files import write_atomically
 
 NAME = "report.html"
+_REMOVED = "Pictures of rows are left out, because the model removes a part of each row before it is projected."
 
 
 def write_report(directory: Path) -> Path:
@@ -56,7 +57,9 @@ def _page_of(directory: Path) -> Page:
 def _compose(run: RunFiles) -> Page:
     """Return everything the template needs, each part computed and released before the next."""
     spectrum = result.spectrum_of(run)
-    if run.slab is not None:  # rows of the components are never read whole
+    if (
+        run.slab is not None or run.removes
+    ):  # rows of the components are never read whole; nothing is removed from samples
         run = replace(run, samples=None)
     layout = components.layout_of_run(run)
     scores = projection.score(run, run.samples) if run.samples is not None else None
@@ -71,7 +74,7 @@ def _compose(run: RunFiles) -> Page:
         byline=what_ran.byline(run),
         tiles=result.tiles(run, spectrum, carried),
         warnings=what_ran.warnings(run),
-        notes=what_ran.notes(run),
+        notes=(*what_ran.notes(run), *((_REMOVED,) if run.removes else ())),
         components=components.components(run, spectrum, layout),
         spectrum=result.spectrum_charts(
             run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum), carried

@@ -89,6 +89,8 @@ class RunFiles:
     """Features of a chunk, where the components are stored in slabs of features because they are large; else None."""
     divisors: FloatArray | None = None
     """What scores are divided by when they are whitened, shape ``(n_components,)``; or None."""
+    removes: bool = False
+    """Whether the model removes group means, a trend or covariates from rows, which `samples` still have."""
     labels: Labels | None = None
     """Names of rows and features; None where the run has none."""
     scores: StoredRows | None = None
@@ -134,6 +136,7 @@ class _ModelFields(TypedDict):
     centred: bool
     slab: int | None
     divisors: FloatArray | None
+    removes: bool
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -209,6 +212,7 @@ def _model(path: Path) -> _ModelFields:
         "scale": scale,
         "centred": attributes.get("center") is not False,
         "divisors": divisors,
+        "removes": attributes.get("removal") is not None,
     }
 
 
