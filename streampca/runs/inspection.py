@@ -154,6 +154,7 @@ def _of_model(place: Path) -> Description:
         "certificate": model.certificate.get("statement"),
         **_sure(model.certificate, None),
         "state": describe_state(place),
+        **_of_labels(None if model.labels is None else model.labels.describe()),
     }
 
 
@@ -183,6 +184,7 @@ def _of_kernel_model(place: Path) -> Description:
         "eigenvalues": model.eigenvalues[:10].tolist(),
         "certificate": model.certificate.get("statement"),
         "inverse_transform": model.preimage is not None,
+        **_of_labels(None if model.labels is None else model.labels.describe()),
     }
 
 

@@ -158,6 +158,9 @@ def test_inspect_of_a_run_names_its_dimensions(rows: NDArray[np.float32], call: 
         "of": "features",
     } in known["dimensions"]
     assert "labels" not in known["source"]
+    model = json.loads(call("inspect", "runs/job/model.zarr", "--json").out)
+    assert model["variables"] == known["variables"]
+    assert [entry["name"] for entry in model["dimensions"]] == [entry["name"] for entry in known["dimensions"]]
 
 
 def test_fingerprints_of_arrays_with_many_dimensions_are_verified(rows: NDArray[np.float32], call: Command) -> None:
