@@ -114,7 +114,7 @@ def _replace(path: Path, name: str, change: Callable[[NDArray[Any]], NDArray[Any
     group = zarr.open_group(path, mode="r+")
     values = change(np.asarray(group[name][...]))
     del group[name]
-    write_array(group, name, values)
+    write_array(group, name, values, tuple(f"dim_{axis}" for axis in range(values.ndim)))
     told = dict(group.attrs)
     rows = name == "components" and values.ndim == 2 and values.dtype.kind == "f"
     told["sha256"] = {**told["sha256"], name: survey(values).digest if rows else digest(values)}
