@@ -162,3 +162,25 @@ def test_rows_that_cut_bands_of_two_sample_dimensions_read_a_chunk_once(opened: 
     np.testing.assert_array_equal(rows, CUBE.reshape(3000, 12)[37:512])
     assert set(opened.values()) == {1}
     assert count.chunks == len(opened) == 6
+
+
+def test_array_without_features_is_read_into_one_column_of_a_table(tmp_path: Path) -> None:
+    """Its rows are not beside each other in memory, and those of the first place of an image are a single one."""
+    image = np.arange(12.0).reshape(3, 4)
+    group = zarr.create_group(tmp_path / "x.zarr")
+    for name, values, dims in (("a", np.stack([image, -image], axis=2), ("y", "x", "band")), ("b", image, ("y", "x"))):
+        array = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=values.shape,
+            dimension_names=dims,
+            compressors=None,
+            config={"write_empty_chunks": True},
+        )
+        array[...] = values
+    source = sp.open(tmp_path / "x.zarr", samples=["y", "x"], variables=["a", "b"])
+    expected = np.stack([image, -image, image], axis=2).reshape(12, 3)
+    for start in range(12):
+        for stop in range(start + 1, 13):
+            np.testing.assert_array_equal(source.read(start, stop)[0], expected[start:stop])

@@ -135,7 +135,7 @@ class DirectReader:
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
         # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
-        scattered = self.scatters and same and target.strides[-1] == target.itemsize
+        scattered = self.scatters and same and all(piece.strides[-1] == piece.itemsize for piece, _ in pieces)
         whole = len(pieces) == 1 and same and target.flags.c_contiguous and target.shape == self.layout.grid
         chunk = target if whole or scattered else borrow("chunk", self.layout.grid, self.chain.dtype)
         if self.bounds is not None:
