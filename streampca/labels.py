@@ -1,4 +1,4 @@
-"""Names of a table's samples and features: dimensions with coordinates, variables, and the features that are kept.
+"""Names of a table's samples and features: dimensions with coordinates, variables, and the features that are used.
 
 Labels travel beside the numbers, from a source to every output. No accumulator sees them.
 """
@@ -79,7 +79,7 @@ class Labels:
     """Feature dimensions of all variables; a name occurs once."""
     variables: tuple[Variable, ...]
     """Variables in the order of their columns."""
-    kept: BoolArray | None = None
+    mask: BoolArray | None = None
     """Which features are columns, ``(sum of the variables' sizes,)``; None where all are."""
 
     @property
@@ -90,13 +90,13 @@ class Labels:
     @property
     def n_features(self) -> int:
         """Return the number of columns."""
-        return sum(v.size for v in self.variables) if self.kept is None else int(self.kept.sum())
+        return sum(v.size for v in self.variables) if self.mask is None else int(self.mask.sum())
 
     @property
     def named(self) -> bool:
         """Return whether there is more than two nameless axes: a coordinate, a mask, or further dimensions or variables."""
         dimensions = (*self.samples, *self.features)
-        several = len(dimensions) > 2 or len(self.variables) > 1 or self.kept is not None
+        several = len(dimensions) > 2 or len(self.variables) > 1 or self.mask is not None
         return several or any(dimension.coordinate is not None for dimension in dimensions)
 
     def dimension(self, name: str) -> Dimension:
@@ -106,9 +106,9 @@ class Labels:
                 return dimension
         raise KeyError(name)
 
-    def with_kept(self, kept: BoolArray | None) -> Labels:
-        """Return the labels of the table with only the features that are `kept`, of all of its variables."""
-        return replace(self, kept=None if kept is None or kept.all() else kept)
+    def with_mask(self, mask: BoolArray | None) -> Labels:
+        """Return the labels of the table with only the features in `mask`, of all of its variables."""
+        return replace(self, mask=None if mask is None or mask.all() else mask)
 
     def without_sample_coordinates(self) -> Labels:
         """Return the labels with names and sizes of the samples alone, as models keep them."""
@@ -147,12 +147,12 @@ class Labels:
         return None
 
     def places(self) -> Iterator[tuple[Variable, slice, BoolArray | None]]:
-        """Yield each variable with its columns in the table and the mask of its kept features, ``(size,)``."""
+        """Yield each variable with its columns in the table and the mask of its features, ``(size,)``."""
         first = at = 0
         for variable in self.variables:
-            kept = None if self.kept is None else self.kept[first : first + variable.size]
-            count = variable.size if kept is None else int(kept.sum())
-            yield variable, slice(at, at + count), kept
+            mask = None if self.mask is None else self.mask[first : first + variable.size]
+            count = variable.size if mask is None else int(mask.sum())
+            yield variable, slice(at, at + count), mask
             first, at = first + variable.size, at + count
 
     def spread(self, values: Array, fill: object = np.nan) -> list[Array]:
@@ -161,11 +161,11 @@ class Labels:
         Masked places hold `fill`; the default needs values of a floating type.
         """
         fields = []
-        for variable, columns, kept in self.places():
+        for variable, columns, mask in self.places():
             part = values[..., columns]
-            if kept is not None:
+            if mask is not None:
                 whole = np.full((*values.shape[:-1], variable.size), fill, dtype=values.dtype)
-                whole[..., kept] = part
+                whole[..., mask] = part
                 part = whole
             fields.append(part.reshape(*values.shape[:-1], *variable.shape))
         return fields
@@ -173,7 +173,7 @@ class Labels:
     def indices(self) -> IntArray:
         """Return for each column its place among all features, masked ones included, ``(n_features,)``."""
         n_all = sum(v.size for v in self.variables)
-        return np.arange(n_all) if self.kept is None else np.flatnonzero(self.kept)
+        return np.arange(n_all) if self.mask is None else np.flatnonzero(self.mask)
 
     def along(self, name: str) -> FloatArray:
         """Return the coordinate of the feature dimension `name` at each column, ``(n_features,)``.
@@ -192,7 +192,7 @@ class Labels:
                 values[...] = dimension.coordinate.reshape([-1 if i == axis else 1 for i in range(len(variable.dims))])
             parts.append(values.ravel())
         whole = np.concatenate(parts)
-        return whole if self.kept is None else whole[self.kept]
+        return whole if self.mask is None else whole[self.mask]
 
     def sample_values(self, name: str) -> Array:
         """Return the coordinate of the sample dimension `name` at each row, ``(n_samples,)``; `KeyError` if it has none."""
@@ -220,7 +220,7 @@ class Labels:
 
     def known_name(self, column: int) -> str | None:
         """Return the name of a column, None where it would say no more than its number."""
-        plain = len(self.variables) == 1 and self.kept is None and len(self.variables[0].dims) == 1
+        plain = len(self.variables) == 1 and self.mask is None and len(self.variables[0].dims) == 1
         if plain and self.dimension(self.variables[0].dims[0]).coordinate is None:
             return None
         return self.feature_name(column)
@@ -242,7 +242,7 @@ class Labels:
             "samples": [dimension.describe() for dimension in self.samples],
             "features": [dimension.describe() for dimension in self.features],
             "variables": variables,
-            "n_masked": 0 if self.kept is None else int((~self.kept).sum()),
+            "n_masked": 0 if self.mask is None else int((~self.mask).sum()),
         }
 
     def column_names(self) -> tuple[str, ...] | None:

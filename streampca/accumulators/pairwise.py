@@ -143,9 +143,9 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             for half in panel.halves():
                 state = self._add_complete(state, half, np.dtype(np.float64))
             return state
-        mean, remainder = (
-            (centred.offset, centred.offset) if weights is None else weigh(panel.values, rows, weights, centred.origin)
-        )
+        mean = remainder = centred.offset
+        if weights is not None:
+            mean, remainder = weigh(panel.values, rows, weights, centred.origin)
         total, _ = panel.weight_sums()
         origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
         step = (centred.origin - origin) + mean

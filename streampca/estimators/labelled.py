@@ -211,23 +211,23 @@ def _spread(labels: Labels, rows: Any) -> list[Any]:
     if isinstance(rows, np.ndarray):
         return [part.reshape(len(rows), -1) for part in labels.spread(rows)]
     parts = []
-    for variable, columns, kept in labels.places():
+    for variable, columns, mask in labels.places():
         part = rows[:, columns]
-        if kept is not None:
-            part = map_rows(_Unmask(kept), part.rechunk({1: -1}), variable.size, rows.dtype)
+        if mask is not None:
+            part = map_rows(_Unmask(mask), part.rechunk({1: -1}), variable.size, rows.dtype)
         parts.append(part)
     return parts
 
 
 class _Unmask:
-    """Puts the kept features of rows at their places among all, with NaN at the others."""
+    """Puts the mask features of rows at their places among all, with NaN at the others."""
 
-    def __init__(self, kept: Array):
-        self.kept = kept
+    def __init__(self, mask: Array):
+        self.mask = mask
 
     def __call__(self, rows: Array) -> Array:
-        whole = np.full((len(rows), len(self.kept)), np.nan, dtype=rows.dtype)
-        whole[:, self.kept] = rows
+        whole = np.full((len(rows), len(self.mask)), np.nan, dtype=rows.dtype)
+        whole[:, self.mask] = rows
         return whole
 
 

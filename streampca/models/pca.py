@@ -16,7 +16,7 @@ from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
 from streampca.parameters import Parameters
-from streampca.regressors import FittedPart
+from streampca.regressors import FittedRegression
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
 _SAFE_FACTORS = (1e-30, 1e30)
@@ -65,7 +65,7 @@ class PCAModel:
     """Scores of rows with NaN: ``"conditional"``, the conditional mean given the observed features, or with `fill` for NaN."""
     labels: Labels | None = None
     """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
-    removal: FittedPart | None = None
+    removal: FittedRegression | None = None
     """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
 
     @classmethod

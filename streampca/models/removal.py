@@ -11,7 +11,7 @@ from streampca.errors import ParameterError
 from streampca.labels import Labels
 from streampca.regressors import (
     KEYS,
-    FittedPart,
+    FittedRegression,
     RowRegressors,
     RowValues,
     as_covariates,
@@ -53,9 +53,9 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
     return ResidualSource(source, rows, fitted.coefficients, residual_dtype(source.dtype))
 
 
-def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedPart | None:
+def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedRegression | None:
     """Return what `model` removes; `ParameterError` if something is `given` and it removes nothing."""
-    fitted: FittedPart | None = getattr(model, "removal", None)
+    fitted: FittedRegression | None = getattr(model, "removal", None)
     if fitted is None and given is not None:
         raise ParameterError("remove was given, but the model was fitted without it: nothing is removed")
     return fitted
@@ -76,7 +76,7 @@ def with_fitted(
 
 
 def rows_of(
-    fitted: FittedPart,
+    fitted: FittedRegression,
     given: Given | None,
     n_rows: int,
     *,

@@ -1,6 +1,6 @@
 """What the parameter `remove` names, as regressors that are known for every row before it is read."""
 
-from streampca.regressors.basis import Basis, FittedPart, Regressors, RowRegressors
+from streampca.regressors.basis import Basis, FittedRegression, Regressors, RowRegressors
 from streampca.regressors.removal import (
     KEYS,
     Removal,
@@ -17,7 +17,7 @@ from streampca.regressors.removal import (
 __all__ = [
     "KEYS",
     "Basis",
-    "FittedPart",
+    "FittedRegression",
     "Regressors",
     "Removal",
     "RowRegressors",

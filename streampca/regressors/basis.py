@@ -237,17 +237,17 @@ class Regressors:
         norms: FloatArray = np.sqrt(np.concatenate([self.group_weights, np.full(n_columns, self.group_weights.sum())]))
         return norms
 
-    def fitted_part(self, coefficients: FloatArray) -> FittedPart:
+    def fitted_regression(self, coefficients: FloatArray) -> FittedRegression:
         """Return the fitted part from the coefficients of the orthogonal regressors, ``(orthogonal.size, n_features)``."""
         g = self.basis.n_groups
         mean = self.group_weights / self.group_weights.sum() @ coefficients[:g]
         slopes = self.mixing @ coefficients[g:]
         effects = coefficients[:g] - mean - self.group_means @ slopes
-        return FittedPart(self.basis, np.concatenate([effects, slopes]), mean, self.rows)
+        return FittedRegression(self.basis, np.concatenate([effects, slopes]), mean, self.rows)
 
 
 @dataclass(frozen=True)
-class FittedPart:
+class FittedRegression:
     """The part of the rows that the parameter `remove` takes out: departures from the mean, for each feature."""
 
     basis: Basis

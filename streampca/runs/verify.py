@@ -122,13 +122,13 @@ def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
 
 def _opened(config: RunConfig, model: PCAModel | KernelModel) -> Source:
     """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
-    kept = None if model.labels is None else model.labels.kept
-    source = source_of(config, mask=kept)
+    mask = None if model.labels is None else model.labels.mask
+    source = source_of(config, mask=mask)
     arrays = _arrays(source)
     if config.source.verify is not None or not arrays:
         return source
     places = [default_place(array.description, array.name) for array in arrays]
-    return source_of(config, mask=kept, verify="manifest") if all(map(Path.exists, places)) else source
+    return source_of(config, mask=mask, verify="manifest") if all(map(Path.exists, places)) else source
 
 
 def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -> Plan:

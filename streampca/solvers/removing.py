@@ -16,7 +16,7 @@ from streampca.accumulators.residuals import FeatureResiduals, Residuals
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.parameters import Parameters
-from streampca.regressors import Basis, FittedPart, Regressors
+from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.typing import Array, IntArray
@@ -77,7 +77,7 @@ class Removing:
 
     def __init__(self, regressors: Regressors, source: Source):
         self.regressors, self.source, self.dtype = regressors, source, work_dtype(source.dtype)
-        self.fitted: FittedPart | None = None
+        self.fitted: FittedRegression | None = None
 
     def accumulate(self, source: Source, accumulator: AnyAccumulator, read: Read) -> tuple[Any, ReadCount]:
         """Return the state of the residuals of `source`, with the counts of its rows, and what reading cost."""
@@ -86,7 +86,7 @@ class Removing:
         if isinstance(accumulator, Gram):
             features = FeatureResiduals(accumulator, self.regressors, str(self.dtype))
             state, count = read(source, features)
-            self.fitted = self.regressors.fitted_part(features.coefficients(state))
+            self.fitted = self.regressors.fitted_regression(features.coefficients(state))
             return state.inner, count
         parts = accumulator.parts if isinstance(accumulator, Joint) else (accumulator,)
         samples = [part for part in parts if isinstance(part, RowSample)]
@@ -95,7 +95,7 @@ class Removing:
         residuals = Residuals(inner, self.regressors, str(self.dtype))
         state, count = read(source, Joint((residuals, *samples)) if samples else residuals)
         own, *copied = state if samples else (state,)
-        self.fitted = self.regressors.fitted_part(residuals.coefficients(own))
+        self.fitted = self.regressors.fitted_regression(residuals.coefficients(own))
         states = residuals.inner_state(own)
         if not isinstance(accumulator, Joint):
             return states, count

@@ -49,8 +49,8 @@ def open_xarray_like(data: xr.DataArray | xr.Dataset, labels: Labels | None) -> 
         keywords["samples"] = samples
         if same and labels.variables[0].dims:
             keywords["features"] = list(labels.variables[0].dims)
-    if labels.kept is not None:
-        keywords["mask"] = labels.kept
+    if labels.mask is not None:
+        keywords["mask"] = labels.mask
     names = [variable.name for variable in labels.variables]
     if hasattr(data, "data_vars") and all(name in data.data_vars for name in names):
         keywords["variables"] = [str(name) for name in names]
@@ -67,8 +67,8 @@ def _of_fit(path: str, labels: Labels | None, described: Json) -> SourceKeywords
         keywords["variables"] = [str(variable.name) for variable in labels.variables]
     elif first.name is not None and _is_group(path):
         keywords["array"] = first.name
-    if labels.kept is not None:
-        keywords["mask"] = labels.kept
+    if labels.mask is not None:
+        keywords["mask"] = labels.mask
     if several or len(labels.samples) + len(first.dims) > 2:
         keywords["samples"] = [dimension.name for dimension in labels.samples]
         if first.dims and all(variable.dims == first.dims for variable in labels.variables):

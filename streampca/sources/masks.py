@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Labels
-from streampca.sources.table import Part
+from streampca.sources.table import StoredVariable
 from streampca.storage.regular_files import require_regular
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray
@@ -19,30 +19,30 @@ FROM_DATA = ("observed", "survey")
 _READ_BYTES = 2**26
 
 
-def kept_features(mask: object, labels: Labels, parts: Sequence[Part], label: str) -> BoolArray:
-    """Return which features a mask keeps, of all variables one after another.
+def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], label: str) -> BoolArray:
+    """Return which features a mask names as used, of all variables one after another.
 
     Parameters
     ----------
     mask : array or {"observed", "survey"}
         True (or a number other than zero and NaN) for features that are used: an array of the shape of one variable, for all
-        variables of this shape, or of all features in one dimension. ``"observed"`` keeps the features with a value in the
+        variables of this shape, or of all features in one dimension. ``"observed"`` stands for the features with a value in the
         first rows, at most those of 64 MiB and of one chunk, which are read at once; ``"survey"`` reads all rows.
 
     Raises
     ------
     DataError
-        If the shape is another one, or no feature is kept.
+        If the shape is another one, or no feature is used.
     """
     if isinstance(mask, str):
-        kept = np.concatenate([_observed(part, every_row=mask == "survey") for part in parts])
+        used = np.concatenate([_observed(part, every_row=mask == "survey") for part in parts])
     else:
-        kept = _of_array(np.asarray(mask), labels, label)
-    if not kept.any():
+        used = _of_array(np.asarray(mask), labels, label)
+    if not used.any():
         raise DataError(
-            f"{label}: the mask keeps none of {len(kept):,} features: expected True for those that are used"
+            f"{label}: the mask leaves out all of {len(used):,} features: expected True for those that are used"
         )
-    return kept
+    return used
 
 
 def read_mask_file(path: str) -> Array:
@@ -73,7 +73,7 @@ def _of_array(mask: Array, labels: Labels, label: str) -> BoolArray:
     )
 
 
-def _observed(part: Part, *, every_row: bool) -> BoolArray:
+def _observed(part: StoredVariable, *, every_row: bool) -> BoolArray:
     """Return which features of an array have a value in its first rows, or in any row."""
     source, n_rows = part.source, part.source.shape[0]
     step = max(1, min(source.chunk_rows, _READ_BYTES // source.row_bytes, n_rows))

@@ -23,17 +23,17 @@ _SLAB_BYTES = 1 << 18  # decoded while it is in the cache of a core
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredVariable:
     """The array of one variable."""
 
     source: Source
     """Its rows as they are stored; if the table is turned, its features."""
     packing: Packing | None = None
     """How its values are decoded; None where they are meant as they are stored."""
-    kept: BoolArray | None = None
+    mask: BoolArray | None = None
     """Which of its features are in the table, ``(n_features,)``; None where all are."""
     observed_only: bool = False
-    """Whether features that are not kept must hold no value at all, which is checked whenever they are read."""
+    """Whether features that are not used must hold no value at all, which is checked whenever they are read."""
 
     @property
     def n_stored(self) -> int:
@@ -43,16 +43,16 @@ class Part:
     @property
     def n_features(self) -> int:
         """Return the number of its features in the table."""
-        return self.n_stored if self.kept is None else int(self.kept.sum())
+        return self.n_stored if self.mask is None else int(self.mask.sum())
 
     @property
     def dtype(self) -> DType:
         """Return the data type of its values in the table."""
         return self.source.dtype if self.packing is None else self.packing.dtype
 
-    def keeping(self, kept: BoolArray | None, observed_only: bool) -> Part:
-        """Return the part with only the features that are `kept`."""
-        return replace(self, kept=None if kept is None or kept.all() else kept, observed_only=observed_only)
+    def masked(self, mask: BoolArray | None, observed_only: bool) -> StoredVariable:
+        """Return the variable with only the features in `mask`."""
+        return replace(self, mask=None if mask is None or mask.all() else mask, observed_only=observed_only)
 
     def missing(self, stored: Array) -> BoolArray:
         """Return where stored values mean that nothing was observed."""
@@ -60,7 +60,7 @@ class Part:
             return self.packing.missing(stored)
         return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
 
-    def turned(self) -> Part:
+    def turned(self) -> StoredVariable:
         """Return the part whose source has features in rows."""
         return replace(self, source=self.source.by_features())
 
@@ -68,31 +68,31 @@ class Part:
         """Return the memory in bytes that reading `n_rows` rows of its source takes beside the block."""
         n_rows = self.longest_span(n_rows) if turned else n_rows
         reading = self.source.overhead_bytes(n_rows)
-        if self.packing is None and self.kept is None:
+        if self.packing is None and self.mask is None:
             return reading
         return reading + n_rows * self.source.row_bytes + 4 * _SLAB_BYTES
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
-        """Fill `out`, ``(stop - start, n_features)``, with the kept features of rows `start` to `stop`."""
-        if self.packing is None and self.kept is None and out.dtype == self.source.dtype:
+        """Fill `out`, ``(stop - start, n_features)``, with the used features of rows `start` to `stop`."""
+        if self.packing is None and self.mask is None and out.dtype == self.source.dtype:
             return _read_into(self.source, start, stop, out)
         stored, count = self._stored(start, stop)
-        kept = None if self.kept is None else np.flatnonzero(self.kept)
+        used = None if self.mask is None else np.flatnonzero(self.mask)
         left_out = (
-            np.flatnonzero(~self.kept) if self.observed_only and self.kept is not None else np.empty(0, dtype=int)
+            np.flatnonzero(~self.mask) if self.observed_only and self.mask is not None else np.empty(0, dtype=int)
         )
         step = max(1, _SLAB_BYTES // self.source.row_bytes)
         for first in range(0, stop - start, step):
             slab = stored[first : first + step]
             if len(left_out):
                 self._require_missing(slab, left_out, start + first)
-            values = slab if kept is None else slab.take(kept, axis=1)
+            values = slab if used is None else slab.take(used, axis=1)
             self._decode(values, out[first : first + step])
         return count
 
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
-        """Fill `out` with kept features `start` to `stop` as rows; the source of the part is a turned one."""
-        if self.packing is None and self.kept is None and out.dtype == self.source.dtype:
+        """Fill `out` with used features `start` to `stop` as rows; the source is a turned one."""
+        if self.packing is None and self.mask is None and out.dtype == self.source.dtype:
             return _read_into(self.source, start, stop, out)
         places = self.places(start, stop)
         stored, count = self._stored(int(places[0]), int(places[-1]) + 1)
@@ -103,15 +103,15 @@ class Part:
         return count
 
     def places(self, start: int, stop: int) -> IntArray:
-        """Return where kept features `start` to `stop` are among all features of the array."""
-        return np.arange(start, stop) if self.kept is None else np.flatnonzero(self.kept)[start:stop]
+        """Return where used features `start` to `stop` are among all features of the array."""
+        return np.arange(start, stop) if self.mask is None else np.flatnonzero(self.mask)[start:stop]
 
     def longest_span(self, n_features: int) -> int:
-        """Return how many features of the array lie between the first and the last of `n_features` kept ones, at most."""
+        """Return how many features of the array lie between the first and the last of `n_features` used ones, at most."""
         n = min(n_features, self.n_features)
-        if self.kept is None:
+        if self.mask is None:
             return n
-        places = np.flatnonzero(self.kept)
+        places = np.flatnonzero(self.mask)
         return int((places[n - 1 :] - places[: len(places) - n + 1]).max()) + 1
 
     def _stored(self, start: int, stop: int) -> tuple[Array, ReadCount]:
@@ -157,12 +157,12 @@ def _read_into(source: Source, start: int, stop: int, out: Array) -> ReadCount:
 
 
 class TableSource(Source):
-    """Variables side by side as one table: each row holds the kept features of the first variable, then of the second, and so on.
+    """Variables side by side as one table: each row holds the used features of the first variable, then of the second, and so on.
 
     Every variable is read where it is stored, into scratch memory where it is decoded or masked, once in every pass.
     """
 
-    def __init__(self, parts: Sequence[Part], labels: Labels | None, description: str):
+    def __init__(self, parts: Sequence[StoredVariable], labels: Labels | None, description: str):
         self.parts, self.labels, self.description = tuple(parts), labels, description
         sources = [part.source for part in self.parts]
         self.dtype = np.result_type(*(part.dtype for part in self.parts))
@@ -183,8 +183,8 @@ class TableSource(Source):
         """Return a hash of the fingerprints of the arrays, of how they are decoded, and of the mask."""
         digest = xxhash.xxh3_128()
         for part in self.parts:
-            kept = b"" if part.kept is None else xxhash.xxh3_128(np.packbits(part.kept).tobytes()).digest()
-            digest.update(f"{part.source.fingerprint}|{part.packing}|".encode() + kept)
+            mask = b"" if part.mask is None else xxhash.xxh3_128(np.packbits(part.mask).tobytes()).digest()
+            digest.update(f"{part.source.fingerprint}|{part.packing}|".encode() + mask)
         return digest.hexdigest()
 
     @property
@@ -194,16 +194,14 @@ class TableSource(Source):
 
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
-        variables = []
-        for part in self.parts:
-            variables.append(part.source.describe() | {"decoded": part.packing is not None})
-        names = [str(variable["array"]) for variable in variables if variable.get("array")]
+        arrays = [part.source.describe() | {"decoded": part.packing is not None} for part in self.parts]
+        names = [str(array["array"]) for array in arrays if array.get("array")]
         described = super().describe() | {
-            "path": variables[0]["path"],
+            "path": arrays[0]["path"],
             "array": ", ".join(names) or None,
             "n_masked": sum(part.n_stored - part.n_features for part in self.parts),
         }
-        return variables[0] | described if len(variables) == 1 else described | {"variables": variables}
+        return arrays[0] | described if len(arrays) == 1 else described | {"variables": arrays}
 
     def check(self) -> None:
         """Raise `DataError` if anything that will be read is known to be missing."""
@@ -276,7 +274,7 @@ class TableSource(Source):
         if self.labels is None or match is None:
             return error
         feature, row = int(match[1]), int(match[2])
-        name, sample = self.labels.with_kept(None).known_name(n_before + feature), self.labels.sample_name(row)
+        name, sample = self.labels.with_mask(None).known_name(n_before + feature), self.labels.sample_name(row)
         message = str(error)
         message = message if name is None else message.replace(f"feature {feature} ", f"feature {feature} [{name}] ", 1)
         message = message if sample is None else message.replace(f"in row {row}", f"in row {row} [{sample}]", 1)
@@ -296,8 +294,8 @@ class _TurnedTable(Source):
         self.shape, edges = table.shape[::-1], [0]
         for part, first in zip(self.parts, table._edges, strict=False):
             bands = np.arange(0, part.source.shape[0], part.source.chunk_rows)
-            kept = bands if part.kept is None else np.concatenate([[0], np.cumsum(part.kept)])[bands]
-            edges += (first + kept).tolist()
+            counts = bands if part.mask is None else np.concatenate([[0], np.cumsum(part.mask)])[bands]
+            edges += (first + counts).tolist()
         self.edges = sorted({*edges, self.shape[0]})
         self.chunk_rows = max(part.source.chunk_rows for part in self.parts)
         self.chunk_bytes, self.portable, self.column_major = table.chunk_bytes, table.portable, not table.column_major
@@ -343,7 +341,7 @@ class _TurnedTable(Source):
             n_bytes += part.source.reads_of(int(places[0]), int(places[-1]) + 1)
         return n_bytes
 
-    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[Part, int, int]]:
+    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[StoredVariable, int, int]]:
         """Yield each part with the first and last of its features that are among features `start` to `stop`."""
         edges = self.table._edges
         for part, first, last in zip(self.parts, edges, edges[1:], strict=False):
@@ -352,7 +350,7 @@ class _TurnedTable(Source):
                 yield part, low - first, high - first
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of stored rows of one array, of which a block uses those that are kept."""
+        """Return the memory of stored rows of one array, of which a block holds those in the mask."""
         return max(part.overhead_bytes(n_rows, turned=True) for part in self.parts)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:

@@ -18,9 +18,9 @@ from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names
-from streampca.sources.masks import FROM_DATA, kept_features, read_mask_file
+from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
-from streampca.sources.table import Part, TableSource
+from streampca.sources.table import StoredVariable, TableSource
 from streampca.typing import Array, JsonValue
 
 if TYPE_CHECKING:
@@ -69,15 +69,14 @@ def open_xarray(data: Data, options: ReadOptions) -> Source:
         if array.dtype.kind not in "biuf":
             raise DataError(f"{what} has dtype {array.dtype} and dims {_dims(array)}: expected real numbers")
         axes = _axes(array, options, what)
-        parts.append(_part(array, axes, options, what))
+        parts.append(_opened(array, axes, options, what))
         each.append(_labels(name, array, axes))
     labels = joined_labels(each, label)
     if options.mask is not None:
-        kept = kept_features(_mask(options.mask, labels, data), labels, parts, label)
-        labels = labels.with_kept(kept)
+        labels = labels.with_mask(feature_mask(_mask(options.mask, labels, data), labels, parts, label))
         observed = isinstance(options.mask, str) and options.mask in FROM_DATA
-        parts = [part.keeping(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
-    single = len(parts) == 1 and parts[0].packing is None and parts[0].kept is None
+        parts = [part.masked(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
+    single = len(parts) == 1 and parts[0].packing is None and parts[0].mask is None
     source = parts[0].source if single else TableSource(parts, labels, label)
     source.labels, source.feature_names = labels, labels.column_names()
     return source
@@ -197,20 +196,20 @@ def aligned_mask(mask: Any, labels: Labels) -> Array:
     raise DataError(f"mask has the dims ({', '.join(map(str, mask.dims))}): expected {dims}")
 
 
-def _part(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> Part:
+def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> StoredVariable:
     """Return one DataArray as a part of a table, read where it is stored if nothing has changed it."""
     stored = stored_array(array)
     if stored is not None:
-        return _stored_part(*stored, axes, options)
+        return _read_natively(*stored, axes, options)
     order = (*axes[0], *axes[1])
     n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
     lazy = _lazy(array)
     if lazy is not None:
         from streampca.sources.dask import DaskSource
 
-        return Part(replaced_description(DaskSource(as_table(lazy, axes), options.max_reads), label))
+        return StoredVariable(replaced_description(DaskSource(as_table(lazy, axes), options.max_reads), label))
     values = np.asarray(array.values).transpose(order).reshape(n_rows, n_columns)
-    return Part(ArraySource(values, label))
+    return StoredVariable(ArraySource(values, label))
 
 
 def replaced_description(source: Source, label: str) -> Source:
@@ -219,7 +218,7 @@ def replaced_description(source: Source, label: str) -> Source:
     return source
 
 
-def _stored_part(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOptions) -> Part:
+def _read_natively(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOptions) -> StoredVariable:
     """Return a part that our own reader reads from zarr."""
     from streampca.sources.packing import Packing
     from streampca.sources.remote import place_of
@@ -230,7 +229,7 @@ def _stored_part(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOpti
     array = as_stored(stored, place, options.follow_symlinks)
     packing = Packing.of(array.metadata, place) if decoded and options.decode != "raw" else None
     fill = options.missing_chunks == "fill"
-    return Part(ZarrSource(array, place, None, axes, fill, None, options.follow_symlinks), packing)
+    return StoredVariable(ZarrSource(array, place, None, axes, fill, None, options.follow_symlinks), packing)
 
 
 def stored_array(array: xr.DataArray) -> tuple[ZarrArray, bool] | None:

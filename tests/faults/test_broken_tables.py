@@ -166,7 +166,7 @@ BROKEN: dict[str, tuple[Build, dict[str, Any], str]] = {
     "image with axes that are no list": (ome({"t": 0}), {"samples": "t"}, "no dimension 't'"),
     "mask of another shape": (SST, {"samples": "time", "mask": np.ones((4, 3), bool)}, "mask has shape (4, 3)"),
     "mask of text": (SST, {"samples": "time", "mask": np.full((3, 4), "yes")}, "truth values"),
-    "mask that keeps nothing": (SST, {"samples": "time", "mask": np.zeros((3, 4))}, "keeps none"),
+    "mask without any feature": (SST, {"samples": "time", "mask": np.zeros((3, 4))}, "leaves out all"),
     "mask that is not there": (SST, {"samples": "time", "mask": "ocean"}, "neither an .npy file nor an array"),
     "mask file that is not there": (SST, {"samples": "time", "mask": "nowhere.npy"}, "cannot be read"),
     "mask with other dimensions of the same shape": (

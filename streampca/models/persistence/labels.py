@@ -35,8 +35,8 @@ def arrays_of_labels(labels: Labels | None) -> tuple[dict[str, Array], Json | No
         entry["coordinate"] = name
         arrays |= stored
         axes |= dict.fromkeys(stored if entry["type"] != "text" else [f"{name}_ends"], (dimension.name,))
-    if labels.kept is not None:
-        arrays[_MASK] = labels.kept
+    if labels.mask is not None:
+        arrays[_MASK] = labels.mask
     return arrays, document, axes
 
 
@@ -53,12 +53,12 @@ def labels_from(group: StoredGroup, n_features: int) -> Labels | None:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise group.form.unusable(group.path, "its labels are damaged") from error
-    kept = group.array(_MASK, "b") if _MASK in group else None
-    labels = Labels(samples, features, variables, kept)
+    mask = group.array(_MASK, "b") if _MASK in group else None
+    labels = Labels(samples, features, variables, mask)
     sizes = {dimension.name: dimension.size for dimension in features}
     known = all(sizes.get(name) == size for v in variables for name, size in zip(v.dims, v.shape, strict=True))
     distinct = len({d.name for d in (*samples, *features)}) == len(samples) + len(features)
-    whole = kept is None or kept.shape == (sum(v.size for v in variables),)
+    whole = mask is None or mask.shape == (sum(v.size for v in variables),)
     fits = known and distinct and whole and len(samples) > 0 and len(variables) > 0
     group.require(fits and labels.n_features == n_features, "its labels are not those of its features")
     return labels

@@ -15,7 +15,7 @@ from streampca.models.persistence.labels import NAMES as LABELS
 from streampca.models.persistence.labels import labels_from
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
-from streampca.regressors import Basis, FittedPart, RowRegressors
+from streampca.regressors import Basis, FittedRegression, RowRegressors
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
 from streampca.typing import Array, FloatArray, Json
@@ -101,7 +101,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     return arrays, attributes, {"components": surveyed.digest}
 
 
-def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedPart | None:
+def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None:
     """Return what the stored model removes; `ModelError` if its arrays and attributes do not agree."""
     written = group.attributes["removal"]
     group.require((written is None) == ("removal_coefficients" not in group), "what it removes is incomplete")
@@ -121,7 +121,7 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedPart | None:
         good = good and bool(((codes >= 0) & (codes < basis.n_groups)).all())
         group.require(good, "the regressors of what it removes are damaged")
         rows = RowRegressors(codes, columns, basis.n_groups)
-    return FittedPart(basis, coefficients, mean, rows)
+    return FittedRegression(basis, coefficients, mean, rows)
 
 
 def build(group: StoredGroup) -> PCAModel:

@@ -25,7 +25,7 @@ _ASPECTS = 0.2, 5.0
 
 
 @dataclass(frozen=True)
-class Part:
+class FieldSlice:
     """The places of one variable that are drawn together."""
 
     variable: int
@@ -44,7 +44,7 @@ class Part:
 class Grid:
     """Two dimensions of a variable as a picture."""
 
-    part: Part
+    part: FieldSlice
     """What is drawn."""
     down: Side
     """The dimension from top to bottom."""
@@ -86,7 +86,7 @@ class Grid:
 class Line:
     """One dimension of a variable as a line."""
 
-    part: Part
+    part: FieldSlice
     """What is drawn."""
     dimension: Dimension
     """The dimension with its coordinate, of numbers or times."""
@@ -115,7 +115,7 @@ class Layout:
         """Return the first picture of a row."""
         return self.grids[0].pixels(self.fields(row)[self.grids[0].part.variable])
 
-    def title(self, part: Part) -> str:
+    def title(self, part: FieldSlice) -> str:
         """Return the name of the variable, where there are several, and the places of a part."""
         name = self.name(part.variable) if len(self.labels.variables) > 1 else ""
         return ", ".join(text for text in (name, part.place) if text)
@@ -176,7 +176,7 @@ def _drawn(labels: Labels, variable: Variable) -> tuple[str, ...]:
     return tuple(wide[at].name for at in largest)
 
 
-def _parts(labels: Labels, number: int, drawn: Sequence[str]) -> Iterator[Part]:
+def _parts(labels: Labels, number: int, drawn: Sequence[str]) -> Iterator[FieldSlice]:
     """Yield a part for each place of the dimensions that are not drawn, spread evenly over them if there are too many."""
     variable = labels.variables[number]
     others = [labels.dimension(name) for name in variable.dims if name not in drawn]
@@ -185,7 +185,7 @@ def _parts(labels: Labels, number: int, drawn: Sequence[str]) -> Iterator[Part]:
     for places in product(*(choice.tolist() for choice in chosen)):
         at = dict(zip((other.name for other in others), places, strict=True))
         words = ", ".join(f"{clean(d.name, 40)} = {clean(d.value(at[d.name]), 40)}{_unit(d)}" for d in others)
-        yield Part(number, tuple(at.get(name) for name in variable.dims), words)
+        yield FieldSlice(number, tuple(at.get(name) for name in variable.dims), words)
 
 
 def _unit(dimension: Dimension) -> str:
@@ -229,5 +229,5 @@ def picture_layout(feature_shape: object, n_features: int) -> Layout | None:
     labels = Labels((), dimensions, (Variable(None, tuple(d.name for d in dimensions), tuple(sides)),))
     step = -(-max(sides[:2]) // SMALL_SIDE)
     down, across = (side(dimension, step, SMALL_SIDE) for dimension in dimensions[:2])
-    grid = Grid(Part(0, (None,) * len(sides), ""), down, across, turned=False, colour=colour)
+    grid = Grid(FieldSlice(0, (None,) * len(sides), ""), down, across, turned=False, colour=colour)
     return Layout(labels, (grid,), (), labelled=False)

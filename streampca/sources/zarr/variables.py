@@ -12,11 +12,11 @@ import zarr
 from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import Source
-from streampca.sources.masks import FROM_DATA, kept_features, read_mask_file
+from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.remote import place_of
-from streampca.sources.table import Part, TableSource
+from streampca.sources.table import StoredVariable, TableSource
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
 from streampca.sources.zarr.metadata import require_readable
@@ -47,11 +47,10 @@ def open_arrays(
     parts = [part for part, _ in opened]
     label = first.label if isinstance(first, ZarrSource) and len(parts) == 1 else description or first.description
     if options.mask is not None:
-        kept = kept_features(_mask(options, labels, group, label), labels, parts, label)
-        labels = labels.with_kept(kept)
+        labels = labels.with_mask(feature_mask(_mask(options, labels, group, label), labels, parts, label))
         observed = isinstance(options.mask, str) and options.mask in FROM_DATA
-        parts = [part.keeping(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
-    if len(parts) == 1 and parts[0].packing is None and parts[0].kept is None:
+        parts = [part.masked(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
+    if len(parts) == 1 and parts[0].packing is None and parts[0].mask is None:
         first.labels, first.feature_names = labels, first.feature_names or labels.column_names()
         return first
     table = TableSource(parts, labels, label)
@@ -61,7 +60,7 @@ def open_arrays(
 
 def _opened(
     name: str | None, array: ZarrArray, options: ReadOptions, description: str | None, group: zarr.Group | None
-) -> tuple[Part, Labels]:
+) -> tuple[StoredVariable, Labels]:
     """Return one array as a part of a table, and its labels."""
     digests = verified_by(options.verify, description or "", name)
     place = description or place_of(array)
@@ -73,7 +72,9 @@ def _opened(
     source = ZarrSource(array, place, name, axes, options.missing_chunks == "fill", digests, options.follow_symlinks)
     if digests is not None:
         digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
-    return Part(source, packing), labels_of(array, names, axes, name, group, fill=options.missing_chunks == "fill")
+    return StoredVariable(source, packing), labels_of(
+        array, names, axes, name, group, fill=options.missing_chunks == "fill"
+    )
 
 
 def joined_labels(each: Sequence[Labels], label: str) -> Labels:

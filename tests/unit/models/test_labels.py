@@ -61,7 +61,7 @@ def assert_labels_of_the_field(labels: Any, n_samples: int = 36) -> None:
         ("level", ("depth",), (3,)),
     ]
     assert labels.variables[0].attributes["units"] == "K"
-    np.testing.assert_array_equal(labels.kept, np.concatenate([~LAND.ravel(), np.ones(3, dtype=bool)]))
+    np.testing.assert_array_equal(labels.mask, np.concatenate([~LAND.ravel(), np.ones(3, dtype=bool)]))
 
 
 @pytest.mark.parametrize("kind", ["pca", "kernel_pca", "state"])
