@@ -19,6 +19,7 @@ from streampca.accumulators.centring import (
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
+from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -65,8 +66,8 @@ class Covariance(SequentialMerge[CovarianceState]):
 
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: bool = False
-    """Divide every feature by its standard deviation (of the same `ddof`): the correlation matrix."""
+    scale: Scaling = False
+    """Divide features by their standard deviations, or variables by the roots of their variances (of the same `ddof`)."""
     ddof: int = 1
     """The scatter is divided by n − ddof."""
     forgetting: float = 1.0

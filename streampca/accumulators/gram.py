@@ -15,7 +15,8 @@ from streampca.accumulators.missing import centre_observed, refuse_infinite, req
 from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
-from streampca.linalg.eigen import positive_divisor, reciprocals
+from streampca.linalg.eigen import positive_divisor
+from streampca.linalg.scaling import Scaling, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -139,8 +140,8 @@ class Gram(SequentialMerge[GramState]):
 
     center: bool = True
     """Subtract the mean of every feature."""
-    scale: bool = False
-    """Divide every feature by its standard deviation."""
+    scale: Scaling = False
+    """Divide features by their standard deviations; edges of variables are for `GramByVariable`."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
     factors: FloatArray | None = None
@@ -285,7 +286,7 @@ class Gram(SequentialMerge[GramState]):
     def factors_of(self, start: int, variances: FloatArray) -> FloatArray | None:
         """Return the factors of the features from `start` on, which have these `variances`; None for factors of 1."""
         factors = None
-        if self.scale:
+        if self.scale is True:
             factors = reciprocals(np.sqrt(variances))
         if self.factors is not None:
             given = self.factors[start : start + len(variances)]
@@ -367,6 +368,10 @@ class Gram(SequentialMerge[GramState]):
         return GramOperator(
             grid, state.products, unit, self.divisor(n), means, variances, self.n_threads, state.n_missing
         )
+
+    def for_components(self, variances: FloatArray) -> Gram:
+        """Return the accumulator with the factors of the second reading, given the variances of all features."""
+        return self
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of the matrix of `n_features` samples in bytes; 16 bytes for each feature are added to that."""

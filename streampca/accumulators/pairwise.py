@@ -20,7 +20,8 @@ from streampca.accumulators.covariance import (
 from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite, require_observed
 from streampca.block import Block, as_block
 from streampca.errors import DataError
-from streampca.linalg.eigen import Scatter, SymmetricOperator, reciprocals
+from streampca.linalg.eigen import Scatter, SymmetricOperator
+from streampca.linalg.scaling import Scaling, feature_weights
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -86,8 +87,8 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
 
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: bool = False
-    """Divide every feature by the standard deviation of its observed values."""
+    scale: Scaling = False
+    """Divide features by the standard deviations of their observed values, or variables by the roots of their variances."""
     ddof: int = 1
     """Divisors are n − ddof."""
     impute: bool = False
@@ -349,9 +350,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         if offset is not None and not self.scale:
             squares = sums_about_zero(squares, state.mean, state.observed)
         refuse_underflow(squares, scale=self.scale)
-        deviation = np.sqrt(variance)
-        inverse = reciprocals(deviation)
-        weights = inverse if self.scale else np.ones_like(deviation)
+        weights = feature_weights(variance, scale=self.scale)
         return SymmetricOperator(
             grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads
         )

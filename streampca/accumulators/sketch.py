@@ -28,6 +28,7 @@ from streampca.accumulators.sketched import Sketched, SketchResult, SketchState,
 from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
+from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored, underflows
 from streampca.system.workspace import borrow
@@ -56,8 +57,8 @@ class Sketch(SequentialMerge[SketchState]):
     """Ω in the type of the products, float32 or float64; ``(n_features, n_columns)``."""
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: bool = False
-    """Divide every feature by its standard deviation (of the same `ddof`): the correlation matrix."""
+    scale: Scaling = False
+    """Divide features by their standard deviations, or variables by the roots of their variances (of the same `ddof`)."""
     ddof: int = 1
     """The scatter is divided by n − ddof."""
     missing: str = "error"

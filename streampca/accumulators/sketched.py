@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.linalg.eigen import feature_weights, positive_divisor, reciprocals
+from streampca.linalg.eigen import positive_divisor
+from streampca.linalg.scaling import Scaling, feature_weights, reciprocals
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray
@@ -74,7 +75,7 @@ class Sketched:
     diagonal: FloatArray
     """Diagonal of F C F, ``(n_features,)``."""
     weights: FloatArray
-    """The factors F: 1, or 1 / standard deviation and 0 for features that never vary; ``(n_features,)``."""
+    """The factors F: 1, or 1 / divisor and 0 for features that never vary; ``(n_features,)``."""
     test: FloatArray
     """F⁻¹Ω, ``(n_features, n_columns)``; 0 in features whose factor is 0."""
     products: FloatArray
@@ -129,8 +130,8 @@ class SketchResult:
     """Ω, ``(n_features, n_columns)``."""
     center: bool
     """Subtract the mean."""
-    scale: bool
-    """Divide every feature by its standard deviation."""
+    scale: Scaling
+    """Divide features by their standard deviations, or variables by the roots of their variances."""
     ddof: int
     """The scatter is divided by W − ddof."""
 

@@ -10,8 +10,9 @@ from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, requi
 from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
-from streampca.linalg.eigen import feature_weights, positive_divisor
+from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.householder import annihilate
+from streampca.linalg.scaling import Scaling, feature_weights
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -42,7 +43,7 @@ class Factored:
     factor: FloatArray
     """Triangular factor of the centred rows; shares memory with the state, so it must not be changed."""
     weights: FloatArray
-    """Weight of each feature: 1, or 1 / standard deviation and 0 for constant features; ``(n_features,)``."""
+    """Weight of each feature: 1, or 1 / divisor and 0 for constant features; ``(n_features,)``."""
     offset: FloatArray | None
     """√W times the mean for second moments about zero, else None; ``(n_features,)``."""
     divisor: float
@@ -86,8 +87,8 @@ class QRFactor(SequentialMerge[TriangleState]):
 
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: bool = False
-    """Divide every feature by its standard deviation (of the same `ddof`)."""
+    scale: Scaling = False
+    """Divide features by their standard deviations, or variables by the roots of their variances (of the same `ddof`)."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
 

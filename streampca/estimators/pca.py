@@ -23,9 +23,10 @@ from streampca.models.certificates import ApproximateCertificate, ExactCertifica
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked
-from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, Sketch, Solver
+from streampca.parameters.choices import Auto, BlockScale, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.checks import as_weights
-from streampca.planning.expressions import expression_of, weights_by, with_weights
+from streampca.planning.columns import with_columns
+from streampca.planning.expressions import expression_of, weights_by
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
 from streampca.solvers.fit import Fit, fit, plan_fit
@@ -55,9 +56,14 @@ class PCA(Continuing, Likelihood):
         `sketch_size` vectors; a basis of that rank which follows the rows in shuffled order, the better answer of one
         pass. ``"auto"`` takes these for a count of components where nothing exact fits, or where a `tolerance` is given
         and they are expected to be faster.
-    center, scale : bool
-        Subtract the mean; divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that
-        the eigenvalues sum to the number of features that vary). Features that never vary get weight 0.
+    center : bool
+        Subtract the mean.
+    scale : bool or "block"
+        Divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that the eigenvalues sum to the
+        number of features that vary). ``"block"``: divide each variable of a table of several by the square root of its
+        total variance, the sum of the variances of its features, so that all variables have the same weight, and features of
+        one variable keep theirs relative to each other; the eigenvalues sum to the number of variables that vary. A table
+        without variables is one. Features that never vary get weight 0.
     whiten : bool
         Divide scores by the standard deviation of their component. Components below rounding get scores of 0.
     ddof : int
@@ -167,7 +173,7 @@ class PCA(Continuing, Likelihood):
         max_passes: int = 2,
         tolerance: float | None = None,
         center: bool = True,
-        scale: bool = False,
+        scale: bool | BlockScale = False,
         whiten: bool = False,
         missing: Missing = "error",
         missing_scores: MissingScores = "conditional",
@@ -257,7 +263,7 @@ class PCA(Continuing, Likelihood):
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        self._take(self._fit_or_resume(source, with_weights(parameters, source)))
+        self._take(self._fit_or_resume(source, with_columns(parameters, source)))
         if not is_array_like(X):
             self._remember_features(source)
         return self

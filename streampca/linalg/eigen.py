@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
+from streampca.linalg.scaling import Scaling, feature_weights
 from streampca.linalg.selection import Count, Selection
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.typing import FloatArray
@@ -30,16 +31,6 @@ def positive_divisor(n_samples: int, weight: float, ddof: float) -> float:
             + ("; found 1 sample" if n_samples == 1 else "")
         )
     return weight - ddof
-
-
-def reciprocals(values: FloatArray) -> FloatArray:
-    """Return 1 / x for each x of `values` above 0, and 0 for the others."""
-    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
-
-
-def feature_weights(variance: FloatArray, *, scale: bool) -> FloatArray:
-    """Return 1 / standard deviation of each feature and 0 for constant features; without `scale` 1 for all."""
-    return reciprocals(np.sqrt(variance)) if scale else np.ones_like(variance)
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class SymmetricOperator:
     scatter: FloatArray
     """The scatter matrix M as flat tiles; shares memory with the state, so it must not be changed."""
     weights: FloatArray
-    """Factor of each feature: 1, or 1 / standard deviation and 0 for constant features; ``(n_features,)``."""
+    """Factor of each feature: 1, or 1 / divisor and 0 for constant features; ``(n_features,)``."""
     offset: FloatArray | None
     """√W times the mean for second moments about zero, else None; ``(n_features,)``."""
     divisor: float
@@ -85,7 +76,7 @@ class SymmetricOperator:
 
     @classmethod
     def of_scatter(
-        cls, scatter: Scatter, *, center: bool, scale: bool, ddof: float, n_threads: int
+        cls, scatter: Scatter, *, center: bool, scale: Scaling, ddof: float, n_threads: int
     ) -> SymmetricOperator:
         """Return the covariance, correlation or second-moment matrix of `scatter`; `DataError` if there are too few rows."""
         weight, n_samples = scatter.weight, scatter.n_samples

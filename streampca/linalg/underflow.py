@@ -6,6 +6,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from streampca.errors import DataError
+from streampca.linalg.scaling import Scaling
 from streampca.typing import Array, FloatArray, IntArray
 
 _LEAST_SQUARES = 1e-305
@@ -65,14 +66,19 @@ def _vanished(rows: Array, origin: FloatArray | float, squares: FloatArray) -> I
     return columns[varies]
 
 
-def refuse_underflow(squares: FloatArray, *, scale: bool) -> None:
+def refuse_underflow(squares: FloatArray, *, scale: Scaling) -> None:
     """Raise `DataError` if sums of squares about the mean, ``(n_features,)``, have lost digits to underflow and matter.
 
-    They matter where features are divided by their standard deviations, and where no feature varies by more. For rows
-    that are not centred, `squares` are sums about zero (see `sums_about_zero`).
+    They matter where features are divided by their standard deviations, and where no feature, of the variable if variables are
+    scaled, varies by more. For rows that are not centred, `squares` are sums about zero (see `sums_about_zero`).
     """
-    lost = np.flatnonzero((squares > 0) & (squares < _LEAST_SQUARES))
-    if len(lost) and (scale or not (squares >= _LEAST_SQUARES).any()):
+    edges = (0, len(squares)) if scale is False else scale
+    if edges is not True and len(squares):
+        largest = np.repeat(np.fmax.reduceat(squares, edges[:-1]), np.diff(edges))
+    else:
+        largest = squares
+    lost = np.flatnonzero((squares > 0) & (squares < _LEAST_SQUARES) & (largest < _LEAST_SQUARES))
+    if len(lost):
         raise DataError(
             f"feature {lost[0]} varies by so little that its squares underflow float64 ({len(lost)} such feature(s)): expected "
             "standard deviations above 1e-150, or 0; rescale these features first"

@@ -12,6 +12,7 @@ from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
 from streampca.labels import Labels
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
+from streampca.linalg.scaling import divisors
 from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
@@ -34,7 +35,8 @@ class PCAModel:
     mean: FloatArray
     """Mean of each feature; zeros if the data was not centred; ``(n_features,)``."""
     scale: FloatArray | None
-    """Standard deviation of each feature, 1 where it never varies, or None if features were not scaled; ``(n_features,)``."""
+    """What centred features are divided by, ``(n_features,)``: their standard deviations, or of all features of a variable the
+    root of its total variance; 1 where these are 0, and None if features were not scaled."""
     total_variance: float
     """Sum of the variances of all features after scaling: the trace of the matrix that was decomposed."""
     n_samples: int
@@ -80,13 +82,12 @@ class PCAModel:
         sample_weight: float | None,
     ) -> PCAModel:
         """Return the model of the eigenpairs of an accumulated matrix, whose eigenvalues have the relative `precision`."""
-        deviation = np.sqrt(matrix.variance)
         constant = np.flatnonzero(matrix.variance == 0)
         return cls(
             components=spectrum.vectors,
             explained_variance=spectrum.values,
             mean=matrix.mean if parameters.center else np.zeros_like(matrix.mean),
-            scale=np.where(deviation > 0, deviation, 1.0) if parameters.scale else None,
+            scale=divisors(matrix.variance, parameters.scaling),
             total_variance=spectrum.total,
             n_samples=matrix.n_samples,
             ddof=parameters.ddof,

@@ -91,6 +91,37 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class FlagOr:
+    """True, False or one of some names."""
+
+    names: tuple[str, ...]
+    """The names, in the order in which they are listed."""
+
+    @property
+    def type(self) -> str:
+        """``bool`` and the names."""
+        return "bool or " + Choice(self.names).type.strip("{}")
+
+    @property
+    def allowed(self) -> str:
+        """Both flags and the names."""
+        return f"true, false or {', '.join(self.names)}"
+
+    @property
+    def expected(self) -> str:
+        """Both flags and the names."""
+        return f"True, False or {self.type.removeprefix('bool or ')}"
+
+    def plain(self, value: object) -> bool | str:
+        """Return the name, or a Python bool, also for one of numpy."""
+        return Choice(self.names).plain(value) if isinstance(value, str) else Flag().plain(value)
+
+    def schema(self) -> Json:
+        """Return the type and an enumeration."""
+        return {"anyOf": [Flag().schema(), Choice(self.names).schema()]}
+
+
+@dataclass(frozen=True)
 class Whole:
     """A whole number."""
 

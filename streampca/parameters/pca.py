@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from streampca.parameters.choices import Missing, MissingScores, Sketch, Solver
+from streampca.parameters.choices import BlockScale, Missing, MissingScores, Sketch, Solver
 from streampca.parameters.common import (
     CENTER,
     CHECKPOINT,
@@ -17,10 +17,11 @@ from streampca.parameters.common import (
     RECOVERY,
     SKETCH_SIZE,
 )
-from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
+from streampca.parameters.domains import Choice, Flag, FlagOr, Number, Special, Whole
 from streampca.parameters.statement import Parameter
 
 if TYPE_CHECKING:
+    from streampca.linalg.scaling import Scaling
     from streampca.linalg.selection import NComponents, Selection
     from streampca.regressors import Removal
     from streampca.sources.base import Source
@@ -73,7 +74,13 @@ PCA_PARAMETERS = (
         "model",
     ),
     CENTER,
-    Parameter("scale", False, Flag(), "Divide each feature by its standard deviation.", "preprocess"),
+    Parameter(
+        "scale",
+        False,
+        FlagOr(get_args(BlockScale)),
+        "Divide each feature by its standard deviation; block: divide each variable of a table by the square root of its total variance, the sum of the variances of its features.",
+        "preprocess",
+    ),
     Parameter("whiten", False, Flag(), "Divide scores by the standard deviation of their component.", "model"),
     Parameter(
         "missing",
@@ -131,8 +138,8 @@ class Parameters:
     """As `PCA`."""
     center: bool = True
     """As `PCA`."""
-    scale: bool = False
-    """As `PCA`."""
+    scale: Scaling | BlockScale = False
+    """As `PCA`; the edges of the variables in place of ``"block"`` once they are known."""
     whiten: bool = False
     """As `PCA`."""
     ddof: int = 1
@@ -171,6 +178,13 @@ class Parameters:
     """As `PCA`."""
     threads: int | None = None
     """Threads to share; None = all cores this process may use."""
+
+    @property
+    def scaling(self) -> Scaling:
+        """Return how features are scaled; after the variables are known (`streampca.planning.columns.with_columns`)."""
+        if isinstance(self.scale, str):
+            raise RuntimeError("the edges of the variables are asked for before the table is known")
+        return self.scale
 
     def selection(self, source: Source) -> Selection:
         """Return the rule for how many components, checked against the shape of `source`."""

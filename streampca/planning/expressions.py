@@ -6,20 +6,15 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
-from typing import TypeVar
 
 import numpy as np
 
 from streampca.errors import ParameterError
 from streampca.labels import Labels
-from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
-from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
-P = TypeVar("P")
 _MOST_CHARACTERS = 200
 _GRAMMAR = "coordinates, numbers, + - * / **, cos, sin, sqrt, abs, log, exp, min and max"
 _BINARY: dict[type[ast.operator], Callable[[FloatArray, FloatArray], FloatArray]] = {
@@ -110,14 +105,6 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
     checked = as_weights("feature_weight", weights)
     assert checked is not None  # noqa: S101 for the type checker
     return checked
-
-
-def with_weights(parameters: P, source: Source) -> P:
-    """Return `parameters` with the numbers that an expression of weights gives for the features of `source`."""
-    if not isinstance(parameters, Parameters) or parameters.weight_expression is None:
-        return parameters
-    weights = weights_by(parameters.weight_expression, source.labels)
-    return replace(parameters, feature_weight=weights, weight_expression=None)
 
 
 def _coordinate(name: str, labels: Labels, shown: str) -> FloatArray:

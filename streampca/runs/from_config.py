@@ -19,7 +19,7 @@ from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import Threshold
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
-from streampca.planning.expressions import with_weights
+from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.values import ThresholdValue, plain_options
@@ -47,7 +47,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
 
     def of(self, source: Source) -> ConfiguredFit[AnyParameters, AnyFit]:
         """Return the fit with the weights that an expression gives for the features of `source`."""
-        return replace(self, parameters=with_weights(self.parameters, source))
+        return replace(self, parameters=with_columns(self.parameters, source))
 
     def plan(self, config: RunConfig, source: Source, *, probe: bool = False) -> Plan:
         """Return the plan of `config` with its alternatives; `probe` reads a few blocks to measure how long it takes."""

@@ -14,11 +14,14 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
+from streampca.linalg.scaling import Scaling, divisors
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
 from streampca.models.removal import residuals_of
 from streampca.models.stored_components import StoredComponents
+from streampca.parameters import Parameters
+from streampca.planning.columns import with_columns
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
@@ -78,7 +81,8 @@ def verify_run(
     rows = residuals_of(source, model)
     plan = _planned(rows, model, config)
     scores, scores_check = _stored_scores(directory, config, model, source)
-    weights = getattr(fit_of(config).parameters, "sample_weight", None)
+    parameters = with_columns(fit_of(config).parameters, source)
+    weights = getattr(parameters, "sample_weight", None)
     measured: AnyAccumulator = (
         KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
     )
@@ -88,8 +92,8 @@ def verify_run(
     checks += figures(directory, record, manifest, model)
     if isinstance(model, KernelModel):
         checks += _of_kernel(model, state)
-    else:
-        checks += _of_model(model, state)
+    elif isinstance(parameters, Parameters):
+        checks += _of_model(model, state, parameters.scaling)
     checks.append(scores_check or _scores(model, source, state, weights))
     return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)
 
@@ -209,8 +213,8 @@ def _stored_scores(
     return array, None
 
 
-def _of_model(model: PCAModel, state: MeasuredState) -> list[Check]:
-    """Return the checks of linear PCA; allowed differences follow from the rounding of the fit and of this pass."""
+def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Check]:
+    """Return the checks of linear PCA, whose features were scaled as `scale` says; allowed differences follow from the rounding of the fit and of this pass."""
     certificate = model.certificate
     approximate = certificate.get("kind") == "approximate"
     precision = _precision(model) + _rounding_of_sums(model, state)
@@ -223,7 +227,7 @@ def _of_model(model: PCAModel, state: MeasuredState) -> list[Check]:
     first = float(model.explained_variance[0])
     results = [
         close("samples", model.n_samples, state.n_samples, 1.0, 0.0, "rows that count"),
-        *_centre(model, state, np.sqrt(np.maximum(variances, 0.0)), precision),
+        *_centre(model, state, scale, np.sqrt(np.maximum(variances, 0.0)), precision),
         close("total variance", model.total_variance, total, model.total_variance, allowed, "relative to itself"),
         _variances(model, values, approximate, first, allowed),
         _residual(certificate, state, approximate, allowed),
@@ -285,7 +289,9 @@ def _covariances(model: PCAModel, products: FloatArray, allowed: float) -> Check
     return close("covariances of scores", 0.0, float(off.max(initial=0.0)), float(values[0]), allowed, note)
 
 
-def _centre(model: PCAModel, state: MeasuredState, deviations: FloatArray, precision: float) -> list[Check]:
+def _centre(
+    model: PCAModel, state: MeasuredState, scale: Scaling, deviations: FloatArray, precision: float
+) -> list[Check]:
     """Compare the mean, and the scale, feature by feature; figures are those of the worst."""
     if not model.center:
         return [Check("mean", note="the data were not centred")]
@@ -296,12 +302,11 @@ def _centre(model: PCAModel, state: MeasuredState, deviations: FloatArray, preci
     measured = model.mean[worst] + state.offset[worst] / max(state.weight, eps)
     note = f"of feature {worst}, the worst, in standard deviations"
     results = [close("mean", model.mean[worst], measured, 1.0, allowed, note, difference=relative[worst])]
-    if model.scale is not None:
-        varies = deviations > 1e-12 * np.abs(model.mean)
-        scale = np.where(varies, deviations, 1.0)
-        worst = int((np.abs(scale - model.scale) / model.scale).argmax())
+    divided = divisors(np.where(deviations > 1e-12 * np.abs(model.mean), deviations, 0.0) ** 2, scale)
+    if model.scale is not None and divided is not None:
+        worst = int((np.abs(divided - model.scale) / model.scale).argmax())
         note = f"of feature {worst}, the worst"
-        results.append(close("scale", model.scale[worst], scale[worst], model.scale[worst], _SLACK * precision, note))
+        results.append(close("scale", model.scale[worst], divided[worst], model.scale[worst], _SLACK * precision, note))
     return results
 
 

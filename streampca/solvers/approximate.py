@@ -251,7 +251,7 @@ class Reader:
         return Sketch(
             test,
             center=wanted.center,
-            scale=wanted.scale,
+            scale=wanted.scaling,
             ddof=wanted.ddof,
             missing=wanted.missing,
             origin=origin,

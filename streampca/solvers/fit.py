@@ -13,7 +13,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows
-from streampca.planning.expressions import with_weights
+from streampca.planning.columns import with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
@@ -62,7 +62,7 @@ def plan_fit(
         raise DataError(
             f"n_samples={n}: found {samples}, with ddof={parameters.ddof} at least {parameters.ddof + 1} are needed: {source.description}"
         )
-    parameters = with_weights(parameters, source)
+    parameters = with_columns(parameters, source)
     parameters.selection(source)
     require_rows(source, parameters)
     require_removable(source, parameters)
@@ -137,7 +137,7 @@ def fit(
     progress: ProgressCallback | None = None,
 ) -> Fit:
     """Carry out `plan` and return the model."""
-    client, parameters = active_client(source), with_weights(parameters, source)
+    client, parameters = active_client(source), with_columns(parameters, source)
     plan = plan or plan_fit(source, parameters, client=client)
     regressors = regressors_of(source, parameters)
     removing = None if regressors is None else Removing(regressors, source)

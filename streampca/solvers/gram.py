@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, GramOperator
+from streampca.accumulators.gram_by_variable import GramByVariable
 from streampca.accumulators.rows import RowsState
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
@@ -181,9 +182,10 @@ class GramSolver(PCASolver):
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> Gram:
         """Return the accumulator of the Gram matrix."""
-        return Gram(
+        kind = Gram if isinstance(parameters.scaling, bool) else GramByVariable
+        return kind(
             center=parameters.center,
-            scale=parameters.scale,
+            scale=parameters.scaling,
             ddof=parameters.ddof,
             factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
             weights=parameters.sample_weight,
@@ -213,7 +215,7 @@ class GramSolver(PCASolver):
             precision = relative_precision(plan.work_dtype, reduced.side)
             spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
             del state
-            reduced = replace(reduced, products=np.empty(0))
+            reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.variance)
             release_freed_memory()
             solved = time.perf_counter()
             chosen = replace(options, keep_rows=0 if scratch else options.keep_rows).sample_of(source).chosen

@@ -98,7 +98,7 @@ def needs_moments(parameters: Parameters) -> bool:
     Its eigenvalues are those of ΩᵀCΩ for the Ω that was drawn, so unlike the Nyström approximation it is not the same for
     every test matrix of one span, and factors of the features cannot be put in afterwards.
     """
-    return parameters.recovery == "conversion" and (parameters.scale or parameters.missing == "pairwise")
+    return parameters.recovery == "conversion" and (bool(parameters.scale) or parameters.missing == "pairwise")
 
 
 def _require_recovery(parameters: Parameters, solver: str) -> None:

@@ -104,7 +104,7 @@ class QRSolver(ContinuableSolver):
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> QRFactor:
         """Return the accumulator of the triangular factor."""
-        return QRFactor(center=parameters.center, scale=parameters.scale, ddof=parameters.ddof)
+        return QRFactor(center=parameters.center, scale=parameters.scaling, ddof=parameters.ddof)
 
     def accumulate(
         self,

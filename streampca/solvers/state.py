@@ -17,7 +17,7 @@ from streampca.linalg.selection import NComponents, is_count
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
-from streampca.planning.expressions import with_weights
+from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
@@ -55,7 +55,11 @@ def accumulate(
             "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "
             "rows at once"
         )
-    parameters = CONTINUABLE[solver].mergeable(with_weights(parameters, source))
+    if fitted is not None and isinstance(parameters.scale, str) and source.labels is None:
+        parameters = replace(
+            parameters, scale=fitted.parameters.scale
+        )  # rows without labels have the variables of the fit
+    parameters = CONTINUABLE[solver].mergeable(with_columns(parameters, source))
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
     n_components = capped(parameters.n_components, min(source.shape))
     client = active_client(source)

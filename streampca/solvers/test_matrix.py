@@ -10,6 +10,7 @@ from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.progress import Meter, ProgressCallback
+from streampca.linalg.scaling import Scaling, root_sums
 from streampca.linalg.tall_skinny import orthonormal
 from streampca.linalg.tiles import spread
 from streampca.parameters import Parameters
@@ -168,13 +169,21 @@ def _prepare(
         rows += middle.astype(rows.dtype)
     near = means_are_near(middle + mean, deviation**2)
     factors = weights
-    if parameters.scale:
-        varying = deviation[np.isfinite(deviation) & (deviation > 0)]
-        floor = _FLOOR * float(np.median(varying)) if len(varying) else 1.0
-        factors = weights / np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
+    if parameters.scaling:
+        factors = weights / _expected_divisors(deviation, parameters.scaling)
     if (factors != 1).any():
         rows *= factors.astype(rows.dtype)
     return factors, near
+
+
+def _expected_divisors(deviation: FloatArray, scale: Scaling) -> FloatArray:
+    """Return what features with these standard deviations in the pilot are divided by: not 0, and finite."""
+    varying = deviation[np.isfinite(deviation) & (deviation > 0)]
+    floor = _FLOOR * float(np.median(varying)) if len(varying) else 1.0
+    if isinstance(scale, bool):
+        return np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
+    roots = root_sums(np.nan_to_num(deviation, nan=0.0, posinf=0.0), scale)
+    return np.repeat(np.where(roots > 0, roots, floor), np.diff(scale))
 
 
 def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:

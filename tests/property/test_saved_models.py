@@ -34,7 +34,7 @@ PCA_OPTIONS = {
     "missing": st.sampled_from(("error", "error", "drop_rows", "mean", "pairwise")),
     "missing_scores": st.sampled_from(("conditional", "mean")),
     "center": st.booleans(),
-    "scale": st.booleans(),
+    "scale": st.sampled_from([False, True, "block"]),
     "whiten": st.booleans(),
     "ddof": st.integers(0, 1),
     "pilot": st.sampled_from(("auto", 0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import Field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import zarr
 from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Sketch
 from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import ModelError, ParameterError
+from streampca.linalg.scaling import Scaling
 from streampca.linalg.selection import Threshold
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
@@ -122,7 +124,7 @@ def _build(group: StoredGroup, n_features: int) -> FittedState:
         solver=attributes["solver"],
         accumulator=accumulator,
         state=type(empty)(**values),
-        parameters=_parameters_of(group),
+        parameters=_parameters_of(group, n_features),
         work_dtype=str(np.dtype(attributes["work_dtype"])),
         source=attributes["source"],
         error_growth=float(attributes["magnified"]),
@@ -135,7 +137,8 @@ def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:
     """Return the accumulator of the state, made from its stored configuration."""
     name, configuration = group.attributes["accumulator"], dict(group.attributes["configuration"])
     group.require(name in _ACCUMULATORS, f"accumulator {name!r} is not known")
-    plain = all(type(value) in (bool, int, float, str) for value in configuration.values())
+    configuration["scale"] = _scaling(group, configuration.get("scale", False), n_features)
+    plain = all(type(value) in (bool, int, float, str) for name, value in configuration.items() if name != "scale")
     group.require(plain, "its configuration is damaged")
     group.require(configuration.get("tile_size", 1) >= 1, "its tile_size is not positive")
     if name != "Sketch":
@@ -147,6 +150,17 @@ def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:
     sketch = Sketch(**(configuration | {"test": test, "key": ""}))
     group.require(sketch.key == configuration["key"], "its test matrix is not the one that was saved")
     return sketch
+
+
+def _scaling(group: StoredGroup, stored: object, n_features: int) -> Scaling:
+    """Return how features are scaled, from JSON data."""
+    if isinstance(stored, bool):
+        return stored
+    numbers = isinstance(stored, list) and all(type(edge) is int for edge in stored)
+    edges = tuple(stored) if isinstance(stored, list) else ()
+    rising = numbers and all(one < other for one, other in pairwise(edges))
+    group.require(rising and len(edges) > 1 and edges[0] == 0 and edges[-1] == n_features, "its variables are damaged")
+    return edges
 
 
 def _value_of(group: StoredGroup, name: str, empty: object) -> object:
@@ -162,8 +176,9 @@ def _value_of(group: StoredGroup, name: str, empty: object) -> object:
     return int(value) if isinstance(empty, int) else float(value)
 
 
-def _parameters_of(group: StoredGroup) -> Parameters:
+def _parameters_of(group: StoredGroup, n_features: int) -> Parameters:
     stored: Json = dict(group.attributes["parameters"])
+    stored["scale"] = _scaling(group, stored.get("scale", False), n_features)
     if stored.get("missing") in ("mean", "pairwise"):
         stored.setdefault("missing_scores", "mean")  # of version 0.1
     if isinstance(stored.get("n_components"), dict):

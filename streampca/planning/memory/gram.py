@@ -18,7 +18,7 @@ def gram_needs(
 ) -> list[MemoryNeed]:
     """Return the needs of a fit that reads `features`, the source transposed.
 
-    States: (1 + W) S; feature means: 48 d; solve: the eigenproblem of side n; rows kept: 2 r d s, and 3 r d s more for the
+    States: (1 + W) S; feature means: 48 d; solve: the eigenproblem of side n, and a matrix if there is one for each variable; rows kept: 2 r d s, and 3 r d s more for the
     report, unless components are on disk.
     """
     d, n = features.shape
@@ -31,7 +31,7 @@ def gram_needs(
         MemoryNeed("feature means", 8 * d * 6),
         MemoryNeed("blocks", leaves * buffer_bytes(features, columns), ("reading", "components")),
         MemoryNeed("scratch", leaves * scratch, ("reading", "components")),
-        MemoryNeed("solve", eigenproblem_bytes(accumulator.side(n), k), ("solving",)),
+        MemoryNeed("solve", eigenproblem_bytes(accumulator.side(n), k) + accumulator.finalize_bytes(n), ("solving",)),
         MemoryNeed(
             "components", components_bytes(features, accumulator, k, shape, on_disk=on_disk), ("components", "report")
         ),
