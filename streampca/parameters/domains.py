@@ -105,12 +105,12 @@ class FlagOr:
     @property
     def allowed(self) -> str:
         """Both flags and the names."""
-        return f"true, false or {', '.join(self.names)}"
+        return f"{Flag().allowed}, or {', '.join(self.names)}"
 
     @property
     def expected(self) -> str:
         """Both flags and the names."""
-        return f"True, False or {self.type.removeprefix('bool or ')}"
+        return f"{Flag().expected}, or {self.type.removeprefix('bool or ')}"
 
     def plain(self, value: object) -> bool | str:
         """Return the name, or a Python bool, also for one of numpy."""
