@@ -92,15 +92,21 @@ def test_workers_of_a_cluster_give_the_same_bits(
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # connections are kept, as by every web server of today
+
     def log_message(self, *_: object) -> None:
         pass
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # the default of 5 refuses connections while this process is busy
 
 
 @pytest.fixture
 def served(stores: tuple[Path, Path]) -> Iterator[str]:
     """Serve the directory of the stores over HTTP."""
     handler = functools.partial(_Quiet, directory=str(stores[0].parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
