@@ -197,11 +197,12 @@ class SourceArray:
 def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
     """Return those of the `edges` of bands that make blocks of at most `n_rows` rows, None if a band or equal blocks do.
 
-    None where all bands but the last have the same size, so that equal blocks of whole bands exist, and where one band is
-    larger than a block.
+    None where all bands but the last have the same size, of which `n_rows` is a multiple, so that equal blocks hold whole
+    bands, and where one band is larger than a block.
     """
     sizes = np.diff(edges)
-    if sizes.max() > n_rows or (bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0]):
+    equal = bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0] and n_rows % int(sizes[0]) == 0
+    if sizes.max() > n_rows or equal:
         return None
     merged = [0]
     for edge, following in zip(edges[1:], [*edges[2:], None], strict=True):

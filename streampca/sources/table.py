@@ -297,7 +297,7 @@ class _TurnedTable(Source):
             counts = bands if part.mask is None else np.concatenate([[0], np.cumsum(part.mask)])[bands]
             edges += (first + counts).tolist()
         self.edges = sorted({*edges, self.shape[0]})
-        self.chunk_rows = max(part.source.chunk_rows for part in self.parts)
+        self.chunk_rows = int(np.diff(self.edges).max())
         self.chunk_bytes, self.portable, self.column_major = table.chunk_bytes, table.portable, not table.column_major
 
     def __reduce__(self) -> tuple[object, ...]:
