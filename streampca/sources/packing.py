@@ -86,7 +86,7 @@ class Packing:
     def decode(self, stored: Array, out: Array) -> None:
         """Write the decoded values to `out`, a floating type; NaN where nothing was observed."""
         stored = stored.view(self.stored) if stored.dtype != self.stored else stored
-        missing = self.missing(stored) if self.fills else None
+        missing = self.missing(stored) if self.fills and self._may_be_missing(stored) else None
         if missing is not None and not missing.any():
             missing = None
         if missing is not None and self.stored.itemsize <= 2 and self.stored.kind in "iu":
@@ -98,6 +98,14 @@ class Packing:
         _scale(out, self.scale, self.offset)
         if missing is not None:
             out[missing] = np.nan
+
+    def _may_be_missing(self, stored: Array) -> bool:
+        """Return whether a fill value is in the range of integers; finding that range is faster than comparing each of them."""
+        if stored.dtype.kind not in "iu" or not stored.size:
+            return True
+        lowest = stored.min()
+        above = [fill for fill in map(stored.dtype.type, self.fills) if fill >= lowest]
+        return bool(above) and bool(min(above) <= stored.max())
 
 
 def _unsigned(dtype: DType) -> DType:

@@ -77,17 +77,13 @@ class StoredVariable:
         if self.packing is None and self.mask is None and out.dtype == self.source.dtype:
             return _read_into(self.source, start, stop, out)
         stored, count = self._stored(start, stop)
+        if self.observed_only and self.mask is not None:
+            self._require_missing(stored, np.flatnonzero(~self.mask), start)
         used = None if self.mask is None else np.flatnonzero(self.mask)
-        left_out = (
-            np.flatnonzero(~self.mask) if self.observed_only and self.mask is not None else np.empty(0, dtype=int)
-        )
-        step = max(1, _SLAB_BYTES // self.source.row_bytes)
-        for first in range(0, stop - start, step):
-            slab = stored[first : first + step]
-            if len(left_out):
-                self._require_missing(slab, left_out, start + first)
-            values = slab if used is None else slab.take(used, axis=1)
-            self._decode(values, out[first : first + step])
+        if self.source.column_major:
+            self._decode_rows(stored.T, used, out.T)
+        else:
+            self._decode_columns(stored, used, out)
         return count
 
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
@@ -96,10 +92,11 @@ class StoredVariable:
             return _read_into(self.source, start, stop, out)
         places = self.places(start, stop)
         stored, count = self._stored(int(places[0]), int(places[-1]) + 1)
-        step = max(1, _SLAB_BYTES // self.source.row_bytes)
-        for first in range(0, stop - start, step):
-            rows = places[first : first + step] - places[0]
-            self._decode(stored[rows], out[first : first + step])
+        used = None if self.mask is None else places - places[0]
+        if self.source.column_major:
+            self._decode_columns(stored.T, used, out.T)
+        else:
+            self._decode_rows(stored, used, out)
         return count
 
     def places(self, start: int, stop: int) -> IntArray:
@@ -121,6 +118,20 @@ class StoredVariable:
             return self.source.read(start, stop, borrow("stored rows", shape[::-1], self.source.dtype).T)
         return self.source.read(start, stop, borrow("stored rows", shape, self.source.dtype))
 
+    def _decode_columns(self, stored: Array, used: IntArray | None, out: Array) -> None:
+        """Write the decoded columns `used` of stored values to `out`, a few rows at a time, which stay in the cache."""
+        for rows in _slabs(stored):
+            values = stored[rows]
+            if used is not None:
+                columns = borrow("used columns", (len(values), len(used)), stored.dtype)
+                values = values.take(used, axis=1, out=columns, mode="clip")  # the mode that needs no copy of `columns`
+            self._decode(values, out[rows])
+
+    def _decode_rows(self, stored: Array, used: IntArray | None, out: Array) -> None:
+        """Write the decoded rows `used` of stored values to `out`, a few at a time."""
+        for rows in _slabs(out):
+            self._decode(stored[rows] if used is None else stored[used[rows]], out[rows])
+
     def _decode(self, stored: Array, out: Array) -> None:
         """Write stored values to `out` as they are meant."""
         if self.packing is None:
@@ -128,19 +139,26 @@ class StoredVariable:
         else:
             self.packing.decode(stored, out)
 
-    def _require_missing(self, slab: Array, left_out: IntArray, start: int) -> None:
-        """Raise `DataError` if a feature that was left out because it was never observed has a value."""
-        values = slab.take(left_out, axis=1)
-        missing = self.missing(values)
-        if missing.all():
-            return
-        row, column = (int(index) for index in np.argwhere(~missing)[0])
-        raise PartlyMissingError(
-            f"{self.source.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
-            f"and has a value in row {start + row}: mask='observed' leaves out features that are never observed; name those to use "
-            "with a mask of your own (mask='survey' reads all rows once more beforehand to find them), and say with missing= what "
-            "the remaining missing values mean"
-        )
+    def _require_missing(self, stored: Array, left_out: IntArray, start: int) -> None:
+        """Raise `DataError` if a feature that was left out because it was never observed has a value in rows from `start` on."""
+        for rows in _slabs(stored):
+            missing = self.missing(stored[rows].take(left_out, axis=1))
+            if missing.all():
+                continue
+            row, column = (int(index) for index in np.argwhere(~missing)[0])
+            raise PartlyMissingError(
+                f"{self.source.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
+                f"and has a value in row {start + rows.start + row}: mask='observed' leaves out features that are never observed; name "
+                "those to use with a mask of your own (mask='survey' reads all rows once more beforehand to find them), and say with "
+                "missing= what the remaining missing values mean"
+            )
+
+
+def _slabs(values: Array) -> Iterator[slice]:
+    """Yield slices of rows that fit in the cache of a core while they are decoded."""
+    step = max(1, _SLAB_BYTES // max(1, values[:1].nbytes))
+    for first in range(0, len(values), step):
+        yield slice(first, min(first + step, len(values)))
 
 
 def stored_sources(source: Source) -> tuple[Source, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -19,7 +20,7 @@ def borrow(purpose: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     every block cost a page fault for every 4 KiB, which is why they are kept.
     """
     buffers: dict[str, NDArray[np.uint8]] = _local.__dict__
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     buffer = buffers.get(purpose)
     if buffer is None or buffer.nbytes < n_bytes:
         buffers.pop(purpose, None)

@@ -6,6 +6,7 @@ in C order, with none or one of the usual compressors.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ class DirectReader:
     @property
     def chunk_bytes(self) -> int:
         """Return the size of a decoded chunk in bytes."""
-        return int(np.prod(self.layout.grid, dtype=np.int64)) * self.chain.dtype.itemsize
+        return math.prod(self.layout.grid) * self.chain.dtype.itemsize
 
     @property
     def overhead_bytes(self) -> int:

@@ -12,10 +12,13 @@ import pytest
 import yaml
 import zarr
 from stores import Command, config_text, make_values, write_store
+from zarr.storage import MemoryStore
 
 import streampca as sp
-from streampca.errors import DataError, PackedDataError
+from streampca.errors import DataError, PackedDataError, PartlyMissingError
 from streampca.sources import open_source
+from streampca.sources.packing import Packing
+from streampca.sources.table import TableSource
 
 PACKED = {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32767}
 NAN_AS_XARRAY_WRITES_IT = base64.b64encode(struct.pack("<d", np.nan)).decode()
@@ -54,6 +57,58 @@ def test_fill_value_is_compared_before_scaling_and_read_as_nan(tmp_path: Path) -
     assert np.argwhere(np.isnan(values)).tolist() == [[3, 4]]
     with pytest.raises(DataError, match="NaN: first at row 3, column 4"):
         sp.PCA(2).fit(store)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "<i2", ">i2", "u2", "i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize("place", ["smallest", "in between", "largest"])
+@pytest.mark.parametrize("n_missing", [0, 1, 40])
+def test_fill_values_anywhere_in_the_range_of_integers_become_nan(dtype: str, place: str, n_missing: int) -> None:
+    limits = np.iinfo(dtype)
+    low, high = max(limits.min + 10, -100), min(limits.max - 10, 100)
+    stored = np.arange(low, high, 2).astype(dtype)
+    fills = {"smallest": int(limits.min), "in between": low + 1, "largest": int(limits.max)}
+    stored[:n_missing] = fills[place]
+    attributes = {"scale_factor": 0.5, "missing_value": sorted(set(fills.values()))}
+    array = zarr.create_array(MemoryStore(), data=stored, attributes=attributes, chunks=stored.shape)
+    packing = Packing.of(array.metadata, "x")
+    assert packing is not None
+    out = np.empty(stored.shape, packing.dtype)
+    packing.decode(stored, out)
+    expected = stored.astype("f8") * 0.5
+    expected[:n_missing] = np.nan
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("n_features", [1, 700])
+@pytest.mark.parametrize("dims", ["time x", "x time"])
+def test_feature_observed_only_later_is_named_with_its_row_in_either_order(
+    tmp_path: Path, dims: str, n_features: int
+) -> None:
+    stored = np.ones((900, n_features + 2), np.int16)
+    stored[:, 1] = -9
+    stored[753, 1] = 5
+    group = zarr.create_group(tmp_path / "x.zarr")
+    values = stored if dims == "time x" else stored.T
+    array = group.create_array(
+        "a",
+        shape=values.shape,
+        dtype="i2",
+        chunks=values.shape,
+        dimension_names=dims.split(),
+        attributes={"_FillValue": -9},
+    )
+    array[...] = values
+    mask = np.arange(n_features + 2) != 1
+    table = sp.open(tmp_path / "x.zarr", samples="time", mask=mask)
+    assert isinstance(table, TableSource)
+    part = table.parts[0]
+    out = np.empty((900, n_features + 1), np.float32)
+    with pytest.raises(PartlyMissingError, match=r"feature 1 .* in row 753"):
+        part.masked(mask, observed_only=True).read(0, 900, out)
+    with pytest.raises(PartlyMissingError, match=r"feature 1 .* in row 753"):
+        part.masked(mask, observed_only=True).read(750, 760, out[:10])
+    part.masked(mask, observed_only=True).read(0, 750, out[:750])
+    np.testing.assert_array_equal(out[:750], 1)
 
 
 def test_signed_bytes_declared_unsigned_are_decoded_as_xarray_does(tmp_path: Path) -> None:
