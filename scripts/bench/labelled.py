@@ -29,6 +29,8 @@ CONTENDERS = ("fit", "eofs", "xeofs", "xeofs_dask")
 
 def fit(path: str, k: str) -> Row:
     """Run `streampca.open`, `PCA.fit` and `PCA.transform`."""
+    import dask.array as da
+
     import streampca as sp
 
     def modes() -> Any:
@@ -39,7 +41,8 @@ def fit(path: str, k: str) -> Row:
 
     table, pca = modes()
     pca.plan(table)
-    np.asarray(sp.PCA(1).fit_transform(_few_maps().reshape(6, -1)))
+    few = da.from_array(_few_maps().reshape(6, -1))
+    np.asarray(sp.PCA(1).fit(few).transform(few))
 
     def work() -> Row:
         table, pca = modes()
