@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from streampca.sources.base import Source
 from streampca.typing import DType
@@ -30,9 +31,13 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
 def bytes_to_read(source: Source, rows: int) -> int:
     """Return the decoded bytes of one pass in blocks of `rows` rows.
 
-    All that is stored once, and each chunk once more for every edge between two blocks that lies inside it.
+    All that is stored once, and each chunk once more for every edge between two blocks that lies inside it. Blocks are equal
+    unless the source has edges for them.
     """
     n, band = source.shape[0], source.chunk_rows
+    unequal = source.block_edges(rows)
+    if unequal is not None:
+        return sum(source.reads_of(start, stop) for start, stop in pairwise(unequal))
     once = source.reads_of(0, n)
     if rows % band == 0 or source.reads_of(0, 1) * n == once:
         return once

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -197,11 +198,12 @@ class SourceArray:
 def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
     """Return those of the `edges` of bands that make blocks of at most `n_rows` rows, None if a band or equal blocks do.
 
-    None where all bands but the last have the same size, of which `n_rows` is a multiple, so that equal blocks hold whole
-    bands, and where one band is larger than a block.
+    None where all bands but the last have the same size, of which `n_rows` is a multiple or all rows, so that equal blocks
+    hold whole bands, and where one band is larger than a block.
     """
     sizes = np.diff(edges)
-    equal = bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0] and n_rows % int(sizes[0]) == 0
+    whole = n_rows >= edges[-1] or n_rows % int(sizes[0]) == 0
+    equal = whole and bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0]
     if sizes.max() > n_rows or equal:
         return None
     merged = [0]
@@ -209,6 +211,15 @@ def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
         if following is None or following - merged[-1] > n_rows:
             merged.append(int(edge))
     return tuple(merged)
+
+
+def divided_edges(edges: Sequence[int], n_rows: int) -> list[int]:
+    """Return the `edges` of bands, of which those of more than `n_rows` rows are divided into equal parts of at most as many."""
+    divided = [0]
+    for start, stop in pairwise(edges):
+        n_parts = -(-(stop - start) // n_rows)
+        divided += [start + (stop - start) * (i + 1) // n_parts for i in range(n_parts)]
+    return divided
 
 
 def require_table(shape: tuple[int, ...], dtype: DType, description: str) -> None:

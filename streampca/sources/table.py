@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import xxhash
 
 from streampca.errors import PartlyMissingError
 from streampca.labels import Labels
-from streampca.sources.base import ReadCount, Source, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, divided_edges, merged_edges, require_table
 from streampca.sources.packing import Packing
 from streampca.sources.versions import InputVersion
 from streampca.system.workspace import borrow
@@ -315,6 +316,7 @@ class _TurnedTable(Source):
             counts = bands if part.mask is None else np.concatenate([[0], np.cumsum(part.mask)])[bands]
             edges += (first + counts).tolist()
         self.edges = sorted({*edges, self.shape[0]})
+        self._places = [None if part.mask is None else np.flatnonzero(part.mask) for part in self.parts]
         self.chunk_rows = int(np.diff(self.edges).max())
         self.chunk_bytes, self.portable, self.column_major = table.chunk_bytes, table.portable, not table.column_major
 
@@ -348,24 +350,24 @@ class _TurnedTable(Source):
         return self.table
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` features that hold whole chunks."""
-        return merged_edges(self.edges, n_rows)
+        """Return the edges of blocks of at most `n_rows` features that hold whole bands of chunks, or equal parts of one band."""
+        return merged_edges(divided_edges(self.edges, n_rows), n_rows)
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of stored bytes, decoded, that reading features `start` to `stop` takes."""
         n_bytes = 0
-        for part, low, high in self._parts_of(start, stop):
-            places = part.places(low, high)
-            n_bytes += part.source.reads_of(int(places[0]), int(places[-1]) + 1)
+        for index, low, high in self._parts_of(start, stop):
+            places = self._places[index]
+            first, last = (low, high - 1) if places is None else places[[low, high - 1]].tolist()
+            n_bytes += self.parts[index].source.reads_of(first, last + 1)
         return n_bytes
 
-    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[StoredVariable, int, int]]:
-        """Yield each part with the first and last of its features that are among features `start` to `stop`."""
-        edges = self.table._edges
-        for part, first, last in zip(self.parts, edges, edges[1:], strict=False):
+    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the index of each part with the first and last of its features that are among features `start` to `stop`."""
+        for index, (first, last) in enumerate(pairwise(self.table._edges)):
             low, high = max(start, first), min(stop, last)
             if low < high:
-                yield part, low - first, high - first
+                yield index, low - first, high - first
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of stored rows of one array, of which a block holds those in the mask."""
@@ -376,7 +378,7 @@ class _TurnedTable(Source):
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         count, at = ReadCount(), 0
-        for part, low, high in self._parts_of(start, stop):
-            count += part.read_features(low, high, out[at : at + high - low])
+        for index, low, high in self._parts_of(start, stop):
+            count += self.parts[index].read_features(low, high, out[at : at + high - low])
             at += high - low
         return out, count

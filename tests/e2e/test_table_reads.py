@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore
 
 import streampca as sp
 from streampca.planning.blocks import block_rows_to_try
+from streampca.solvers import gram
 from streampca.sources import Source
 from streampca.sources.zarr import direct
 from streampca.storage.regular_files import open_regular
@@ -152,8 +153,6 @@ def test_masked_features_in_small_blocks_are_read_between_the_edges_of_chunks(
     name: str, opened: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mask leaves bands of chunks of unequal numbers of features, which equal blocks would cut."""
-    from streampca.solvers import gram
-
     options = write(name, str(tmp_path / "x.zarr"))
     source = sp.open(tmp_path / "x.zarr", **options)
     monkeypatch.setattr(gram, "block_rows_to_try", lambda source, dtype: block_rows_to_try(source, dtype, 1))
@@ -161,6 +160,21 @@ def test_masked_features_in_small_blocks_are_read_between_the_edges_of_chunks(
     assert pca.plan_.n_blocks > 1
     assert pca.bytes_read_ == pca.plan_.bytes_to_read
     assert set(opened.values()) == {2}
+    np.testing.assert_allclose(pca.explained_variance_, expected(source), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["movie with a mask", "variables of other grids"])
+def test_bands_larger_than_a_block_are_read_once_for_each_of_their_parts(
+    name: str, opened: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write(name, str(tmp_path / "x.zarr"))
+    source = sp.open(tmp_path / "x.zarr", **options)
+    n_block = max(np.diff(source.by_features().edges)) // 2 - 1
+    monkeypatch.setattr(gram, "block_rows_to_try", lambda *_: [n_block])
+    pca = sp.PCA(4, solver="gram").fit(source)
+    assert set(opened.values()) <= {2, 6}
+    assert max(opened.values()) == 6
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read
     np.testing.assert_allclose(pca.explained_variance_, expected(source), rtol=1e-5)
 
 
