@@ -131,11 +131,14 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
 
     Passes, bytes, memory, flops and time, also of the other solvers.
     """
+    from streampca.runs.classes import classes_of_samples
     from streampca.runs.config import load_config
     from streampca.runs.from_config import fit_of, source_of
 
     loaded = load_config(config, overrides)
-    planned = fit_of(loaded).plan(loaded, source_of(loaded), probe=probe)
+    source = source_of(loaded)
+    classes_of_samples(loaded, source)  # raises what the run would
+    planned = fit_of(loaded).plan(loaded, source, probe=probe)
     if as_json:
         print_json(planned.to_dict())
     else:

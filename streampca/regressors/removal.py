@@ -164,8 +164,10 @@ def _sample_coordinates(labels: Labels | None) -> dict[str, Array]:
     return {d.name: d.coordinate for d in labels.samples if d.coordinate is not None}
 
 
-def groups_from(labels: Labels | None, name: str, table: str) -> Array:
+def groups_from(labels: Labels | None, name: str, table: str, key: str = "remove: groups") -> Array:
     """Return the label of each row that `name` means: a sample coordinate, or a part of its times such as ``time.month``.
+
+    Messages begin with `key`.
 
     Raises
     ------
@@ -178,7 +180,7 @@ def groups_from(labels: Labels | None, name: str, table: str) -> Array:
     if labels is None or chosen not in known:
         names = ", ".join(known) or "none"
         raise ParameterError(
-            f"remove: groups={name!r}: {table} has no sample coordinate {(dimension or name)!r}; sample coordinates: {names}. "
+            f"{key}={name!r}: {table} has no sample coordinate {(dimension or name)!r}; sample coordinates: {names}. "
             "Expected one of these, a part of its times such as 'time.month', or an array with a label for each row"
         )
     values = labels.sample_values(chosen)
@@ -186,13 +188,13 @@ def groups_from(labels: Labels | None, name: str, table: str) -> Array:
         return as_groups(values)
     if values.dtype.kind != "M":
         raise ParameterError(
-            f"remove: groups={name!r}: the coordinate {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"
+            f"{key}={name!r}: the coordinate {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"
         )
     if np.isnat(values).any():
-        raise ParameterError(f"remove: groups={name!r}: the coordinate {chosen!r} of {table} has missing times")
+        raise ParameterError(f"{key}={name!r}: the coordinate {chosen!r} of {table} has missing times")
     parts = _of_times(values)
     if part not in parts:
-        raise ParameterError(f"remove: groups={name!r}: expected {chosen}. followed by one of {', '.join(parts)}")
+        raise ParameterError(f"{key}={name!r}: expected {chosen}. followed by one of {', '.join(parts)}")
     return parts[part]
 
 

@@ -27,10 +27,12 @@ from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
+from streampca.models.persistence.texts import text_arrays
 from streampca.models.removal import residuals_of
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
+from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
@@ -61,6 +63,7 @@ from streampca.storage.directories import (
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.scratch import shares_disk
 from streampca.system.process import peak_bytes
+from streampca.typing import Array
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -95,6 +98,8 @@ class _Job:
     """Called as blocks finish."""
     notice: Callable[[str], None]
     """Called with sentences for the user."""
+    classes: Array | None = None
+    """Class of each sample as text, for the report; None where the configuration names none."""
 
 
 def run(
@@ -144,7 +149,7 @@ def run(
     require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
     fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
-    job = _Job(config, source, fit.of(source), progress, notice)
+    job = _Job(config, source, fit.of(source), progress, notice, classes_of_samples(config, source))
     with Lock(directory, secrets.token_hex(8)) as lock:
         finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
         _publish(config, notice)
@@ -232,7 +237,7 @@ def _carry_out(job: _Job, log: ProgressLog) -> Run:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
         _write_model(job, result, path / "model.zarr", run_id)
         if result.samples is not None:
-            _write_samples(result.samples, path / "samples.zarr")
+            _write_samples(result.samples, path / "samples.zarr", job.classes)
         scored = time.perf_counter()
         scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
         scores_seconds = time.perf_counter() - scored
@@ -310,7 +315,11 @@ def _finish(config: RunConfig, path: Path, manifest: Manifest) -> None:
         write_report(path)
 
 
-def _write_samples(samples: RowsState, path: Path) -> None:
+def _write_samples(samples: RowsState, path: Path, classes: Array | None) -> None:
     group = zarr.open_group(path, mode="a", zarr_format=3)
     write_array(group, "rows", samples.values, ("sample", "feature"))
     write_array(group, "index", samples.index, ("sample",))
+    if classes is not None:
+        texts, ends = text_arrays(classes[samples.index].tolist())
+        write_array(group, "classes", texts, ("byte",))
+        write_array(group, "classes_ends", ends, ("sample",))

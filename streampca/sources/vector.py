@@ -1,9 +1,10 @@
-"""Weights that a configuration names: an ``.npy`` file, or an array beside the data in the same zarr group."""
+"""Weights and classes that a configuration names: an ``.npy`` file, or an array beside the data in the same zarr group."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, DType
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ZarrArray
 
 _MAX_BYTES = 2**34
 
@@ -52,14 +56,26 @@ def read_array(key: str, name: str) -> Array:
         raise DataError(f"{key}: {name} cannot be read: {reason}") from error
 
 
-def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
+def read_beside(key: str, name: str, path: str, options: ReadOptions) -> Array:
+    """Return the numbers or texts of the one-dimensional array `name` beside the data at `path`; `DataError` if there are none."""
+    from streampca.sources.zarr.dimensions import values_of_vector
+
+    array = _array_beside(key, name, path, options)
+    values = values_of_vector(array, f"{key}: {path}/{name}", fill=False) if len(array.shape) == 1 else None
+    if values is None:
+        raise DataError(
+            f"{key}: {name} has shape {array.shape} and dtype {array.dtype}: expected one dimension of numbers or text"
+        )
+    return values
+
+
+def _array_beside(key: str, name: str, path: str, options: ReadOptions) -> ZarrArray:
+    """Return the array `name` beside the data at `path`, not yet read; `DataError` if there is none."""
     import zarr
     from zarr.storage import LocalStore
 
-    from streampca.sources.conventions import require_unpacked
     from streampca.sources.remote import open_store
-    from streampca.sources.zarr.metadata import require_readable
-    from streampca.sources.zarr.strictness import StrictStore, as_stored, read_whole
+    from streampca.sources.zarr.strictness import StrictStore, as_stored
 
     beside = str(PurePosixPath(next(iter(options.names), "")).parent / name)
     try:
@@ -76,7 +92,15 @@ def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
         raise DataError(
             f"{key}: {name} is neither a path that ends in .npy nor an array beside the data in a zarr group at {path}"
         )
-    values = as_stored(nodes[0], f"{path}/{name}", options.follow_symlinks)
+    return as_stored(nodes[0], f"{path}/{name}", options.follow_symlinks)
+
+
+def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
+    from streampca.sources.conventions import require_unpacked
+    from streampca.sources.zarr.metadata import require_readable
+    from streampca.sources.zarr.strictness import read_whole
+
+    values = _array_beside(key, name, path, options)
     _require_vector(key, name, values.shape, np.dtype(values.dtype))
     require_unpacked(values.metadata, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
     require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)

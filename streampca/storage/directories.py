@@ -40,6 +40,7 @@ _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
     "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
     r"|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors|label_\w+"
+    "|removal_coefficients|removal_groups|removal_columns"
 )
 _STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
 
@@ -58,7 +59,7 @@ _OUTPUT_FILES = {
     "scores": re.compile(_SCORES_FILES),
     "run": re.compile(
         rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_MODEL_FILES}))?"
-        rf"|samples\.zarr(/({_files_of('rows', 'index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
+        rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends')}))?|scores\.zarr(/({_SCORES_FILES}))?"
     ),
 }
 

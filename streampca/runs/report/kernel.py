@@ -16,6 +16,7 @@ from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import (
     RunFiles,
     StoredRows,
+    read_classes,
     read_documents,
     read_samples,
     read_scores,
@@ -88,6 +89,7 @@ def _files(directory: Path, model: KernelModel) -> RunFiles:
         scale=None,
         samples=rows,
         sample_index=index,
+        classes=read_classes(directory / "samples.zarr", index),
         centred=False,
         labels=None if model.labels is None else with_coordinates(model.labels, directory / "scores.zarr"),
         scores=read_scores(directory / "scores.zarr"),

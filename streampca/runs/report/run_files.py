@@ -83,6 +83,8 @@ class RunFiles:
     """Rows of the source, evenly spread, shape ``(n_samples, n_features)``, on disk; None where they are missing."""
     sample_index: IntArray | None
     """Row number of each sample within the source, shape ``(n_samples,)``."""
+    classes: Array | None = None
+    """Class of each sample as text, ``(n_samples,)``; None where the configuration names none."""
     centred: bool = True
     """Whether the mean is subtracted."""
     slab: int | None = None
@@ -157,6 +159,7 @@ def read_run(directory: Path) -> RunFiles:
         manifest=manifest,
         samples=rows,
         sample_index=index,
+        classes=read_classes(directory / "samples.zarr", index),
         scores=read_scores(directory / "scores.zarr"),
         **model,
     )
@@ -270,6 +273,20 @@ def read_samples(path: Path, n_features: int) -> tuple[StoredRows | None, IntArr
     ):
         return None, None
     return rows, index[:].astype(np.int64) if index is not None and index.shape == rows.shape[:1] else None
+
+
+def read_classes(path: Path, index: IntArray | None) -> Array | None:
+    """Return the classes of the samples with these row numbers as text; None where there are none, or they are damaged."""
+    from streampca.models.persistence.texts import texts_of
+
+    arrays, _ = _open_group(path, ("classes", "classes_ends"))
+    if index is None or len(arrays) < 2:
+        return None
+    try:
+        texts = texts_of(arrays["classes"][:], arrays["classes_ends"][:])
+    except ValueError:
+        return None
+    return np.array(texts) if len(texts) == len(index) else None
 
 
 def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, Array]]:

@@ -85,7 +85,9 @@ def classes_of(values: Array) -> projection.Classes | None:
 
 
 def classes_of_run(run: RunFiles, scores: projection.Scores) -> projection.Classes | None:
-    """Return the classes of the samples whose scores are drawn: the text along the dimension of the rows."""
+    """Return the classes of the samples whose scores are drawn: those of the configuration, else text along the samples."""
+    if run.classes is not None:
+        return classes_of(run.classes[scores.position])
     if run.labels is None or run.sample_index is None:
         return None
     index, named = run.sample_index[scores.position], [d for d in run.labels.samples if d.coordinate is not None]

@@ -162,12 +162,12 @@ def dimension_of(name: str, size: int, group: zarr.Group | None, array: ZarrArra
             node = None
     if not isinstance(node, zarr.Array) or node.shape != (size,) or node.path == array.path:
         return Dimension(name, size)
-    coordinate = _coordinate(node, f"coordinate {name}", fill=fill)
+    coordinate = values_of_vector(node, f"coordinate {name}", fill=fill)
     return Dimension(name, size, coordinate, _short_attributes(node))
 
 
-def _coordinate(node: ZarrArray, label: str, *, fill: bool) -> Array | None:
-    """Return the values of a coordinate; None for types that are neither numbers, times nor text.
+def values_of_vector(node: ZarrArray, label: str, *, fill: bool) -> Array | None:
+    """Return the values of an array of one dimension, such as a coordinate; None for types that are neither numbers, times nor text.
 
     Raises
     ------

@@ -1,0 +1,112 @@
+"""`source.labels`: classes of samples, which colour the score plots of a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from stores import Command
+
+import streampca as sp
+from streampca.runs.report.page import write_report
+from streampca.runs.report.run_files import read_run
+
+N = 60
+KINDS = np.array(["setosa", "virginica", "vérsicolor"])[np.arange(N) % 3]
+
+
+def write_table(directory: Path) -> Path:
+    """Write a group with the table `x(time, band)`, times, and classes of several types; return a configuration."""
+    group = zarr.open_group(directory / "x.zarr", mode="w")
+    rows = np.random.default_rng(0).standard_normal((N, 8))
+    group.create_array("x", data=rows, chunks=(20, 8), dimension_names=("time", "band"))
+    times = group.create_array("time", data=np.arange(N) * 31, dimension_names=("time",))
+    times.attrs["units"] = "days since 1990-01-01"
+    for name, values in {"code": np.arange(N) % 4, "whole": np.arange(N) % 2.0, "real": np.linspace(0, 1, N)}.items():
+        group.create_array(name, data=values, dimension_names=("time",))
+    group.create_array("square", data=np.zeros((3, 3)), dimension_names=("a", "b"))
+    text: Any = group.create_array("species", shape=(N,), chunks=(N,), dtype=str, dimension_names=("time",))
+    text[:] = KINDS.astype(object)
+    np.save(directory / "kinds.npy", KINDS)
+    np.save(directory / "short.npy", KINDS[:-1])
+    (directory / "c.yaml").write_text(
+        f"name: x\nsource: {{path: {directory / 'x.zarr'}, array: x, samples: time}}\nmodel: {{n_components: 2}}\n"
+        f"output: {{directory: {directory / 'run'}}}\n"
+    )
+    return directory / "c.yaml"
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("{}/kinds.npy", KINDS),
+        ("species", KINDS),
+        ("code", (np.arange(N) % 4).astype(str)),
+        ("whole", (np.arange(N) % 2).astype(str)),
+        ("time.year", np.datetime_as_string(np.datetime64("1990-01-01") + np.arange(N) * 31, "Y")),
+    ],
+)
+def test_classes_that_the_configuration_names_colour_the_score_plots(
+    tmp_path: Path, labels: str, expected: Any
+) -> None:
+    config = write_table(tmp_path)
+    run = sp.run(config, overrides=[f"source.labels={labels.format(tmp_path)}"])
+    files = read_run(run.directory)
+    assert files.classes is not None
+    assert files.sample_index is not None
+    assert files.classes.tolist() == expected[files.sample_index].tolist()
+    html = (run.directory / "report.html").read_text()
+    assert "var(--class-1)" in html
+    assert all(str(name) in html for name in np.unique(expected)[:8])
+    write_report(run.directory)
+    assert (run.directory / "report.html").read_text() == html
+
+
+def test_kernel_models_have_coloured_plots_too_and_a_run_can_be_replaced(tmp_path: Path) -> None:
+    config = write_table(tmp_path)
+    sp.run(config, overrides=["source.labels=species"])
+    run = sp.run(
+        config,
+        overrides=["source.labels=species", "output.overwrite=true", "model.kind=kernel_pca", "model.kernel=rbf"],
+    )
+    assert "virginica" in (run.directory / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "words"),
+    [
+        ("{}/short.npy", 5, ("short.npy has shape (59,)", "each of the 60 samples")),
+        ("{}/gone.npy", 5, ("gone.npy cannot be read: No such file",)),
+        ("speces", 5, ("speces is neither a path that ends in .npy", "sample coordinates: time")),
+        ("square", 5, ("square has shape (3, 3)",)),
+        ("real", 5, ("real holds values of the type float64: expected text or whole numbers",)),
+        ("time", 5, ("datetime64", "such as time.month")),
+        ("time.moon", 2, ("time. followed by one of month, season, year",)),
+        ("''", 2, ("source.labels",)),
+    ],
+)
+def test_what_names_no_classes_is_one_line_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: str, status: int, words: tuple[str, ...]
+) -> None:
+    config = write_table(tmp_path)
+    for command in ("run", "plan"):
+        called = Command(capsys)(command, config, "--set", f"source.labels={labels.format(tmp_path)}")
+        called.refused(status, "source.labels", *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_classes_leave_the_points_without_colours(tmp_path: Path) -> None:
+    run = sp.run(write_table(tmp_path), overrides=["source.labels=species"])
+    group: Any = zarr.open_group(run.directory / "samples.zarr", mode="r+")
+    group["classes_ends"][:] = group["classes_ends"][:][::-1]
+    assert read_run(run.directory).classes is None
+
+
+def test_a_saved_model_that_removes_something_can_be_replaced(tmp_path: Path) -> None:
+    rows, groups = np.random.default_rng(1).standard_normal((40, 5)), np.arange(40) % 4
+    pca = sp.PCA(2, remove={"groups": groups, "trend": 1}).fit(rows)
+    pca.save(tmp_path / "m")
+    pca.save(tmp_path / "m", overwrite=True)
