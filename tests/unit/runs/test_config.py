@@ -296,6 +296,7 @@ def test_defaults():
         "samples": None,
         "features": None,
         "mask": None,
+        "labels": None,
         "orientation": None,
         "missing_chunks": "error",
         "verify": None,
