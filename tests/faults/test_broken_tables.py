@@ -168,6 +168,7 @@ BROKEN: dict[str, tuple[Build, dict[str, Any], str]] = {
     "mask of text": (SST, {"samples": "time", "mask": np.full((3, 4), "yes")}, "truth values"),
     "mask without any feature": (SST, {"samples": "time", "mask": np.zeros((3, 4))}, "leaves out all"),
     "mask that is not there": (SST, {"samples": "time", "mask": "ocean"}, "neither an .npy file nor an array"),
+    "mask outside of the store": (SST, {"samples": "time", "mask": "../ocean"}, "neither an .npy file nor an array"),
     "mask file that is not there": (SST, {"samples": "time", "mask": "nowhere.npy"}, "cannot be read"),
     "mask with other dimensions of the same shape": (
         arrays(sst=(np.ones((6, 3, 3), "f4"), DIMS), land=(np.ones((3, 3), bool), ("y", "x"))),

@@ -9,7 +9,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from streampca.errors import DataError, StoreError, StreamPCAError
+from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
@@ -18,7 +18,7 @@ from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.zarr.dimensions import first_image
 from streampca.sources.zarr.strictness import StrictStore, quietly, strict_group
-from streampca.sources.zarr.variables import open_arrays
+from streampca.sources.zarr.variables import named_array, open_arrays
 from streampca.storage.zarr_interface import ZarrArray
 
 
@@ -99,7 +99,7 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
     if not names and (image := first_image(group)) is not None:
         names = (image,)
     if names:  # listing a large group takes many requests, or cannot be done
-        named = {name: _named(group, name) for name in names}
+        named = {name: named_array(group, name) for name in names}
         if None not in named.values():
             return open_arrays({n: a for n, a in named.items() if a is not None}, options, description, group)
     elif str(group.attrs.get("format", "")) == "streampca-model":
@@ -153,21 +153,6 @@ def _listing(members: dict[str, ZarrArray | zarr.Group]) -> str:
         dimensions = dimensions_of(node.metadata)
         shown.append(f"{name} {node.shape}" + (f" [{', '.join(dimensions)}]" if dimensions else ""))
     return ", ".join(shown) + (f" and {len(arrays) - 12} more" if len(arrays) > 12 else "") or "none"
-
-
-def _named(group: zarr.Group, name: str) -> ZarrArray | None:
-    if name != "/".join(filter(None, name.split("/"))):  # which zarr would set right
-        return None
-    try:
-        with quietly():
-            member = group[name]
-    except StreamPCAError:
-        raise
-    except (KeyError, ValueError, OSError):  # also names that no file can have
-        return None
-    except Exception as error:  # clients of stores have no class of errors in common
-        raise StoreError(f"{place_of(group)}: {name} cannot be opened: {one_line(error)}") from error
-    return member if isinstance(member, zarr.Array) else None
 
 
 def open_array(array: ZarrArray, options: ReadOptions, description: str | None = None) -> Source:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, ParameterError, StreamPCAError
+from streampca.errors import DataError, ParameterError, StoreError, StreamPCAError
+from streampca.formatting import one_line
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import Source
 from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
@@ -21,7 +22,7 @@ from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import as_stored, read_whole
+from streampca.sources.zarr.strictness import as_stored, quietly, read_whole
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array
 
@@ -119,6 +120,22 @@ def _require_same(one: Dimension, other: Dimension, variable: str | None, refere
         )
 
 
+def named_array(group: zarr.Group, name: str) -> ZarrArray | None:
+    """Return the array `name` of a group, None if there is none; raises `StoreError` if the store does not answer."""
+    if name != "/".join(filter(None, name.split("/"))):  # which zarr would set right
+        return None
+    try:
+        with quietly():
+            member = group[name]
+    except StreamPCAError:
+        raise
+    except (KeyError, ValueError, OSError):  # also names that no file can have
+        return None
+    except Exception as error:  # clients of stores have no class of errors in common
+        raise StoreError(f"{place_of(group)}: {name} cannot be opened: {one_line(error)}") from error
+    return member if isinstance(member, zarr.Array) else None
+
+
 def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label: str) -> str | Array:
     """Return the mask that the options name: an array, or how it is found in the data."""
     mask = options.mask
@@ -128,8 +145,8 @@ def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label:
         return str(mask)
     if str(mask).endswith(".npy"):
         return read_mask_file(str(Path(mask).expanduser()))
-    node = None if group is None else group.get(str(mask))
-    if not isinstance(node, zarr.Array):
+    node = None if group is None else named_array(group, str(mask))
+    if node is None:
         raise DataError(
             f"{label}: mask: {str(mask)[:60]!r} is neither an .npy file nor an array beside the data: expected one of these, "
             "'observed', or 'survey'"
