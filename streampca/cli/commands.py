@@ -39,6 +39,8 @@ _OF_SOURCE = (
     click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, read side by side."),
     click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions whose places are the rows."),
     click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions whose places are the columns."),
+    click.option("--columns", metavar="NAME,…", callback=_names, help="Columns of Parquet files that are read."),
+    click.option("--id-column", help="Column of Parquet files that names the rows."),
     click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
     click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
     click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),

@@ -30,7 +30,16 @@ def _variable(entry: Json) -> str:
     return f"{entry['name'] or 'the array'}: {shape} ({', '.join(entry['dims'])}){units}"
 
 
-IN_WORDS: dict[str, Callable[[Json], str]] = {"arrays": _array, "dimensions": _dimension, "variables": _variable}
+def _fragment(entry: Json) -> str:
+    return f"{entry['name']}: {entry['n_rows']:,} rows, {entry['n_bytes']:,} bytes"
+
+
+IN_WORDS: dict[str, Callable[[Json], str]] = {
+    "arrays": _array,
+    "dimensions": _dimension,
+    "variables": _variable,
+    "fragments": _fragment,
+}
 """Functions that return an entry of a list in words, by the key of the list."""
 
 

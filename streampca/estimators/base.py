@@ -42,6 +42,8 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
+from streampca.sources.files.paths import is_paths
+from streampca.sources.frames import numeric_frame
 from streampca.sources.like import open_like, open_xarray_like
 from streampca.sources.residuals import ResidualSource
 from streampca.sources.xarray_data import is_in_memory, is_xarray
@@ -274,19 +276,19 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _open(self, X: Input) -> Source:
         """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
         if is_array_like(X):
-            return open_source(validate_data(self, X, accept_sparse="csr", ensure_all_finite=False))
+            return open_source(validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False))
         return open_source(X)
 
     def _validated(self, X: ArrayLike) -> Array:
         """Return rows to be transformed, checked by scikit-learn; NaN is let through where it has a meaning."""
         finite = "allow-nan" if self._model.missing != "error" else True
-        rows: Array = validate_data(self, X, reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
         return rows
 
     def _open_fitted(self, X: Input) -> Source:
         """Return a reader of `X`, which has as many features as the rows of the fit."""
-        if isinstance(X, str | Path):
-            source = open_like(str(X), self.labels_, self._model.source)
+        if is_paths(X):
+            source = open_like(X, self.labels_, self._model.source)
         elif is_xarray(X):
             source = open_xarray_like(X, self.labels_)
         else:

@@ -21,6 +21,7 @@ from streampca.planning.checks import as_weights
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve, subtracted
 from streampca.sources import Source, open_source
+from streampca.sources.frames import numeric_frame
 from streampca.sources.like import open_xarray_like
 from streampca.sources.xarray_data import is_xarray
 
@@ -145,7 +146,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     def _open_batch(self, X: Input, *, first: bool) -> Source:
         """Open `X`, whose features are remembered if it is the first batch and compared with those else."""
         if is_array_like(X):
-            return open_source(validate_data(self, X, reset=first, accept_sparse="csr", ensure_all_finite=False))
+            rows = validate_data(self, numeric_frame(X), reset=first, accept_sparse="csr", ensure_all_finite=False)
+            return open_source(rows)
         fitted: FittedState | None = self.__dict__.get("_fitted_state")
         source = open_xarray_like(X, fitted.labels) if fitted is not None and is_xarray(X) else self._open(X)
         names = None if source.feature_names is None else list(source.feature_names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -16,6 +15,7 @@ from streampca.labels import Labels
 from streampca.models.removal import Given, removed_by, rows_of
 from streampca.regressors import RowRegressors
 from streampca.sources import Source
+from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory
 from streampca.typing import Array, DType, FloatArray
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         def shape(self) -> tuple[int, ...]:
             """Numbers of rows and columns."""
 
-    Lazy: TypeAlias = da.Array | ZarrArray | str | Path
+    Lazy: TypeAlias = da.Array | ZarrArray | Paths
     """Input whose scores are a lazy Dask array."""
     Input: TypeAlias = Lazy | Source | xr.DataArray | xr.Dataset | ArrayLike | Table
     """Everything that estimators read rows from."""
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
-    if isinstance(X, np.memmap | str | Path | Source):
+    if isinstance(X, np.memmap | Source) or is_paths(X):
         return False
     module = type(X).__module__
     return not module.startswith(("zarr.", "dask.", "xarray.", "anndata."))

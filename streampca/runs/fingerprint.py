@@ -21,6 +21,7 @@ from streampca.runs.config import load_config
 from streampca.runs.from_config import source_of
 from streampca.sources import open_source
 from streampca.sources.base import Source
+from streampca.sources.files.paths import is_files_path
 from streampca.sources.table import stored_sources
 from streampca.sources.zarr.digests import (
     DIGEST,
@@ -84,7 +85,7 @@ def _opened(path: str, name: str | None, missing_chunks: str) -> Source:
     try:
         return open_source(path, array=name, missing_chunks=missing_chunks, decode="raw")
     except DataError:
-        if path.startswith("builtin:") or path.endswith(".npy"):
+        if path.startswith("builtin:") or is_files_path(path):
             raise
         known = [entry for entry in list_store(path).arrays if entry.get("name") == name]
         if not known or len(known[0]["shape"]) <= 2:

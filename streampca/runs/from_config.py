@@ -133,7 +133,7 @@ def _weights_of(config: RunConfig, name: str) -> Array | None:
     written, source = getattr(config.preprocess, name), config.source
     if written is None:
         return None
-    return read_vector(f"preprocess.{name}", written, source.path, ReadOptions(**keywords_of(source)))
+    return read_vector(f"preprocess.{name}", written, str(source.path), ReadOptions(**keywords_of(source)))
 
 
 def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
@@ -166,6 +166,8 @@ def keywords_of(source: SourceConfig) -> SourceKeywords:
         "variables": source.variables,
         "samples": source.samples,
         "features": source.features,
+        "columns": source.columns,
+        "id_column": source.id_column,
         "mask": source.mask,
         "orientation": source.orientation,
         "missing_chunks": source.missing_chunks,

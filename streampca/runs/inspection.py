@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias, Unpack, cast
 
@@ -15,6 +16,7 @@ from streampca.runs.config import load_config
 from streampca.runs.manifest import read_manifest
 from streampca.runs.summary import accuracy
 from streampca.sources import open_source
+from streampca.sources.files.paths import is_files_path
 from streampca.sources.options import SourceKeywords, given_keywords
 from streampca.sources.zarr.listing import Listing, list_store
 from streampca.storage.directories import read_record
@@ -59,7 +61,7 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "path": path,
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
-    if path.startswith("builtin:") or path.endswith(".npy"):
+    if path.startswith("builtin:") or is_files_path(path):
         return _of_table(path, {})
     listing = list_store(path)
     if listing.is_group:
@@ -73,7 +75,7 @@ def _of_array(path: str, array: str | None) -> Description:
     try:
         return _of_table(path, {"array": array, "decode": "raw"})
     except DataError as error:
-        if path.startswith("builtin:") or path.endswith(".npy"):
+        if path.startswith("builtin:") or is_files_path(path):
             raise
         listing = list_store(path, array=array)
         entry = next((entry for entry in listing.arrays if entry.get("name") == array), None)
@@ -189,10 +191,12 @@ def _of_kernel_model(place: Path) -> Description:
 
 
 def _of_table(path: str, options: SourceKeywords) -> Description:
-    if not path.startswith("builtin:") and "://" not in path and not Path(path).exists():
+    if not path.startswith("builtin:") and "://" not in path and not Path(path).exists() and not is_files_path(path):
         raise DataError(f"{path}: no such file or directory")
     source = open_source(path, **options)
     described: Description = {"kind": "source"} | source.describe() | {"bytes": source.shape[0] * source.row_bytes}
+    if len(source.fragments) > 1:
+        described["fragments"] = [asdict(fragment) for fragment in source.fragments]
     return described | _of_labels(None if source.labels is None else source.labels.describe())
 
 

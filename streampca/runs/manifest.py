@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -115,6 +116,11 @@ class Manifest(TypedDict):
     """Time of the end."""
 
 
+def _fragments(source: Source) -> Json:
+    """Return the records of the files that the rows are made of; empty where there are none."""
+    return {"fragments": [asdict(fragment) for fragment in source.fragments]} if source.fragments else {}
+
+
 def manifest_of(
     config: RunConfig,
     source: Source,
@@ -131,7 +137,7 @@ def manifest_of(
         "format_version": 1,
         "name": config.name,
         "versions": versions(),
-        "source": source.describe() | _labels(source) | {"path": config.source.path_as_written},
+        "source": source.describe() | _labels(source) | _fragments(source) | {"path": config.source.path_as_written},
         "passes": result.passes,
         "approximation": plan.sketch or None,
         "reads": {

@@ -183,7 +183,7 @@ def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
 def _require_free(config: RunConfig, run_id: str) -> None:
     """Raise `OutputError` if `config` has the run copied to a place that is taken, before anything is read."""
     if config.output.publish is not None:
-        ends = [url.rstrip("/") + "/" for url in (config.output.publish, config.source.path)]
+        ends = [url.rstrip("/") + "/" for url in (config.output.publish, str(config.source.path))]
         if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
             raise OutputError(
                 f"output.publish {shown(config.output.publish)} and the input lie in each other: expected separate places"

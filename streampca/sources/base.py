@@ -13,6 +13,7 @@ import numpy as np
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.labels import Labels
+from streampca.sources.files.records import Fragment
 from streampca.sources.versions import InputVersion, InputWatch
 from streampca.storage.state_file import storable
 from streampca.typing import Array, DType
@@ -72,6 +73,8 @@ class Source(ABC):
     """Number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""
     repeats: float = 1.0
     """How many times stored data are read in one pass, on average, beside what the size of blocks adds."""
+    fragments: tuple[Fragment, ...] = ()
+    """The record of every file that the rows are made of, in their order; none where they are not made of several files."""
     watch: InputWatch | None = None
     """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
 

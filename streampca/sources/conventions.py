@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.errors import PackedDataError
+from streampca.typing import DType
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ArrayMetadata
@@ -42,6 +43,18 @@ def packing(metadata: ArrayMetadata) -> dict[str, object]:
     Empty where stored values are meant as they are: no attributes, a scale of 1, an offset of 0, or NaN as the fill value.
     """
     attributes: Mapping[str, object] = metadata.attributes
+    dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
+    packed = packed_by(attributes, dtype)
+    # xarray reads the fill value of an array of format 2 as _FillValue.
+    by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
+    fill = metadata.fill_value if metadata.zarr_format == 2 else None
+    if by_xarray and fill is not None and not is_nan(fill) and fill != 0:
+        packed["fill_value"] = fill.item() if isinstance(fill, np.generic) else fill
+    return packed
+
+
+def packed_by(attributes: Mapping[str, object], dtype: DType) -> dict[str, object]:
+    """Return those of the attributes of an array of type `dtype` that declare its stored values as packed."""
     packed = {
         name: attributes[name]
         for name, neutral in _NEUTRAL.items()
@@ -51,14 +64,8 @@ def packing(metadata: ArrayMetadata) -> dict[str, object]:
         value = attributes.get(name)
         if value is not None and not is_nan(value):
             packed[name] = value
-    dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and dtype.kind == "i":
         packed["_Unsigned"] = attributes["_Unsigned"]
-    # xarray reads the fill value of an array of format 2 as _FillValue.
-    by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
-    fill = metadata.fill_value if metadata.zarr_format == 2 else None
-    if by_xarray and fill is not None and not is_nan(fill) and fill != 0:
-        packed["fill_value"] = fill.item() if isinstance(fill, np.generic) else fill
     return packed
 
 

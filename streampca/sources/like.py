@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from streampca.labels import Labels
 from streampca.sources.base import Source
+from streampca.sources.files.paths import Paths, files_of
 from streampca.sources.open import open_source
 from streampca.sources.options import SourceKeywords
 from streampca.typing import Json
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
 _WHAT, _AXES = {"array", "variables"}, {"samples", "features", "orientation"}
 
 
-def open_like(path: str, labels: Labels | None, described: Json, given: SourceKeywords | None = None) -> Source:
+def open_like(path: Paths, labels: Labels | None, described: Json, given: SourceKeywords | None = None) -> Source:
     """Open the data at `path` as those of a fit were opened, where `given` does not say otherwise.
 
     Parameters
     ----------
-    path : str
-        Path or URL.
+    path : str, Path or list of these
+        Path, pattern or URL.
     labels : Labels or None
         Labels of the fit. With their mask, features are those of the fit, whatever is observed in the new data.
     described : dict
@@ -57,10 +59,14 @@ def open_xarray_like(data: xr.DataArray | xr.Dataset, labels: Labels | None) -> 
     return open_source(data, **keywords)
 
 
-def _of_fit(path: str, labels: Labels | None, described: Json) -> SourceKeywords:
-    """Return the keywords with which the data of a fit were opened, as far as data at `path` can have them."""
+def _of_fit(paths: Paths, labels: Labels | None, described: Json) -> SourceKeywords:
+    """Return the keywords with which the data of a fit were opened, as far as data at `paths` can have them."""
+    path = str(paths) if isinstance(paths, str | Path) else ""
     if labels is None or path.startswith("builtin:") or path.endswith(".npy"):
         return {}
+    files = files_of(path or paths)
+    if files is not None:
+        return _of_files(files.kind, labels, described)
     first, several = labels.variables[0], len(labels.variables) > 1
     keywords: SourceKeywords = {}
     if several:
@@ -78,6 +84,24 @@ def _of_fit(path: str, labels: Labels | None, described: Json) -> SourceKeywords
     stored = described["variables"] if several and isinstance(described.get("variables"), list) else [described]
     if any(_was_raw(array) for array in stored):
         keywords["decode"] = "raw"
+    return keywords
+
+
+def _of_files(kind: str, labels: Labels, described: Json) -> SourceKeywords:
+    """Return the keywords for files of rows: columns by their names, the mask, and the dataset and its dimensions."""
+    keywords: SourceKeywords = {} if labels.mask is None else {"mask": labels.mask}
+    if kind == "parquet" and isinstance(described.get("columns"), list):
+        keywords["columns"] = list(described["columns"])
+        keywords["id_column"] = described.get("id_column")
+    if kind == "hdf5" and described.get("array"):
+        keywords["array"] = str(described["array"])
+        if len(labels.samples) + len(labels.variables[0].dims) > 2:
+            keywords["samples"] = [dimension.name for dimension in labels.samples]
+            keywords["features"] = list(labels.variables[0].dims)
+        elif described.get("orientation") == "features_first":
+            keywords["orientation"] = "features_first"
+        if _was_raw(described):
+            keywords["decode"] = "raw"
     return keywords
 
 

@@ -14,7 +14,9 @@ from streampca.errors import DataError, NotAvailableError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
-from streampca.sources.options import ReadOptions, StorageOptions
+from streampca.sources.files.paths import Paths, files_of, is_paths
+from streampca.sources.frames import is_frame, open_frame
+from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.xarray_data import is_xarray, open_xarray
 
@@ -35,6 +37,8 @@ def open_source(
     variables: str | Sequence[str] | None = None,
     samples: str | Sequence[str] | None = None,
     features: str | Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
+    id_column: str | None = None,
     mask: ArrayLike | str | Path | None = None,
     decode: str = "auto",
     orientation: str | None = None,
@@ -48,11 +52,13 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, or Source
-        A path may be a zarr array, a group, an ``.npy`` file or ``builtin:NAME``. A DataArray that was opened from zarr and
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, list of paths, or Source
+        A path may be a zarr array, a group, an ``.npy`` file, a Parquet or HDF5 file, a pattern such as ``shards/*.npy``, a directory
+        of such files, or ``builtin:NAME``. Several files are read as one table, those of a pattern or a directory in natural order
+        and those of a list in its order; they must have the same columns and the same data type. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory.
     array : str, optional
-        Name of the array within a zarr group. Without it, the only array of two or more dimensions that is no bounds, mask or
+        Name of the array within a zarr group, or of the dataset in an HDF5 file. Without it, the only array of two or more dimensions that is no bounds, mask or
         coordinate of another; the image of full resolution in OME-Zarr.
     variables : str or sequence of str, optional
         Names of several arrays of a zarr group on the same samples; their features are put side by side.
@@ -60,6 +66,11 @@ def open_source(
         Names of the dimensions whose places are the rows, and of those whose places are the columns, in C order; either may be
         left out for all others. Names come from zarr format 3, from ``_ARRAY_DIMENSIONS`` or OME-Zarr; other dimensions are
         called ``dim_0``, ``dim_1`` and so on. By default arrays of two dimensions are (samples, features).
+    columns : str or sequence of str, optional
+        Names of the columns of Parquet files and data frames that are read, in this order; by default all, which must be numbers or
+        lists of as many numbers in each row. Nulls are NaN.
+    id_column : str, optional
+        Name of a column that names the rows: it goes to the labels of samples and of scores.
     mask : array, str or Path, optional
         Features that are used: truth values of the shape of the features, an ``.npy`` file, or the name of an array in the
         group, whose dimensions are matched by name. ``"observed"`` leaves out features that are missing in the first rows
@@ -97,6 +108,8 @@ def open_source(
         variables=variables,
         samples=samples,
         features=features,
+        columns=columns,
+        id_column=id_column,
         mask=mask,
         decode=decode,
         orientation=orientation,
@@ -136,12 +149,24 @@ def _is_zarr_store(data: object) -> bool:
     return "zarr" in sys.modules and isinstance(data, sys.modules["zarr"].abc.store.Store)
 
 
-def _open_path(data: str | Path, options: ReadOptions) -> Source:
+def _open_path(data: Paths, options: ReadOptions) -> Source:
+    if isinstance(data, list | tuple) and len(data) == 1:
+        data = data[0]
     path = str(data)
     if path.startswith("builtin:"):
         from streampca.sources.builtin import materialise
 
         path = str(materialise(path.removeprefix("builtin:")))
+    files = files_of(path if isinstance(data, str | Path) else data)
+    if files is not None and (files.kind != "npy" or files.description != str(files.paths[0])):
+        from streampca.sources.files.opening import open_files
+
+        return open_files(files, options)
+    given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
+    if given:
+        raise NotAvailableError(
+            f"{path}: {', '.join(given)}: expected a Parquet file or a data frame, which have columns"
+        )
     if path.endswith(".npy"):
         return _open_npy(path, options)
     from streampca.sources.zarr.opening import open_path
@@ -205,7 +230,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(lambda data: isinstance(data, str | Path), _open_path, verifies=True, labelled=True),
+    _Kind(is_paths, _open_path, verifies=True, labelled=True),
     _Kind(
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _in_memory(lambda array: MappedSource(array, "memory map")),
@@ -216,6 +241,7 @@ _KINDS = (
     _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
     _Kind(is_xarray, open_xarray, labelled=True),
     _Kind(is_sparse, _in_memory(SparseSource)),
+    _Kind(is_frame, open_frame, labelled=True),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 

@@ -15,6 +15,10 @@ StorageOptions = Mapping[str, Any]
 """Options of fsspec for a store behind a URL; their names and types are those of the client of its protocol."""
 
 
+OF_COLUMNS = ("columns", "id_column")
+"""Options of tables whose columns have names: Parquet files and data frames."""
+
+
 class SourceKeywords(TypedDict, total=False):
     """Keywords of `open_source`."""
 
@@ -22,6 +26,8 @@ class SourceKeywords(TypedDict, total=False):
     variables: str | Sequence[str] | None
     samples: str | Sequence[str] | None
     features: str | Sequence[str] | None
+    columns: str | Sequence[str] | None
+    id_column: str | None
     mask: ArrayLike | str | Path | None
     orientation: str | None
     missing_chunks: str
@@ -55,6 +61,10 @@ class ReadOptions:
     """Names of the dimensions whose places are rows, the slowest first; a tuple once it is checked."""
     features: str | Sequence[str] | None = None
     """Names of the dimensions whose places are columns, the slowest first; by default all others."""
+    columns: str | Sequence[str] | None = None
+    """Names of the columns that are read, in this order; a tuple once it is checked. By default all."""
+    id_column: str | None = None
+    """Name of the column that names the rows."""
     mask: ArrayLike | str | Path | None = None
     """Which features are used: an array, its name or file, ``"observed"`` or ``"survey"``."""
     orientation: str | None = None
@@ -77,7 +87,7 @@ class ReadOptions:
             if getattr(self, name) not in choices:
                 shown = " or ".join(f'"{choice}"' for choice in choices if choice)
                 raise ParameterError(f"{name}={getattr(self, name)!r}: expected {shown}")
-        for name in ("variables", "samples", "features"):
+        for name in ("variables", "samples", "features", "columns"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.array is not None and self.variables is not None:
             raise ParameterError(
@@ -91,10 +101,10 @@ class ReadOptions:
 
     @property
     def by_name(self) -> dict[str, object]:
-        """Return those of the options that are about names of dimensions and variables and are given."""
+        """Return those of the options that are about names of dimensions, variables and columns and are given."""
         return {
             name: value
-            for name in ("variables", "samples", "features", "mask")
+            for name in ("variables", "samples", "features", "mask", *OF_COLUMNS)
             if (value := getattr(self, name)) is not None
         }
 

@@ -40,7 +40,13 @@ class Packing:
 
     @classmethod
     def of(cls, metadata: ArrayMetadata, label: str) -> Packing | None:
-        """Return how the array of these zarr metadata is decoded, None where values are meant as they are stored.
+        """Return how the array of these zarr metadata is decoded, see `of_attributes`."""
+        dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
+        return cls.of_attributes(packing(metadata), dtype, label)
+
+    @classmethod
+    def of_attributes(cls, attributes: Mapping[str, object], dtype: DType, label: str) -> Packing | None:
+        """Return how values with these attributes of packed values are decoded, None where they are meant as they are stored.
 
         Raises
         ------
@@ -48,10 +54,8 @@ class Packing:
             If an attribute is not one number (or a list of numbers, for ``missing_value``), the scale is zero, or a fill
             value is not one of the array's data type.
         """
-        attributes = packing(metadata)
         if not attributes:
             return None
-        dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
         if "_Unsigned" in attributes:
             dtype = _unsigned(dtype)
         scale, offset = (

@@ -47,6 +47,7 @@ class ResidualSource(Source):
         self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
         self.labels: Labels | None = source.labels
         self.missing_chunks_filled, self.watch = source.missing_chunks_filled, source.watch
+        self.fragments = source.fragments
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.source, self.rows, self.coefficients, self.dtype)

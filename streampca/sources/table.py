@@ -192,6 +192,7 @@ class TableSource(Source):
         self.portable = all(source.portable for source in sources)
         self.column_major = all(source.column_major for source in sources)
         self.repeats = max(source.repeats for source in sources)
+        self.fragments = sources[0].fragments if len(sources) == 1 else ()
         self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -48,7 +48,8 @@ class SourceConfig(Section):
     """Where the data are and how they lie."""
 
     path: SourcePath
-    """Local path (``~`` expanded, relative to the working directory), URL, or ``builtin:NAME``."""
+    """Local path (``~`` expanded, relative to the working directory), pattern such as ``shards/*.npy``, list of these, URL, or
+    ``builtin:NAME``."""
     array: Text | None = Field(default=None, description="the name of an array inside the group, or null")
     """Name of the array inside a group."""
     variables: Names = None
@@ -57,6 +58,10 @@ class SourceConfig(Section):
     """Dimensions whose places are the rows, the slowest first; needed for arrays of more than two dimensions."""
     features: Names = None
     """Dimensions whose places are the columns, the slowest first; by default all others."""
+    columns: Names = None
+    """Columns of Parquet files that are read, in this order; by default all, which must be numbers or lists of numbers."""
+    id_column: Text | None = Field(default=None, description="the name of a column, or null")
+    """Column of Parquet files that names the rows."""
     mask: Text | None = Field(
         default=None,
         description="observed, survey, the path of an .npy file, the name of an array beside the data, or null",
@@ -94,7 +99,9 @@ class SourceConfig(Section):
     @property
     def path_as_written(self) -> str:
         """The path with its ``${NAME}`` references kept and no password or query: the form to show and to store."""
-        return redacted(self._written.get(("path",), self.path))
+        if isinstance(self.path, str):
+            return redacted(self._written.get(("path",), self.path))
+        return ", ".join(redacted(self._written.get(("path", i), path)) for i, path in enumerate(self.path))
 
 
 if TYPE_CHECKING:

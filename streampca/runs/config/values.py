@@ -61,7 +61,10 @@ def _name(value: object) -> str:
     return name
 
 
-def _source_path(value: object) -> str:
+def _source_path(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, list | tuple):
+        _need(len(value) > 0)
+        return tuple(os.path.expanduser(_text(path)) for path in value)
     path = _text(value)
     _need(path != "builtin:")
     return os.path.expanduser(path)
@@ -278,7 +281,10 @@ RunName: TypeAlias = Annotated[
     str, PlainValidator(_name), _TEXT, Field(description="a name for the run: text on one line without slashes")
 ]
 SourcePath: TypeAlias = Annotated[
-    str, PlainValidator(_source_path), _TEXT, Field(description="a local path, a URL, or builtin:NAME")
+    str | tuple[str, ...],
+    PlainValidator(_source_path),
+    WithJsonSchema({"anyOf": [_TEXT.json_schema, {"type": "array", "minItems": 1, "items": _TEXT.json_schema}]}),
+    Field(description="a local path, a URL, builtin:NAME, or a list of paths"),
 ]
 Directory: TypeAlias = Annotated[
     Path,

@@ -1,0 +1,262 @@
+"""One table of the rows of several files, one after another, and the record of every file."""
+
+from __future__ import annotations
+
+import copy
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from streampca.errors import ChangedInputError, DataError
+from streampca.sources.base import ReadCount, Source, merged_edges, require_table
+from streampca.sources.files.records import Fragment
+from streampca.sources.versions import InputVersion, InputWatch, files
+from streampca.system.workspace import borrow
+from streampca.typing import Array, DType
+
+_SLAB_BYTES = 2**22
+
+
+class FragmentReader(ABC):
+    """Reads the rows of one file; opens it for every read, so that tables of many files keep none open."""
+
+    path: Path
+    """Absolute path."""
+    record: Fragment
+    """What is known of the file."""
+    shape: tuple[int, int]
+    """(n_rows, n_features)."""
+    dtype: DType
+    """Data type of the rows."""
+    edges: tuple[int, ...] | None = None
+    """First rows of its chunks and the end of the last; None where any rows can be read alone."""
+    column_major: bool = False
+    """Whether blocks are read faster into Fortran order."""
+    missing_chunks_filled: int = 0
+    """Number of chunks that do not exist and are read as the fill value."""
+
+    def require_same(self) -> None:
+        """Raise `ChangedInputError` if the file is not the one that was opened, by its size and time."""
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise ChangedInputError(
+                f"{self.record.name} was there when it was opened, and cannot be read now: {error.strerror}"
+            ) from error
+        if (status.st_size, status.st_mtime_ns) != (self.record.n_bytes, self.record.modified):
+            raise ChangedInputError(
+                f"{self.record.name} was changed after it was opened: a result would belong to neither version; run again when "
+                "nothing writes to it"
+            )
+
+    @abstractmethod
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`."""
+
+    def view(self, start: int, stop: int) -> tuple[Array, ReadCount] | None:
+        """Return rows `start` to `stop` as they lie in memory once they are decoded, None where they need a buffer."""
+        return None
+
+    def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`, by reading all rows."""
+        count, step = ReadCount(), max(1, _SLAB_BYTES // (self.shape[1] * self.dtype.itemsize))
+        edges = self.edges or (*range(0, self.shape[0], step), self.shape[0])
+        for first, last in pairwise(edges):
+            rows = borrow("rows of a file", (last - first, self.shape[1]), self.dtype)
+            count += self.read(first, last, rows)
+            out[:, first:last] = rows[:, start:stop].T
+        return count
+
+    def check(self) -> None:  # noqa: B027
+        """Raise `DataError` if stored data are known to be missing; reads none."""
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
+        return 0
+
+
+class FragmentedRows(Source):
+    """The rows of files of one kind, one file after another; every file is opened by its metadata."""
+
+    portable = True
+
+    def __init__(
+        self, readers: Sequence[FragmentReader], description: str, details: Mapping[str, object] | None = None
+    ):
+        self.description, self.details = description, dict(details or {})
+        self._readers = dict(enumerate(readers))
+        first = readers[0]
+        self.first_rows = np.cumsum([0, *(reader.shape[0] for reader in readers)]).tolist()
+        self.shape, self.dtype = (self.first_rows[-1], first.shape[1]), first.dtype
+        for reader in readers:
+            _require_alike(reader, first)
+        require_table(self.shape, self.dtype, description)
+        self.fragments = tuple(reader.record for reader in readers)
+        self.column_major = all(reader.column_major for reader in readers)
+        self.edges = None if all(reader.edges is None for reader in readers) else self._chunk_edges()
+        sizes = [1] if self.edges is None else np.diff(self.edges)
+        self.chunk_rows = int(max(sizes))
+        self.chunk_bytes = 0 if self.edges is None else self.chunk_rows * self.row_bytes
+        self.watch = InputWatch()
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"labels": None, "watch": None}
+
+    def _chunk_edges(self) -> tuple[int, ...]:
+        """Return first rows of the chunks of all files, and the end of the last."""
+        edges = [0]
+        for index, reader in self._readers.items():
+            inside = reader.edges or (0, reader.shape[0])
+            edges += [self.first_rows[index] + edge for edge in inside[1:] if edge > 0]
+        return tuple(dict.fromkeys(edges))
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the records of the files."""
+        digest = xxhash.xxh3_128(f"{self.shape}{self.dtype}".encode())
+        for fragment in self.fragments:
+            digest.update(repr(fragment).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the source for a manifest."""
+        return super().describe() | {"n_files": len(self.fragments)} | self.details
+
+    def check(self) -> None:
+        """Raise `DataError` if chunks of a file are known to be missing."""
+        for reader in self._readers.values():
+            reader.check()
+        self.missing_chunks_filled = sum(reader.missing_chunks_filled for reader in self._readers.values())
+
+    def version(self) -> InputVersion | None:
+        """Return sizes and modification times of the files."""
+        return InputVersion.of(files("", [str(reader.path) for reader in self._readers.values()]))
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if a file is not the one that was opened, by its size and time; names the file."""
+        for reader in self._readers.values():
+            reader.require_same()
+        super().require_unchanged()
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks of at most `n_rows` rows that are whole chunks, None where equal blocks are."""
+        return None if self.edges is None else merged_edges(self.edges, n_rows)
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""
+        if self.edges is not None:
+            start = self.edges[int(np.searchsorted(self.edges, start, "right")) - 1]
+            stop = self.edges[int(np.searchsorted(self.edges, stop, "left"))]
+        return (stop - start) * self.row_bytes
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory that the largest file needs beside the block."""
+        return max(reader.overhead_bytes(n_rows) for reader in self._readers.values())
+
+    def slice(self, start: int, stop: int) -> FragmentedRows:
+        """Return a source for a worker with only the files of rows `start` to `stop`."""
+        subset = copy.copy(self)
+        subset._readers = {index: self._readers[index] for index, _, _ in self._spans(start, stop)}
+        subset.fragments = tuple(reader.record for reader in subset._readers.values())
+        subset.edges = None  # for the planner only, and as many as there are chunks
+        return subset
+
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the files that hold rows `start` to `stop`: position, first row in the file, and row behind the last."""
+        index = int(np.searchsorted(self.first_rows, start, "right")) - 1
+        while start < stop:
+            first, last = self.first_rows[index], min(stop, self.first_rows[index + 1])
+            if start < last:
+                yield index, start - first, last - first
+            start, index = last, index + 1
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the rows; a view of decoded memory where one file holds them all and allows it."""
+        spans = list(self._spans(start, stop))
+        if len(spans) == 1:
+            index, low, high = spans[0]
+            self._readers[index].require_same()
+            viewed = self._readers[index].view(low, high)
+            if viewed is not None:
+                return viewed
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype, order="F" if self.column_major else "C")
+        count, at = ReadCount(), 0
+        for index, low, high in spans:
+            self._readers[index].require_same()
+            count += self._readers[index].read(low, high, out[at : at + high - low])
+            at += high - low
+        return out, count
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one."""
+        return _TurnedRows(self)
+
+
+class _TurnedRows(Source):
+    """The transpose of the rows of files: every block of features needs a pass over all files."""
+
+    portable = True
+
+    def __init__(self, rows: FragmentedRows):
+        self.rows, self.description, self.dtype, self.watch = rows, rows.description, rows.dtype, rows.watch
+        self.shape = rows.shape[::-1]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _TurnedRows, (self.rows,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the rows."""
+        return f"{self.rows.fingerprint}-by-features"
+
+    def check(self) -> None:
+        """Raise `DataError` if chunks of a file are known to be missing."""
+        self.rows.check()
+
+    def version(self) -> InputVersion | None:
+        """Return sizes and modification times of the files."""
+        return self.rows.version()
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if a file is not the one that was opened."""
+        self.rows.require_unchanged()
+
+    def by_features(self) -> Source:
+        """Return the rows."""
+        return self.rows
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of the rows of one chunk, or of a slab, with all features."""
+        rows = self.rows.chunk_rows if self.rows.edges else max(1, _SLAB_BYTES // self.rows.row_bytes)
+        return self.rows.overhead_bytes(rows) + rows * self.rows.row_bytes
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return features `start` to `stop` as rows."""
+        if out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        count = ReadCount()
+        for index, reader in self.rows._readers.items():
+            reader.require_same()
+            first, last = self.rows.first_rows[index : index + 2]
+            count += reader.read_features(start, stop, out[:, first:last])
+        return out, count
+
+
+def _require_alike(reader: FragmentReader, first: FragmentReader) -> None:
+    """Raise `DataError` unless two files have rows of the same width and data type."""
+    name, other = reader.record.name, first.record.name
+    if reader.shape[1] != first.shape[1]:
+        raise DataError(
+            f"{name} has {reader.shape[1]:,} columns and {other} has {first.shape[1]:,}: expected the same in all files of a table"
+        )
+    if reader.dtype != first.dtype:
+        raise DataError(
+            f"{name} has dtype {reader.dtype} and {other} has {first.dtype}: expected the same in all files of a table; convert "
+            "one of them first"
+        )

@@ -1,0 +1,77 @@
+"""Rows of ``.npy`` files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from streampca.errors import DamagedChunkError, DataError
+from streampca.sources.arrays import MappedSource
+from streampca.sources.base import ReadCount
+from streampca.sources.files.fragments import FragmentReader
+from streampca.sources.files.records import Fragment
+from streampca.storage.regular_files import open_regular
+from streampca.typing import Array
+
+_PAGE_BYTES = 4096
+
+
+class NpyReader(FragmentReader):
+    """Reads rows of an ``.npy`` file: into the block itself if it is in C order, through a memory map if in Fortran order."""
+
+    def __init__(self, path: Path):
+        mapped = MappedSource.open(path).array  # numpy checks the header, and that the file is as long as it says
+        self.path, self.dtype, self.offset = path.absolute(), mapped.dtype, int(mapped.offset)
+        self.shape = (int(mapped.shape[0]), int(mapped.shape[1]))
+        self.fortran = not mapped.flags.c_contiguous
+        self.record = Fragment.of(path, self.shape, self.dtype)
+
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out` with rows `start` to `stop`."""
+        if self.fortran or not out.flags.c_contiguous:
+            out[...] = self._map()[start:stop]
+        else:
+            self._fill(start, out)
+        return ReadCount(0, out.nbytes, out.nbytes)
+
+    def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`, through a memory map."""
+        out[...] = self._map()[:, start:stop].T
+        return ReadCount(0, out.nbytes, out.nbytes)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the size of the mapped pages that hold the rows of a file in Fortran order."""
+        if not self.fortran:
+            return 0
+        return self.shape[1] * (n_rows * self.dtype.itemsize + 2 * _PAGE_BYTES)
+
+    def _map(self) -> Array:
+        """Return the file as an array that is mapped for as long as it is referred to."""
+        try:
+            mapped: Array = np.memmap(
+                self.path, self.dtype, "r", self.offset, self.shape, order="F" if self.fortran else "C"
+            )
+        except (OSError, ValueError) as error:
+            raise self._cut_short() from error
+        return mapped
+
+    def _fill(self, start: int, out: Array) -> None:
+        """Read rows from `start` on into `out`, which is in C order."""
+        left = out.reshape(-1).view(np.uint8).data
+        with open_regular(self.path, buffering=0) as file:
+            file.seek(self.offset + start * self.shape[1] * self.dtype.itemsize)
+            while len(left):
+                n_bytes = file.readinto(left)  # type: ignore[attr-defined]
+                if not n_bytes:
+                    raise self._cut_short()
+                left = left[n_bytes:]
+
+    def _cut_short(self) -> DataError:
+        return DamagedChunkError(f"{self.record.name} is cut short: fewer bytes than its header says; write it again")
+
+
+def open_npy_files(paths: Sequence[Path]) -> list[NpyReader]:
+    """Return readers of ``.npy`` files; `DataError` for one that is not of numbers in two dimensions."""
+    return [NpyReader(path) for path in paths]

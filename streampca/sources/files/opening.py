@@ -1,0 +1,99 @@
+"""From files of rows to the table that they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from streampca.errors import NotAvailableError
+from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.base import Source
+from streampca.sources.files.fragments import FragmentedRows
+from streampca.sources.files.npy import open_npy_files
+from streampca.sources.files.paths import Files
+from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
+from streampca.sources.options import ReadOptions
+from streampca.sources.packing import Packing
+from streampca.sources.table import StoredVariable, TableSource
+
+_UNDERSTOOD = {
+    "npy": frozenset({"mask"}),
+    "parquet": frozenset({"columns", "id_column", "mask"}),
+    "hdf5": frozenset({"array", "samples", "features", "mask", "missing_chunks", "orientation"}),
+}
+"""Options that files of a kind have."""
+_NAMES = {"npy": ".npy files", "parquet": "Parquet files", "hdf5": "HDF5 files"}
+
+
+def open_files(files: Files, options: ReadOptions) -> Source:
+    """Return the rows of files as one table; reads headers and footers only, unless the options need rows.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or damaged, or differs from the first in columns, data type or dimensions.
+    NotAvailableError
+        For options that such files do not have, and if the package that reads them is not installed.
+    """
+    _require_understood(files, options)
+    packing = None
+    if files.kind == "npy":
+        readers = open_npy_files(files.paths)
+        source, labels = FragmentedRows(readers, files.description), None
+    elif files.kind == "parquet":
+        from streampca.sources.files.parquet import open_parquet_files
+
+        rows, labels = open_parquet_files(files.paths, options, files.description)
+        details: dict[str, object] = {
+            "columns": [column.name for column in rows[0].columns],
+            "id_column": options.id_column,
+        }
+        source = FragmentedRows(rows, files.description, details)
+    else:
+        from streampca.sources.files.hdf5 import open_hdf5_files
+
+        datasets, labels, packing, described = open_hdf5_files(files.paths, options)
+        source = FragmentedRows(datasets, files.description, described)
+    return _table(source, labels or _nameless(source), packing, options)
+
+
+def _require_understood(files: Files, options: ReadOptions) -> None:
+    """Raise `NotAvailableError` for options that these files do not have."""
+    given = {
+        name
+        for name in ("array", "variables", "samples", "features", "columns", "id_column", "mask", "verify")
+        if getattr(options, name) is not None
+    }
+    given |= {"orientation"} if options.transposed else set()
+    given |= {"missing_chunks"} if options.missing_chunks == "fill" else set()
+    others = sorted(given - _UNDERSTOOD[files.kind])
+    if others:
+        raise NotAvailableError(
+            f"{files.description}: {', '.join(others)} cannot be given for {_NAMES[files.kind]}: expected none of the options of a source "
+            f"but {', '.join(sorted(_UNDERSTOOD[files.kind]))}"
+        )
+
+
+def _nameless(source: Source) -> Labels:
+    """Return the labels of a table whose rows and columns have numbers only."""
+    n, d = source.shape
+    return Labels((Dimension("dim_0", n),), (Dimension("dim_1", d),), (Variable(None, ("dim_1",), (d,)),))
+
+
+def _table(source: FragmentedRows, labels: Labels, packing: Packing | None, options: ReadOptions) -> Source:
+    """Return the table of the rows, decoded and with only the features in the mask."""
+    part = StoredVariable(source, packing)
+    if options.mask is not None:
+        mask: object = options.mask
+        if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
+            mask = read_mask_file(str(Path(mask).expanduser()))
+        used = feature_mask(mask if isinstance(mask, str) else np.asarray(mask), labels, [part], source.description)
+        labels = labels.with_mask(used)
+        part = part.masked(labels.mask, isinstance(options.mask, str) and options.mask in FROM_DATA)
+    if part.packing is None and part.mask is None:
+        source.labels, source.feature_names = labels, labels.column_names()
+        return source
+    table = TableSource([part], labels, source.description)
+    table.feature_names = labels.column_names()
+    return table

@@ -1,0 +1,371 @@
+"""Rows of Parquet files, by pyarrow: a row group is decoded as a whole, and its columns become rows of the table."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streampca.errors import DamagedChunkError, DataError, NotAvailableError, StreamPCAError
+from streampca.formatting import one_line
+from streampca.labels import Labels
+from streampca.sources.base import ReadCount
+from streampca.sources.files.fragments import FragmentReader
+from streampca.sources.files.parquet_schema import Column, columns_of, labels_of, require_same_columns
+from streampca.sources.files.records import Fragment
+from streampca.sources.options import ReadOptions
+from streampca.storage.regular_files import require_regular
+from streampca.typing import Array, DType
+
+_LIST_FACTOR, _NUMBER_FACTOR = 3, 2
+"""Memory of a row group while pyarrow decodes it, as a multiple of its numbers; lists have levels beside them."""
+_MOST_IDS = 2**27  # bytes
+_SLAB_ROWS = 512
+
+_last = threading.local()  # a row group of which a read needed only the first rows: the next read goes on with it
+
+
+class _Group(NamedTuple):
+    """A decoded row group."""
+
+    key: tuple[str, int]
+    """File and position of the row group."""
+    table: Any
+    """The columns, a table of Arrow."""
+
+
+class ParquetReader(FragmentReader):
+    """Reads rows of a Parquet file."""
+
+    edges: tuple[int, ...]
+    """First rows of its row groups and the end of the last."""
+
+    def __init__(self, path: Path, columns: Sequence[Column], dtype: DType, metadata: Any):
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        self.path, self.columns, self.dtype = path.absolute(), tuple(columns), dtype
+        self.edges = tuple(np.cumsum([0, *(group.num_rows for group in groups)]).tolist())
+        self.shape = (self.edges[-1], sum(column.n_features for column in columns))
+        self.column_major = not any(column.width for column in columns)
+        self.record = Fragment.of(path, self.shape, dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the size of a row of its numbers as they are stored, in bytes."""
+        return sum(column.n_features * column.dtype.itemsize for column in self.columns)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of the largest row group while it is decoded, and of one that is kept for the next read."""
+        largest = max(stop - start for start, stop in pairwise(self.edges))
+        factor = _NUMBER_FACTOR if self.column_major else _LIST_FACTOR
+        return (factor + 1) * largest * self.row_bytes
+
+    def view(self, start: int, stop: int) -> tuple[Array, ReadCount] | None:
+        """Return rows of a list column as they lie in memory, if one row group holds them and none is null."""
+        index, (column, *others) = self._group_of(start), self.columns
+        if others or not column.width or column.dtype != self.dtype or stop > self.edges[index + 1]:
+            return None
+        group, count = self._decoded(index, keep=stop < self.edges[index + 1])
+        first = start - self.edges[index]
+        with _naming(self.record.name):
+            part = group.table.column(column.name).slice(first, stop - start)
+            if part.num_chunks != 1 or part.chunk(0).null_count:
+                return self._copied(group, first, start, stop), count
+            flat = _flat(part.chunk(0), column, self.record.name)
+            if flat.null_count:
+                return self._copied(group, first, start, stop), count
+            return flat.to_numpy().reshape(stop - start, column.width), count
+
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out` with rows `start` to `stop`."""
+        count = ReadCount()
+        for index in range(self._group_of(start), len(self.edges) - 1):
+            low, high = max(start, self.edges[index]), min(stop, self.edges[index + 1])
+            if low >= stop:
+                break
+            if low < high:
+                group, cost = self._decoded(index, keep=stop < self.edges[index + 1])
+                self._fill(group, low - self.edges[index], out[low - start : high - start])
+                count += cost
+                del group
+        return count
+
+    def _copied(self, group: _Group, first: int, start: int, stop: int) -> Array:
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        self._fill(group, first, out)
+        return out
+
+    def _group_of(self, row: int) -> int:
+        return int(np.searchsorted(self.edges, row, "right")) - 1
+
+    def _decoded(self, index: int, *, keep: bool) -> tuple[_Group, ReadCount]:
+        """Return a row group, which this thread may have decoded for the read before."""
+        key = (str(self.path), index)
+        kept: _Group | None = getattr(_last, "group", None)
+        _last.group = None
+        if kept is not None and kept.key == key:
+            _last.group = kept if keep else None
+            return kept, ReadCount()
+        del kept
+        names = [column.name for column in self.columns]
+        with _naming(f"{self.record.name}: row group {index}"):
+            file = _file(self.path)
+            stored = _stored_bytes(file.metadata.row_group(index), names)
+            table = file.read_row_group(index, columns=names, use_threads=False)
+        n_rows = self.edges[index + 1] - self.edges[index]
+        if table.num_rows != n_rows:
+            raise DamagedChunkError(
+                f"{self.record.name}: row group {index} has {table.num_rows:,} rows, and {n_rows:,} by the footer"
+            )
+        group = _Group(key, table)
+        _last.group = group if keep else None
+        return group, ReadCount(1, n_rows * self.shape[1] * self.dtype.itemsize, stored)
+
+    def _fill(self, group: _Group, first: int, out: Array) -> None:
+        """Write the rows of a row group from `first` on to `out`."""
+        at = 0
+        for column in self.columns:
+            with _naming(self.record.name):
+                part = group.table.column(column.name).slice(first, len(out))
+                row = 0
+                for chunk in part.chunks:
+                    target = out[row : row + len(chunk), at : at + column.n_features]
+                    _write(chunk, column, target, self.record.name)
+                    row += len(chunk)
+            at += column.n_features
+
+
+def _write(chunk: Any, column: Column, out: Array, name: str) -> None:
+    """Write an array of Arrow to `out`, ``(n, n_features)``; NaN for nulls."""
+    if not column.width:
+        _numbers(chunk, column, out[:, 0], name)
+        return
+    if not chunk.null_count:
+        flat = _flat(chunk, column, name)
+        if not flat.null_count:
+            out[...] = flat.to_numpy(zero_copy_only=False).reshape(out.shape)
+            return
+        values = np.empty(out.size, dtype=out.dtype)
+        _numbers(flat, column, values, name)
+        out[...] = values.reshape(out.shape)
+        return
+    present = chunk.is_valid().to_numpy(zero_copy_only=False)
+    _refuse_nulls(out.dtype, column, name)
+    out[~present] = np.nan
+    rows = np.empty((int(present.sum()), out.shape[1]), dtype=out.dtype)
+    _write(chunk.drop_null(), column, rows, name)
+    out[present] = rows
+
+
+def _flat(chunk: Any, column: Column, name: str) -> Any:
+    """Return the numbers of lists that are not null, all of the width of the column."""
+    width = column.width or 0
+    if not column.type.startswith("fixed_size_list"):
+        lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(lengths != width)
+        if len(wrong):
+            raise DataError(
+                f"{name}: column {column.name} has lists of different lengths: {int(lengths[wrong[0]]):,} numbers in one, and {width:,} "
+                "in the first; write lists of one length"
+            )
+    flat = chunk.flatten()
+    if len(flat) != len(chunk) * width:
+        raise DamagedChunkError(f"{name}: column {column.name} holds {len(flat):,} numbers in {len(chunk):,} lists")
+    return flat
+
+
+def _numbers(chunk: Any, column: Column, out: Array, name: str) -> None:
+    """Write numbers to `out`, ``(n,)``; NaN for nulls."""
+    if not chunk.null_count:
+        out[...] = chunk.to_numpy(zero_copy_only=False)
+        return
+    _refuse_nulls(out.dtype, column, name)
+    out[...] = chunk.fill_null(False if str(chunk.type) == "bool" else 0).to_numpy(zero_copy_only=False)
+    out[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
+
+
+def _refuse_nulls(dtype: DType, column: Column, name: str) -> None:
+    if dtype.kind != "f":
+        raise DataError(
+            f"{name}: column {column.name} of {column.dtype} has nulls that the statistics of the file do not count, so the table has "
+            f"dtype {dtype}, which holds no NaN: write the column as float64, or write statistics"
+        )
+
+
+def _stored_bytes(group: Any, names: Sequence[str]) -> int:
+    """Return the compressed size of the columns `names` of a row group."""
+    wanted, chunks = set(names), (group.column(index) for index in range(group.num_columns))
+    return sum(
+        int(c.total_compressed_size)
+        for c in chunks
+        if c.path_in_schema in wanted or c.path_in_schema.split(".")[0] in wanted
+    )
+
+
+def open_parquet_files(paths: Sequence[Path], options: ReadOptions, label: str) -> tuple[list[ParquetReader], Labels]:
+    """Return readers of Parquet files with the same columns, and the labels of their rows; reads footers, and ids if asked.
+
+    Raises
+    ------
+    DataError
+        If a file is damaged, or its columns are not numbers or not those of the first file.
+    NotAvailableError
+        If pyarrow is not installed.
+    """
+    names, files = _names(options), [(path, _opened(path)) for path in paths]
+    first = files[0][1]
+    columns = columns_of(first.schema_arrow, names, options.id_column, str(paths[0]))
+    columns = [_with_width(column, files) for column in columns]
+    for path, file in files[1:]:
+        require_same_columns(
+            file.schema_arrow, columns, names is None, first.schema_arrow.names, str(path), str(paths[0])
+        )
+    with _naming(label):
+        nulls = any(_has_nulls(file.metadata, column.name) for column in columns for _, file in files)
+    dtype = _common(columns, nulls)
+    readers = []
+    for path, file in files:
+        with _naming(str(path)):
+            readers.append(ParquetReader(path, columns, dtype, file.metadata))
+    ids = None if options.id_column is None else _ids(files, options.id_column)
+    for _, file in files:
+        file.close()
+    return readers, labels_of(columns, sum(reader.shape[0] for reader in readers), options.id_column, ids)
+
+
+def _names(options: ReadOptions) -> tuple[str, ...] | None:
+    """Return the columns that are named, None for all."""
+    if options.columns is not None and (options.array or options.variables):
+        raise NotAvailableError(
+            "columns and array or variables were given: a Parquet file has columns, so leave the others out"
+        )
+    return options.columns if isinstance(options.columns, tuple) else None
+
+
+def _common(columns: Sequence[Column], nulls: bool) -> DType:
+    """Return the data type that holds the numbers of all columns, and NaN if there are nulls."""
+    dtype = np.result_type(*(column.dtype for column in columns))
+    if nulls and dtype.kind != "f":
+        return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
+    return dtype
+
+
+def _has_nulls(metadata: Any, name: str) -> bool:
+    """Return whether a column of integers has nulls, as far as the statistics tell; for floats it does not matter."""
+    schema = metadata.schema
+    leaves = [i for i in range(len(schema)) if (path := schema.column(i).path) == name or path.startswith(f"{name}.")]
+    leaves = [i for i in leaves if schema.column(i).physical_type not in ("FLOAT", "DOUBLE", "FIXED_LEN_BYTE_ARRAY")]
+    for group in range(metadata.num_row_groups if leaves else 0):
+        for leaf in leaves:
+            statistics = metadata.row_group(group).column(leaf).statistics
+            if statistics is not None and statistics.has_null_count and statistics.null_count:
+                return True
+    return False
+
+
+def _with_width(column: Column, files: Sequence[tuple[Path, Any]]) -> Column:
+    """Return the column with the length of its first list where the schema does not say it."""
+    if column.width is not None:
+        if column.width == 0 and column.type.startswith("fixed_size_list"):
+            raise DataError(f"{files[0][0]}: column {column.name} has lists of no numbers")
+        return column
+    for path, file in files:
+        with _naming(str(path)):
+            for batch in file.iter_batches(64, columns=[column.name], use_threads=False):
+                lengths = batch.column(column.name).drop_null().value_lengths()
+                if len(lengths):
+                    width = int(lengths[0].as_py())
+                    if width == 0:
+                        raise DataError(f"{path}: column {column.name} begins with an empty list: expected numbers")
+                    return Column(column.name, column.type, column.dtype, width)
+    raise DataError(f"{files[0][0]}: column {column.name} has no list that is not null")
+
+
+def _ids(files: Sequence[tuple[Path, Any]], name: str) -> Array:
+    """Return the values of the column that names rows, of all files."""
+    parts: list[Array] = []
+    for path, file in files:
+        with _naming(str(path)):
+            column = file.read(columns=[name], use_threads=False).column(name)
+            if column.null_count:
+                raise DataError(
+                    f"{path}: the id column {name} has {column.null_count:,} nulls: expected a name for every row"
+                )
+            text = str(column.type) in ("string", "large_string") or str(column.type).startswith("dictionary")
+            values = np.array(column.to_pylist(), dtype=str) if text else column.to_numpy()
+        if values.dtype.kind not in "biufMmU":
+            raise DataError(f"{path}: the id column {name} has the type {column.type}: expected text, numbers or times")
+        parts.append(values)
+        if sum(part.nbytes for part in parts) > _MOST_IDS:
+            raise DataError(f"{path}: the id column {name} takes more than {_MOST_IDS:,} bytes: leave it out")
+    return np.concatenate(parts)
+
+
+def _opened(path: Path) -> Any:
+    """Return a Parquet file, of which only the footer is read."""
+    parquet = _parquet()
+    try:
+        require_regular(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened: {error.strerror or error}") from error
+    try:
+        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
+    except Exception as error:
+        raise DataError(f"{path} cannot be opened as Parquet: {_why(path, error)}") from error
+
+
+def _file(path: Path) -> Any:
+    """Return a file that this thread may have opened for the read before."""
+    status = os.stat(path)
+    key = (str(path), status.st_size, status.st_mtime_ns)
+    kept = getattr(_last, "file", None)
+    if kept is None or kept[0] != key:
+        _last.file = kept = (key, _opened(path))
+    return kept[1]
+
+
+def _why(path: Path, error: Exception) -> str:
+    """Return the reason why a file cannot be opened."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4)
+            file.seek(-min(4, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            tail = file.read(4)
+    except OSError:
+        return one_line(error)
+    if not head:
+        return "it is empty"
+    if b"PARE" in (head, tail):
+        return "its footer is encrypted; decrypt it first"
+    if head != b"PAR1":
+        return "it does not begin like one"
+    return "it is cut short, or its end is damaged; write it again" if tail != b"PAR1" else one_line(error)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise errors of pyarrow as `DamagedChunkError` about `what`."""
+    try:
+        yield
+    except (StreamPCAError, MemoryError):
+        raise
+    except Exception as error:
+        raise DamagedChunkError(
+            f"{what} is damaged, encrypted or cut short: {one_line(error)}; write it again"
+        ) from error
+
+
+def _parquet() -> Any:
+    """Return pyarrow.parquet; `NotAvailableError` if it is not installed."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise NotAvailableError(
+            'Parquet needs pyarrow, which is not installed: pip install "streampca[arrow]"'
+        ) from error
+    return parquet

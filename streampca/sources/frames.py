@@ -1,0 +1,135 @@
+"""Data frames of pandas and polars, lazy ones too, as tables in memory; neither package is imported."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.arrays import ArraySource
+from streampca.sources.base import Source
+from streampca.sources.options import ReadOptions
+from streampca.typing import Array
+
+_MOST_NAMED = 8
+
+
+def is_frame(data: object) -> bool:
+    """Return whether `data` is a data frame of pandas or polars, or a LazyFrame."""
+    package = type(data).__module__.partition(".")[0]
+    return package in ("pandas", "polars") and type(data).__name__ in ("DataFrame", "LazyFrame")
+
+
+def numeric_frame(data: Any) -> Any:
+    """Return a data frame that is checked to hold numbers only, a LazyFrame collected; other data as they are.
+
+    Raises
+    ------
+    DataError
+        If columns are not numbers; names them.
+    """
+    if not is_frame(data):
+        return data
+    _require_numbers(data, list(_types(data)))
+    return data.collect() if type(data).__name__ == "LazyFrame" else data
+
+
+def open_frame(data: Any, options: ReadOptions) -> Source:
+    """Return the columns of a data frame as a table in memory: all, or those that `options.columns` name.
+
+    Rows are named by `options.id_column`, or by the index of a frame of pandas that is no mere range. A LazyFrame is
+    collected, of these columns only.
+
+    Raises
+    ------
+    DataError
+        If columns are not numbers; names them.
+    ParameterError
+        If there is no column of a name.
+    """
+    others = [name for name in options.by_name if name not in ("columns", "id_column")]
+    if others or options.array is not None or options.transposed:
+        raise NotAvailableError(
+            "a data frame has columns: expected none of the options of a source but columns and id_column"
+        )
+    known = list(_types(data))
+    names = [name for name in known if name != options.id_column] if options.columns is None else list(options.columns)
+    for name in (*names, *([] if options.id_column is None else [options.id_column])):
+        if name not in known:
+            close = difflib.get_close_matches(str(name), [str(each) for each in known], 1, 0.5)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise ParameterError(
+                f"the data frame has no column {str(name)[:60]!r}: expected some of {_listed(known)}{meant}"
+            )
+    _require_numbers(data, names)
+    wanted = names + ([] if options.id_column is None or options.id_column in names else [options.id_column])
+    frame = data.select(wanted).collect() if type(data).__name__ == "LazyFrame" else data
+    source = ArraySource(_values(frame, names), f"{type(data).__module__.partition('.')[0]} {type(data).__name__}")
+    source.labels = _labels(frame, names, options.id_column)
+    source.feature_names = source.labels.column_names()
+    return source
+
+
+def _types(data: Any) -> dict[Any, Any]:
+    """Return the data types of the columns by their names."""
+    if type(data).__module__.startswith("pandas"):
+        return dict(zip(data.columns, data.dtypes, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # older versions of polars have no collect_schema
+        return dict(data.collect_schema())
+
+
+def _require_numbers(data: Any, names: Sequence[Any]) -> None:
+    """Raise `DataError` if columns of a data frame are not numbers."""
+    types = _types(data)
+    others = [f"{name} ({types[name]})" for name in names if not _is_number(types[name])]
+    if others:
+        raise DataError(
+            f"the data frame has columns that are not numbers: {_listed(others)}; name those to read, "
+            "sp.open(frame, columns=[…], id_column=…), or select them"
+        )
+
+
+def _is_number(kind: Any) -> bool:
+    """Return whether a data type of pandas or polars is one of real numbers or truth values."""
+    if type(kind).__module__.startswith("polars") or hasattr(kind, "is_numeric"):
+        return bool(kind.is_numeric() and "Decimal" not in str(kind)) or str(kind) == "Boolean"
+    return getattr(kind, "kind", "O") in "biuf"
+
+
+def _values(frame: Any, names: Sequence[Any]) -> Array:
+    """Return columns of a data frame as one array; NaN for missing values."""
+    if type(frame).__module__.startswith("polars"):
+        return np.asarray(frame.select(names).to_numpy())
+    chosen = frame[names]
+    values = chosen.to_numpy()
+    if values.dtype.kind != "O":
+        return np.asarray(values)
+    wide = any(str(kind).lower() not in ("float32", "float16") for kind in chosen.dtypes)
+    return np.asarray(chosen.to_numpy(dtype=np.float64 if wide else np.float32, na_value=np.nan))
+
+
+def _labels(frame: Any, names: Sequence[Any], id_column: str | None) -> Labels:
+    """Return the names of columns and rows."""
+    ids: Any = None
+    if id_column is not None:
+        ids = np.asarray(frame[id_column].to_numpy())
+        ids = ids if ids.dtype.kind in "biufMm" else ids.astype(str)
+    elif hasattr(frame, "index") and not hasattr(frame.index, "start"):
+        index = np.asarray(frame.index)
+        ids = (
+            index if index.ndim == 1 and index.dtype.kind in "biufMm" else np.array([str(each) for each in frame.index])
+        )
+    row = id_column or str(getattr(getattr(frame, "index", None), "name", None) or "row")
+    feature = Dimension("feature", len(names), np.array([str(name) for name in names]))
+    return Labels((Dimension(row, len(frame), ids),), (feature,), (Variable(None, ("feature",), (len(names),)),))
+
+
+def _listed(names: Sequence[Any]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(str(name)[:60] for name in names[:_MOST_NAMED]) + more
