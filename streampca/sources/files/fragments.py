@@ -58,10 +58,6 @@ class FragmentReader(ABC):
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`."""
 
-    def view(self, start: int, stop: int) -> tuple[Array, ReadCount] | None:
-        """Return rows `start` to `stop` as they lie in memory once they are decoded, None where they need a buffer."""
-        return None
-
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`, by reading all rows."""
         count, step = ReadCount(), max(1, _SLAB_BYTES // (self.shape[1] * self.dtype.itemsize))
@@ -176,18 +172,11 @@ class FragmentedRows(Source):
             start, index = last, index + 1
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the rows; a view of decoded memory where one file holds them all and allows it."""
-        spans = list(self._spans(start, stop))
-        if len(spans) == 1:
-            index, low, high = spans[0]
-            self._readers[index].require_same()
-            viewed = self._readers[index].view(low, high)
-            if viewed is not None:
-                return viewed
+        """Return the rows, read file by file."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype, order="F" if self.column_major else "C")
         count, at = ReadCount(), 0
-        for index, low, high in spans:
+        for index, low, high in self._spans(start, stop):
             self._readers[index].require_same()
             count += self._readers[index].read(low, high, out[at : at + high - low])
             at += high - low

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, by pyarrow: a row group is decoded as a whole, and its columns become rows of the table."""
+"""Rows of Parquet files, by pyarrow: a row group, decoded slab by slab, is what a chunk is in other formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,21 +23,12 @@ from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, DType
 
-_LIST_FACTOR, _NUMBER_FACTOR = 3, 2
-"""Memory of a row group while pyarrow decodes it, as a multiple of its numbers; lists have levels beside them."""
+_SLAB_BYTES, _BUFFER_BYTES = 2**22, 2**20
+_DECODING_FACTOR = 10
+"""Memory that pyarrow takes to decode a slab, as a multiple of its size."""
 _MOST_IDS = 2**27  # bytes
-_SLAB_ROWS = 512
 
-_last = threading.local()  # a row group of which a read needed only the first rows: the next read goes on with it
-
-
-class _Group(NamedTuple):
-    """A decoded row group."""
-
-    key: tuple[str, int]
-    """File and position of the row group."""
-    table: Any
-    """The columns, a table of Arrow."""
+_last = threading.local()  # the file that was read last, and a row group of which a read needed only the first rows
 
 
 class ParquetReader(FragmentReader):
@@ -54,90 +45,86 @@ class ParquetReader(FragmentReader):
         self.column_major = not any(column.width for column in columns)
         self.record = Fragment.of(path, self.shape, dtype)
 
-    @property
-    def row_bytes(self) -> int:
-        """Return the size of a row of its numbers as they are stored, in bytes."""
-        return sum(column.n_features * column.dtype.itemsize for column in self.columns)
-
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of the largest row group while it is decoded, and of one that is kept for the next read."""
+        """Return the memory of a row group of which a block needs some rows, and of what pyarrow holds while it decodes one."""
         largest = max(stop - start for start, stop in pairwise(self.edges))
-        factor = _NUMBER_FACTOR if self.column_major else _LIST_FACTOR
-        return (factor + 1) * largest * self.row_bytes
-
-    def view(self, start: int, stop: int) -> tuple[Array, ReadCount] | None:
-        """Return rows of a list column as they lie in memory, if one row group holds them and none is null."""
-        index, (column, *others) = self._group_of(start), self.columns
-        if others or not column.width or column.dtype != self.dtype or stop > self.edges[index + 1]:
-            return None
-        group, count = self._decoded(index, keep=stop < self.edges[index + 1])
-        first = start - self.edges[index]
-        with _naming(self.record.name):
-            part = group.table.column(column.name).slice(first, stop - start)
-            if part.num_chunks != 1 or part.chunk(0).null_count:
-                return self._copied(group, first, start, stop), count
-            flat = _flat(part.chunk(0), column, self.record.name)
-            if flat.null_count:
-                return self._copied(group, first, start, stop), count
-            return flat.to_numpy().reshape(stop - start, column.width), count
+        column = largest * self.dtype.itemsize if self.column_major else 0
+        return largest * self.shape[1] * self.dtype.itemsize + _DECODING_FACTOR * max(_SLAB_BYTES, column)
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
-        """Fill `out` with rows `start` to `stop`."""
+        """Fill `out` with rows `start` to `stop`; a row group that holds some of them is decoded as a whole."""
         count = ReadCount()
-        for index in range(self._group_of(start), len(self.edges) - 1):
-            low, high = max(start, self.edges[index]), min(stop, self.edges[index + 1])
-            if low >= stop:
-                break
-            if low < high:
-                group, cost = self._decoded(index, keep=stop < self.edges[index + 1])
-                self._fill(group, low - self.edges[index], out[low - start : high - start])
+        index = int(np.searchsorted(self.edges, start, "right")) - 1
+        while start < stop:
+            first, last = self.edges[index : index + 2]
+            end = min(stop, last)
+            target = out[len(out) - (stop - start) :][: end - start]
+            if (start, end) == (first, last):
+                count += self._decode(index, target)
+            elif start < end:
+                rows, cost = self._kept(index, keep=end < last)
+                target[...] = rows[start - first : end - first]
                 count += cost
-                del group
+            start, index = end, index + 1
         return count
 
-    def _copied(self, group: _Group, first: int, start: int, stop: int) -> Array:
-        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        self._fill(group, first, out)
-        return out
+    def _kept(self, index: int, *, keep: bool) -> tuple[Array, ReadCount]:
+        """Return the rows of a row group, which this thread may have decoded for the read before."""
+        key, count = (str(self.path), index, self.record.modified), ReadCount()
+        known: tuple[object, Array] | None = getattr(_last, "rows", None)
+        _last.rows = None
+        if known is None or known[0] != key:
+            del known
+            shape = (self.edges[index + 1] - self.edges[index], self.shape[1])
+            rows = np.empty(shape, dtype=self.dtype, order="F" if self.column_major else "C")
+            count = self._decode(index, rows)
+            known = (key, rows)
+        _last.rows = known if keep else None
+        return known[1], count
 
-    def _group_of(self, row: int) -> int:
-        return int(np.searchsorted(self.edges, row, "right")) - 1
-
-    def _decoded(self, index: int, *, keep: bool) -> tuple[_Group, ReadCount]:
-        """Return a row group, which this thread may have decoded for the read before."""
-        key = (str(self.path), index)
-        kept: _Group | None = getattr(_last, "group", None)
-        _last.group = None
-        if kept is not None and kept.key == key:
-            _last.group = kept if keep else None
-            return kept, ReadCount()
-        del kept
+    def _decode(self, index: int, out: Array) -> ReadCount:
+        """Write a row group to `out`: numbers a few columns after the other, lists a few rows after the other."""
         names = [column.name for column in self.columns]
         with _naming(f"{self.record.name}: row group {index}"):
             file = _file(self.path)
             stored = _stored_bytes(file.metadata.row_group(index), names)
-            table = file.read_row_group(index, columns=names, use_threads=False)
-        n_rows = self.edges[index + 1] - self.edges[index]
-        if table.num_rows != n_rows:
-            raise DamagedChunkError(
-                f"{self.record.name}: row group {index} has {table.num_rows:,} rows, and {n_rows:,} by the footer"
-            )
-        group = _Group(key, table)
-        _last.group = group if keep else None
-        return group, ReadCount(1, n_rows * self.shape[1] * self.dtype.itemsize, stored)
+            if self.column_major:
+                self._decode_columns(file, index, out)
+            else:
+                self._decode_rows(file, index, out)
+        return ReadCount(1, out.nbytes, stored)
 
-    def _fill(self, group: _Group, first: int, out: Array) -> None:
-        """Write the rows of a row group from `first` on to `out`."""
-        at = 0
-        for column in self.columns:
-            with _naming(self.record.name):
-                part = group.table.column(column.name).slice(first, len(out))
+    def _decode_columns(self, file: Any, index: int, out: Array) -> None:
+        at_once = max(1, _SLAB_BYTES // (len(out) * self.dtype.itemsize + 1))
+        for first in range(0, len(self.columns), at_once):
+            some = self.columns[first : first + at_once]
+            table = file.read_row_group(index, columns=[column.name for column in some], use_threads=False)
+            self._require_rows(index, table.num_rows, len(out))
+            for place, column in enumerate(some, start=first):
                 row = 0
-                for chunk in part.chunks:
-                    target = out[row : row + len(chunk), at : at + column.n_features]
-                    _write(chunk, column, target, self.record.name)
+                for chunk in table.column(column.name).chunks:
+                    _numbers(chunk, column, out[row : row + len(chunk), place], self.record.name)
                     row += len(chunk)
-            at += column.n_features
+
+    def _decode_rows(self, file: Any, index: int, out: Array) -> None:
+        at_once = max(1, _SLAB_BYTES // (self.shape[1] * self.dtype.itemsize))
+        names = [column.name for column in self.columns]
+        row = 0
+        for batch in file.iter_batches(at_once, row_groups=[index], columns=names, use_threads=False):
+            if row + len(batch) > len(out):
+                break
+            at, target = 0, out[row : row + len(batch)]
+            for column in self.columns:
+                _write(batch.column(column.name), column, target[:, at : at + column.n_features], self.record.name)
+                at += column.n_features
+            row += len(batch)
+        self._require_rows(index, row, len(out))
+
+    def _require_rows(self, index: int, n_rows: int, expected: int) -> None:
+        if n_rows != expected:
+            raise DamagedChunkError(
+                f"{self.record.name}: row group {index} holds {n_rows:,} rows, and {expected:,} by the footer: write it again"
+            )
 
 
 def _write(chunk: Any, column: Column, out: Array, name: str) -> None:
@@ -314,7 +301,7 @@ def _opened(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"{path} cannot be opened: {error.strerror or error}") from error
     try:
-        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
+        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES)
     except Exception as error:
         raise DataError(f"{path} cannot be opened as Parquet: {_why(path, error)}") from error
 

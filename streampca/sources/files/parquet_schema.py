@@ -38,7 +38,8 @@ class Column:
     @classmethod
     def of(cls, field: Any) -> Column | None:
         """Return the column of a field of a schema of Arrow, None if it does not hold numbers."""
-        kind, width = field.type, 0
+        kind = field.type
+        width: int | None = 0
         text = str(kind)
         if text.startswith("fixed_size_list"):
             kind, width = kind.value_type, int(kind.list_size)
