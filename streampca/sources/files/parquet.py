@@ -17,7 +17,7 @@ from streampca.formatting import one_line
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount
 from streampca.sources.files.fragments import FragmentReader
-from streampca.sources.files.parquet_schema import Column, columns_of, labels_of, require_same_columns
+from streampca.sources.files.parquet_schema import NUMBERS, Column, columns_of, labels_of, require_same_columns
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
@@ -47,7 +47,7 @@ class ParquetReader(FragmentReader):
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of a row group of which a block needs some rows, and of what pyarrow holds while it decodes one."""
-        largest = max(stop - start for start, stop in pairwise(self.edges))
+        largest = max((stop - start for start, stop in pairwise(self.edges)), default=0)
         column = largest * self.dtype.itemsize if self.column_major else 0
         return largest * self.shape[1] * self.dtype.itemsize + _DECODING_FACTOR * max(_SLAB_BYTES, column)
 
@@ -59,7 +59,7 @@ class ParquetReader(FragmentReader):
             first, last = self.edges[index : index + 2]
             end = min(stop, last)
             target = out[len(out) - (stop - start) :][: end - start]
-            if (start, end) == (first, last):
+            if (start, end) == (first, last) and start < end:
                 count += self._decode(index, target)
             elif start < end:
                 rows, cost = self._kept(index, keep=end < last)
@@ -135,13 +135,13 @@ def _write(chunk: Any, column: Column, out: Array, name: str) -> None:
     if not chunk.null_count:
         flat = _flat(chunk, column, name)
         if not flat.null_count:
-            out[...] = flat.to_numpy(zero_copy_only=False).reshape(out.shape)
+            out[...] = _plain(flat).reshape(out.shape)
             return
         values = np.empty(out.size, dtype=out.dtype)
         _numbers(flat, column, values, name)
         out[...] = values.reshape(out.shape)
         return
-    present = chunk.is_valid().to_numpy(zero_copy_only=False)
+    present = _plain(chunk.is_valid())
     _refuse_nulls(out.dtype, column, name)
     out[~present] = np.nan
     rows = np.empty((int(present.sum()), out.shape[1]), dtype=out.dtype)
@@ -153,7 +153,7 @@ def _flat(chunk: Any, column: Column, name: str) -> Any:
     """Return the numbers of lists that are not null, all of the width of the column."""
     width = column.width or 0
     if not column.type.startswith("fixed_size_list"):
-        lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
+        lengths = _plain(chunk.value_lengths())
         wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             raise DataError(
@@ -169,11 +169,27 @@ def _flat(chunk: Any, column: Column, name: str) -> Any:
 def _numbers(chunk: Any, column: Column, out: Array, name: str) -> None:
     """Write numbers to `out`, ``(n,)``; NaN for nulls."""
     if not chunk.null_count:
-        out[...] = chunk.to_numpy(zero_copy_only=False)
+        out[...] = _plain(chunk)
         return
     _refuse_nulls(out.dtype, column, name)
-    out[...] = chunk.fill_null(False if str(chunk.type) == "bool" else 0).to_numpy(zero_copy_only=False)
-    out[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    out[...] = _plain(chunk)
+    out[_plain(chunk.is_null())] = np.nan
+
+
+def _plain(numbers: Any) -> Array:
+    """Return an array of numbers of Arrow as numpy sees its memory; any value where it is null.
+
+    Not by ``to_numpy``, which imports pandas where that is installed.
+    """
+    memory, start, stop = numbers.buffers()[1], numbers.offset, numbers.offset + len(numbers)
+    dtype = NUMBERS[str(numbers.type)]
+    if memory is None or start == stop:
+        return np.empty(0, dtype=dtype)
+    if dtype == "bool":
+        return np.unpackbits(np.frombuffer(memory, dtype=np.uint8), count=stop, bitorder="little")[start:].view(
+            np.bool_
+        )
+    return np.frombuffer(memory, dtype=dtype, count=stop)[start:]
 
 
 def _refuse_nulls(dtype: DType, column: Column, name: str) -> None:
@@ -301,7 +317,9 @@ def _opened(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"{path} cannot be opened: {error.strerror or error}") from error
     try:
-        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        return parquet.ParquetFile(
+            path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
+        )
     except Exception as error:
         raise DataError(f"{path} cannot be opened as Parquet: {_why(path, error)}") from error
 

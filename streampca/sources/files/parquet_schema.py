@@ -15,7 +15,7 @@ from streampca.labels import Dimension, Labels, Variable
 from streampca.typing import DType
 
 _MOST_NAMED = 8
-_NUMBERS = {
+NUMBERS = {
     **{name: name for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
     **{"halffloat": "float16", "float": "float32", "double": "float64"},
 }
@@ -45,7 +45,7 @@ class Column:
             kind, width = kind.value_type, int(kind.list_size)
         elif text.startswith(("list", "large_list")) and not text.startswith("list_view"):
             kind, width = kind.value_type, None
-        dtype = _NUMBERS.get(str(kind))
+        dtype = NUMBERS.get(str(kind))
         return None if dtype is None else cls(field.name, text, np.dtype(dtype), width)
 
     @property
