@@ -12,9 +12,12 @@ the seed, the number of features and the recipe, but not on chunks, codec, threa
 The other kinds have named dimensions with coordinates, chunks across all of them, and known patterns (`labelled_data.py`):
 ``field``, monthly sea temperatures (time, lat, lon) packed as int16; ``movie`` (time, y, x); ``cube`` (y, x, wavelength).
 
+``shards`` is a table, too, as a directory of ``--files`` Parquet files with the columns ``id`` and ``embedding`` (needs pyarrow).
+
     .venv/bin/python scripts/make_data.py data/big.zarr --rows 400000 --features 1024
     .venv/bin/python scripts/make_data.py data/wide.zarr --rows 2000 --features 500000 --chunks 500,10000 --codec blosc
     .venv/bin/python scripts/make_data.py data/sst.zarr --kind field --shape 480,90,180
+    .venv/bin/python scripts/make_data.py data/embeddings --kind shards --rows 20000 --features 64 --files 8
 """
 
 from __future__ import annotations
@@ -168,6 +171,20 @@ def write(
                 pass
 
 
+def write_shards(recipe: Recipe, path: Path, n_rows: int, n_files: int) -> None:
+    """Write rows of `recipe` to a new directory of Parquet files: `id`, text, and `embedding`, lists of one length."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with renamed_when_complete(path) as part:
+        part.mkdir(parents=True)
+        for index in range(n_files):
+            start, stop = (n_rows * i // n_files for i in (index, index + 1))
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(recipe.rows(start, stop).ravel()), recipe.features)
+            ids = pa.array([f"doc-{row:07d}" for row in range(start, stop)])
+            parquet.write_table(pa.table({"id": ids, "embedding": lists}), part / f"part-{index}.parquet")
+
+
 @contextmanager
 def renamed_when_complete(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which becomes `path` at the end and is removed after an error."""
@@ -186,7 +203,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="the store to write; must not exist")
-    parser.add_argument("--kind", choices=("table", *KINDS), default="table", help="(default: %(default)s)")
+    parser.add_argument("--kind", choices=("table", "shards", *KINDS), default="table", help="(default: %(default)s)")
     parser.add_argument(
         "--shape", help="sizes of the three dimensions of the other kinds; with --chunks, --format, --seed"
     )
@@ -195,6 +212,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, help="number of rows of a table")
     parser.add_argument("--features", type=int, help="number of features of a table")
+    parser.add_argument("--files", type=int, default=8, help="number of files of shards (default: %(default)s)")
     parser.add_argument("--chunks", help="ROWS or ROWS,FEATURES of a chunk (default: whole rows, about 8 MiB)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type (default: %(default)s)")
     parser.add_argument("--spectrum", type=float, default=1.0, help="decay of the eigenvalues (default: %(default)s)")
@@ -207,14 +225,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not 0 <= options.seed < 2**64:
         parser.error("--seed must be between 0 and 2**64 - 1")
-    if options.kind != "table":
+    if options.kind in KINDS:
         for name in ("shape", "chunks"):
             setattr(options, name, _sizes(getattr(options, name), 3, f"--{name}", parser))
         return options
     if options.rows is None or options.features is None:
         parser.error("a table needs --rows and --features")
-    if min(options.rows, options.features, options.rank, options.threads) < 1:
-        parser.error("--rows, --features, --rank and --threads must be at least 1")
+    if min(options.rows, options.features, options.rank, options.threads, options.files) < 1:
+        parser.error("--rows, --features, --rank, --threads and --files must be at least 1")
     if not np.isfinite([options.spectrum, options.noise, options.mean_to_sd]).all() or options.noise < 0:
         parser.error("--spectrum, --noise and --mean-to-sd must be finite, and --noise not negative")
     if options.mean_to_sd and np.dtype(options.dtype).kind in "iu":
@@ -243,7 +261,7 @@ def _sizes(text: str | None, count: int, option: str, parser: argparse.ArgumentP
 def main() -> None:
     """Write the store and say how long it took."""
     options = parse_arguments()
-    if options.kind != "table":
+    if options.kind in KINDS:
         shape = {} if options.shape is None else {"shape": options.shape}
         data = KINDS[options.kind](**shape, seed=options.seed)
         try:
@@ -265,14 +283,22 @@ def main() -> None:
     )
     started = time.perf_counter()
     try:
-        write(recipe, options.path, options.rows, options.chunks, options.codec, options.threads)
+        if options.kind == "shards":
+            write_shards(recipe, options.path, options.rows, options.files)
+        else:
+            write(recipe, options.path, options.rows, options.chunks, options.codec, options.threads)
     except OSError as error:
         sys.exit(f"make_data: {error}")
     seconds = time.perf_counter() - started
     n_bytes = options.rows * options.features * np.dtype(options.dtype).itemsize
     print(
-        f"{options.path}: {options.rows:,} x {options.features:,} {options.dtype}, chunks {options.chunks}, "
-        f"codec {options.codec}, {n_bytes / 1e6:,.0f} MB in {seconds:.1f} s"
+        f"{options.path}: {options.rows:,} x {options.features:,} {options.dtype}, "
+        + (
+            f"{options.files} Parquet files"
+            if options.kind == "shards"
+            else f"chunks {options.chunks}, codec {options.codec}"
+        )
+        + f", {n_bytes / 1e6:,.0f} MB in {seconds:.1f} s"
     )
 
 

@@ -284,7 +284,7 @@ SourcePath: TypeAlias = Annotated[
     str | tuple[str, ...],
     PlainValidator(_source_path),
     WithJsonSchema({"anyOf": [_TEXT.json_schema, {"type": "array", "minItems": 1, "items": _TEXT.json_schema}]}),
-    Field(description="a local path, a URL, builtin:NAME, or a list of paths"),
+    Field(description="a local path, a URL, or builtin:NAME, or a list of paths"),
 ]
 Directory: TypeAlias = Annotated[
     Path,

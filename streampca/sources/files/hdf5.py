@@ -37,11 +37,11 @@ class Hdf5Reader(FragmentReader):
     def __init__(self, path: Path, dataset: Any, axes: Axes, *, fill: bool):
         from streampca.sources.zarr.layout import Layout
 
-        self.path, self.name, self.fill = path.absolute(), str(dataset.name), fill
+        self.path, self.name, self.fill = path.absolute(), str(dataset.name).strip("/"), fill
         shape, chunks = tuple(map(int, dataset.shape)), dataset.chunks
         self.layout: Layout = Layout(shape, tuple(map(int, chunks or shape)), *axes)
         self.shape, self.dtype = self.layout.table_shape, np.dtype(dataset.dtype)
-        label = f"{path}/{self.name.strip('/')}"
+        label = f"{path}/{self.name}"
         require_table(self.shape, self.dtype, label)
         self.chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize if chunks else 0
         if self.chunk_bytes > _MOST_CHUNK_BYTES:
@@ -161,7 +161,7 @@ def open_hdf5_files(
             raise DataError(f"{path}: {name} has other sizes of sample dimensions than in {paths[0]}")
     first = readers[0]
     details: dict[str, object] = {
-        "array": first.name.strip("/"),
+        "array": first.name,
         "orientation": "features_first" if first.column_major else "samples_first",
         "packing": None if packings[0] is None else dict(packings[0].attributes),
         "decoded": packings[0] is not None,

@@ -1,0 +1,202 @@
+"""Lists, patterns and directories of files as one table, the records of the files, and what is refused of .npy files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from fragments import write_npy
+from stores import make_values
+
+import streampca as sp
+from streampca.errors import ChangedInputError, DataError, NotAvailableError, ParameterError
+from streampca.sources.files.paths import files_of, kind_of
+
+CUTS = (0, 130, 131, 250, 400)
+
+
+@pytest.fixture
+def values() -> np.ndarray:
+    return make_values(400, 8).astype(np.float32)
+
+
+@pytest.fixture
+def shards(tmp_path: Path, values: np.ndarray) -> list[Path]:
+    return write_npy(tmp_path / "shards", values, CUTS, fortran=(2,))
+
+
+def test_a_list_a_pattern_and_a_directory_are_the_same_table(shards, values):
+    for data in (shards, tuple(map(str, shards)), str(shards[0].parent / "*.npy"), shards[0].parent):
+        table = sp.open(data)
+        assert (table.shape, table.dtype) == (values.shape, values.dtype)
+        np.testing.assert_array_equal(table.to_dask(37).compute(), values)
+        np.testing.assert_array_equal(table.by_features().to_dask(3).compute(), values.T)
+
+
+def test_files_come_in_natural_order_of_names_and_lists_in_their_own(tmp_path, values):
+    paths = write_npy(tmp_path / "s", values, range(0, 401, 40))[:3]
+    for path, name in zip(paths, ("a-10.npy", "a-2.npy", "a-1.npy"), strict=True):
+        path.rename(tmp_path / "s" / name)
+    names = [Path(fragment.name).name for fragment in sp.open(tmp_path / "s" / "a-*.npy").fragments]
+    assert names == ["a-1.npy", "a-2.npy", "a-10.npy"]
+    listed = [tmp_path / "s" / name for name in ("a-2.npy", "a-10.npy", "a-1.npy")]
+    np.testing.assert_array_equal(
+        sp.open(listed).to_dask().compute(), values[[*range(40, 80), *range(40), *range(80, 120)]]
+    )
+
+
+def test_the_same_blocks_of_a_list_and_of_one_zarr_array_give_the_same_bits(tmp_path, shards, values):
+    zarr.save_array(tmp_path / "x.zarr", values)
+    whole, listed = sp.PCA(3).fit(str(tmp_path / "x.zarr")), sp.PCA(3).fit(shards)
+    assert listed.plan_.shape.rows_per_block == whole.plan_.shape.rows_per_block
+    for name in ("components_", "explained_variance_", "mean_"):
+        np.testing.assert_array_equal(getattr(listed, name), getattr(whole, name))
+    assert listed.bytes_read_ == values.nbytes
+    np.testing.assert_array_equal(listed.transform(shards).compute(), whole.transform(values))
+
+
+def test_wide_files_are_solved_by_features(tmp_path):
+    values = make_values(30, 500)
+    paths = write_npy(tmp_path / "s", values, (0, 7, 30), fortran=(1,))
+    pca = sp.PCA(3, solver="gram").fit(paths)
+    expected = np.linalg.svd(values - values.mean(0), compute_uv=False)[:3] ** 2 / 29
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-12)
+
+
+def test_every_file_has_a_record_and_a_copy_has_the_same_fingerprint(tmp_path, shards, values):
+    (tmp_path / "copy.npy").write_bytes(shards[0].read_bytes())
+    first, copied, other = sp.open([shards[0], tmp_path / "copy.npy", shards[3]]).fragments
+    assert (first.name, first.n_rows, first.n_bytes) == (str(shards[0]), 130, shards[0].stat().st_size)
+    assert first.modified == shards[0].stat().st_mtime_ns
+    assert first.fingerprint == copied.fingerprint != other.fingerprint
+
+
+def test_a_worker_gets_only_the_files_of_its_rows(shards, values):
+    part = pickle.loads(pickle.dumps(sp.open(shards).slice(135, 140)))
+    assert [Path(fragment.name).name for fragment in part.fragments] == ["part-2.npy"]
+    np.testing.assert_array_equal(part.read(135, 140)[0], values[135:140])
+
+
+def test_a_mask_leaves_out_features_of_files(shards, values):
+    mask = np.arange(8) % 3 > 0
+    table = sp.open(shards, mask=mask)
+    np.testing.assert_array_equal(table.to_dask().compute(), values[:, mask])
+    assert len(table.fragments) == 4
+
+
+def test_a_file_that_is_replaced_is_named(shards, values):
+    table = sp.open(shards)
+    np.save(shards[1].with_suffix(".new.npy"), values[:1] + 1)
+    os.utime(shards[1].with_suffix(".new.npy"), ns=(1, 1))
+    os.replace(shards[1].with_suffix(".new.npy"), shards[1])
+    with pytest.raises(ChangedInputError, match=r"part-1\.npy was changed"):
+        sp.PCA(2).fit(table)
+    shards[1].unlink()
+    with pytest.raises(ChangedInputError, match=r"part-1\.npy .* cannot be read now"):
+        table.read(0, 200)
+
+
+def test_zarr_stores_are_no_directories_of_files(tmp_path, values):
+    zarr.save_array(tmp_path / "x.zarr", values)
+    np.save(tmp_path / "x.zarr" / "stray.npy", values)
+    assert files_of(tmp_path / "x.zarr") is None
+    assert files_of(tmp_path / "nowhere.zarr") is None
+
+
+def test_hidden_files_and_those_of_other_kinds_are_left_out_of_directories(shards):
+    for name in ("_SUCCESS", ".part.npy", "_part.npy", "README.md"):
+        (shards[0].parent / name).write_text("")
+    assert len(sp.open(shards[0].parent).fragments) == 4
+    assert kind_of(".npy") is None
+
+
+def _with(path: Path, array: np.ndarray, **options: bool) -> Path:
+    np.save(path, array, **options)
+    return path
+
+
+def _cut(path: Path, array: np.ndarray) -> Path:
+    path.write_bytes(_with(path, array).read_bytes()[:-50])
+    return path
+
+
+def _written(path: Path, text: bytes) -> Path:
+    path.write_bytes(text)
+    return path
+
+
+BROKEN = {
+    "objects": (lambda p: _with(p, np.array([["a", 1]], dtype=object), allow_pickle=True), "Python objects"),
+    "empty": (lambda p: _written(p, b""), "does not begin like one"),
+    "cut short": (lambda p: _cut(p, np.ones((50, 8), "f4")), "cut short"),
+    "no rows": (lambda p: _with(p, np.ones((0, 8), "f4")), r"0 sample"),
+    "one dimension": (lambda p: _with(p, np.ones(8, "f4")), "Expected 2D array"),
+    "other width": (lambda p: _with(p, np.ones((5, 7), "f4")), "7 columns and .*part-0.npy has 8"),
+    "other type": (lambda p: _with(p, np.ones((5, 8), "f8")), "float64 and .*part-0.npy has float32"),
+    "complex": (lambda p: _with(p, np.ones((5, 8), "c8")), "Complex data not supported"),
+    "missing": (lambda p: p, "No such file"),
+    "a pipe": (lambda p: os.mkfifo(p) or p, "named pipe"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_in_a_list_is_named(name, tmp_path, shards):
+    make, message = BROKEN[name]
+    path = make(tmp_path / "broken.npy")
+    with pytest.raises(DataError, match=message) as caught:
+        sp.open([shards[0], path])
+    assert "broken.npy" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_named_twice_is_refused_by_whichever_path(tmp_path, shards):
+    (tmp_path / "link.npy").symlink_to(shards[0])
+    with pytest.raises(ParameterError, match="named twice"):
+        sp.open([shards[0], shards[1], shards[0]])
+    with pytest.raises(ParameterError, match="are the same file"):
+        sp.open([shards[0], tmp_path / "link.npy"])
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ("nothing-*.npy", DataError, "no .npy, Parquet or HDF5 file matches"),
+        (["a.npy", "x.txt"], DataError, "x.txt: expected .npy, Parquet or HDF5 files"),
+        (["a.npy", "b.parquet"], DataError, "several kinds"),
+        ("s3://bucket/x.parquet", NotAvailableError, "local paths"),
+        ("table.csv", NotAvailableError, "CSV is not read.*convert it once: python -c .*write_table"),
+        ("gone.csv", DataError, "no such file"),
+    ],
+)
+def test_what_is_no_file_of_rows_is_refused(data, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _with(Path("a.npy"), np.ones((5, 2)))
+    Path("table.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(error, match=message):
+        sp.open(data)
+
+
+@pytest.mark.parametrize("option", ["samples", "array", "columns", "id_column"])
+def test_options_that_npy_files_do_not_have_are_refused(option, shards):
+    with pytest.raises(NotAvailableError, match=option):
+        sp.open(shards, **{option: "x"})
+
+
+def test_packages_of_other_files_are_not_imported(shards):
+    code = "import sys, streampca as sp; sp.PCA(2).fit(sys.argv[1:]); print({'h5py', 'polars'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code, *map(str, shards)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("name", "extra"), [("x.parquet", "arrow"), ("x.h5", "hdf5")])
+def test_a_missing_package_is_named_with_its_extra(name, extra, tmp_path, monkeypatch):
+    (tmp_path / name).write_bytes(b"")
+    monkeypatch.setitem(sys.modules, {"arrow": "pyarrow", "hdf5": "h5py"}[extra], None)
+    with pytest.raises(NotAvailableError, match=rf'pip install "streampca\[{extra}\]"'):
+        sp.open(tmp_path / name)

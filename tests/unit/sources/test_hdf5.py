@@ -1,0 +1,189 @@
+"""Datasets in HDF5 files: of two dimensions and more, contiguous and in chunks, with names, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fragments import write_hdf5
+from stores import make_values
+
+import streampca as sp
+from streampca.errors import ChangedInputError, DataError, MissingChunkError, NotAvailableError, OutsideStoreError
+
+
+@pytest.fixture
+def cube() -> np.ndarray:
+    return make_values(60, 20).reshape(60, 4, 5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.h5"
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (7, 20)}, {"chunks": (7, 6), "compression": "gzip"}])
+def test_two_dimensions_are_rows_and_columns(options, path, cube):
+    values = cube.reshape(60, 20)
+    table = sp.open(write_hdf5(path, values, **options))
+    np.testing.assert_array_equal(table.to_dask(13).compute(), values)
+    np.testing.assert_array_equal(table.by_features().to_dask(3).compute(), values.T)
+    pca = sp.PCA(2).fit(table)
+    assert pca.bytes_read_ == values.nbytes
+    np.testing.assert_allclose(pca.explained_variance_, sp.PCA(2).fit(values).explained_variance_, rtol=1e-12)
+    turned = sp.open(path, orientation="features_first")
+    np.testing.assert_array_equal(turned.to_dask(6).compute(), values.T)
+
+
+@pytest.mark.parametrize("chunks", [None, (7, 3, 2)])
+@pytest.mark.parametrize("rows", [(0,), (1,), (0, 1), (1, 0), (2, 0)])
+def test_any_dimensions_are_samples(rows, chunks, path, cube):
+    write_hdf5(path, cube, chunks=chunks)
+    names = [f"dim_{axis}" for axis in rows]
+    columns = [axis for axis in range(3) if axis not in rows]
+    table = sp.open(path, samples=names)
+    expected = cube.transpose(*rows, *columns).reshape(table.shape)
+    for n_rows in (1, 3, 11):
+        np.testing.assert_array_equal(table.to_dask(n_rows).compute(), expected)
+    np.testing.assert_array_equal(table.by_features().to_dask(2).compute(), expected.T)
+
+
+def test_dimension_scales_are_names_and_coordinates(path, cube):
+    import h5py
+
+    with h5py.File(write_hdf5(path, cube, "g/sst"), "a") as file:
+        for axis, (name, values) in enumerate({"time": np.arange(60), "lat": np.arange(4) * 10.5}.items()):
+            file[name] = values
+            file[name].make_scale(name)
+            file["g/sst"].dims[axis].attach_scale(file[name])
+        file["time"].attrs["units"] = "days since 2000-01-01"
+        file["g/sst"].dims[2].label = "lon"
+        file["lat_bnds"] = np.zeros((4, 2))
+    table = sp.open(path, samples="time")
+    assert table.labels.sample_name(31) == "time=2000-02-01"
+    assert table.labels.feature_name(6) == "g/sst(lat=10.5, lon=1)"
+    scores = sp.PCA(2).fit(table).transform(path)
+    assert scores.shape == (60, 2)
+
+
+def test_packed_values_are_decoded(path):
+    import h5py
+
+    stored = np.random.default_rng(0).integers(-1000, 1000, (50, 6)).astype("i2")
+    stored[4, 2] = -32768
+    with h5py.File(write_hdf5(path, stored, chunks=(8, 6)), "a") as file:
+        file["x"].attrs.update({"scale_factor": 0.01, "add_offset": 5.0, "_FillValue": np.int16(-32768)})
+    expected = np.where(stored == -32768, np.nan, stored.astype("f4") * np.float32(0.01) + np.float32(5))
+    np.testing.assert_array_equal(sp.open(path).to_dask().compute(), expected)
+    np.testing.assert_array_equal(sp.open(path, decode="raw").to_dask().compute(), stored)
+
+
+def test_several_files_follow_each_other_along_their_samples(tmp_path, cube):
+    for index, (start, stop) in enumerate(itertools.pairwise((0, 7, 33, 60))):
+        write_hdf5(tmp_path / f"part-{index}.h5", cube[start:stop])
+    table = sp.open(tmp_path / "part-*.h5", samples="dim_0")
+    np.testing.assert_array_equal(table.to_dask(10).compute(), cube.reshape(60, 20))
+    assert [fragment.n_rows for fragment in table.fragments] == [7, 26, 27]
+    write_hdf5(tmp_path / "part-9.h5", cube[:, :3])
+    with pytest.raises(DataError, match=r"part-9\.h5: x has features of shape 3 × 5"):
+        sp.open(tmp_path / "part-*.h5", samples="dim_0")
+
+
+def test_chunks_that_were_never_written_are_an_error_unless_filled(path):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (100, 4), "f4", chunks=(10, 4), fillvalue=2)[:30] = 1
+    with pytest.raises(MissingChunkError, match="7 of 10 chunks"):
+        sp.PCA(1).fit(path)
+    table = sp.open(path, missing_chunks="fill")
+    assert sp.PCA(1).fit(table).mean_ == pytest.approx([1.7] * 4)
+    assert table.missing_chunks_filled == 7
+
+
+def test_a_changed_file_is_named(path, cube):
+    table = sp.open(write_hdf5(path, cube.reshape(60, 20)))
+    write_hdf5(path, cube[:30].reshape(30, 20))
+    with pytest.raises(ChangedInputError, match=r"x\.h5 was changed"):
+        sp.PCA(1).fit(table)
+
+
+def _broken(path: Path) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["x"], file["y"], file["line"] = np.ones((5, 3)), np.ones((5, 3)), np.ones(5)
+        file["text"], file["pairs"] = np.array([[b"a", b"b"]]), np.zeros((3, 2), [("a", "f4")])
+        file["cube"], file["nothing"] = np.ones((2, 3, 4)), h5py.Empty("f4")
+        file["group/inner"] = np.ones((5, 3))
+        file["outside"] = h5py.ExternalLink("other.h5", "/x")
+        file["through"], file["loop"] = h5py.SoftLink("/outside"), h5py.SoftLink("/loop")
+        file["dangling"] = h5py.SoftLink("/none")
+        layout = h5py.VirtualLayout((5, 3), "f8")
+        layout[:] = h5py.VirtualSource("other.h5", "x", (5, 3))
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("raw", (5, 3), "f8", external=[("other.raw", 0, 120)])
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        (None, DataError, r"name the dataset.*cube \(2, 3, 4\)"),
+        ("none", DataError, "no dataset 'none': expected one of"),
+        ("group", DataError, "no dataset 'group'"),
+        ("dangling", DataError, "no dataset 'dangling'"),
+        ("nothing", DataError, "no dataset 'nothing'"),
+        ("line", DataError, "Expected 2D array"),
+        ("cube", DataError, "3 dimensions.*say which of them are samples"),
+        ("text", DataError, r"dtype \|S1"),
+        ("pairs", DataError, "dtype"),
+        ("outside", OutsideStoreError, "link to other.h5/x, another file"),
+        ("through", OutsideStoreError, "link to other.h5/x, another file"),
+        ("loop", DataError, "more than 16 links"),
+        ("virtual", OutsideStoreError, "in other files"),
+        ("raw", OutsideStoreError, "in other files"),
+    ],
+)
+def test_what_is_no_dataset_of_the_file_is_refused(name, error, message, path):
+    _broken(path)
+    with pytest.raises(error, match=message) as caught:
+        sp.open(path, array=name)
+    assert "\n" not in str(caught.value)
+
+
+def test_soft_links_within_the_file_are_followed(path, cube):
+    import h5py
+
+    with h5py.File(write_hdf5(path, cube.reshape(60, 20)), "a") as file:
+        file["g/a"], file["link"] = h5py.SoftLink("/x"), h5py.SoftLink("g/a")
+    np.testing.assert_array_equal(sp.open(path, array="link").to_dask().compute(), cube.reshape(60, 20))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "it is empty"), (b"hello", "cannot be opened as HDF5"), (None, "No such file"), (-400, "truncated|damaged")],
+)
+def test_broken_files_are_refused(content, message, path, cube):
+    if isinstance(content, int):
+        path.write_bytes(write_hdf5(path, cube.reshape(60, 20)).read_bytes()[:content])
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        sp.PCA(1).fit(path)
+
+
+def test_damaged_chunks_are_named(path, cube):
+    write_hdf5(path, cube.reshape(60, 20), chunks=(60, 20), fletcher32=True)
+    stored = bytearray(path.read_bytes())
+    stored[-3000] ^= 1
+    path.write_bytes(stored)
+    with pytest.raises(DataError, match=r"x\.h5: x is damaged"):
+        sp.PCA(1).fit(path)
+
+
+def test_options_of_other_files_are_refused(path, cube):
+    write_hdf5(path, cube)
+    with pytest.raises(NotAvailableError, match="columns cannot be given for HDF5"):
+        sp.open(path, columns="x")

@@ -1,0 +1,218 @@
+"""Parquet files: columns, lists, nulls, names, row groups and memory, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fragments import parquet_table, write_parquet
+from stores import make_values
+
+import streampca as sp
+from streampca.errors import DamagedChunkError, DataError, NotFiniteError, ParameterError, PlanError
+
+
+@pytest.fixture
+def values() -> np.ndarray:
+    return make_values(250, 6).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.parquet"
+
+
+@pytest.mark.parametrize("form", ["columns", "fixed", "list"])
+def test_row_groups_of_every_form_are_the_rows(form, path, values):
+    table = sp.open(write_parquet(path, parquet_table(values, form), 70))
+    assert (table.shape, table.dtype) == (values.shape, values.dtype)
+    assert table.edges == (0, 70, 140, 210, 250)
+    for rows in (None, 70, 33, 200):
+        np.testing.assert_array_equal(table.to_dask(rows).compute(), values)
+    np.testing.assert_array_equal(table.by_features().to_dask(4).compute(), values.T)
+    pca = sp.PCA(3).fit(table)
+    np.testing.assert_allclose(pca.explained_variance_, sp.PCA(3).fit(values).explained_variance_, rtol=1e-5)
+    assert pca.bytes_read_ == values.nbytes
+
+
+def test_blocks_smaller_than_a_row_group_decode_it_once_in_a_thread(path, values):
+    table = sp.open(write_parquet(path, parquet_table(values, "fixed"), 125))
+    counts = [table.read(start, start + 25)[1] for start in range(0, 250, 25)]
+    assert [count.chunks for count in counts] == [1, 0, 0, 0, 0] * 2
+    assert sum(count.bytes for count in counts) == values.nbytes
+    assert table.reads_of(3, 4) == 125 * table.row_bytes
+
+
+def test_columns_are_features_with_names_in_the_order_that_is_asked_for(path, values):
+    write_parquet(path, parquet_table(values, "columns", [f"r{i}" for i in range(250)]))
+    table = sp.open(path, columns=["c4", "c0"], id_column="id")
+    np.testing.assert_array_equal(table.to_dask().compute(), values[:, [4, 0]])
+    assert table.feature_names == ("c4", "c0")
+    assert table.labels.sample_name(17) == "id=r17"
+    pca = sp.PCA(1).fit(table)
+    assert list(pca.feature_names_in_) == ["c4", "c0"]
+    expected = (values[:, [4, 0]] - pca.mean_) @ pca.components_.T
+    np.testing.assert_allclose(pca.transform(path).compute(), expected, atol=1e-5)
+
+
+def test_ids_stand_beside_the_scores(tmp_path, values):
+    import pyarrow as pa
+
+    for index, rows in enumerate((slice(0, 100), slice(100, 250))):
+        ids = pa.array(range(rows.start, rows.stop), pa.int64())
+        write_parquet(tmp_path / f"s/{index}.parquet", parquet_table(values[rows], "list").append_column("n", ids))
+    table = sp.open(tmp_path / "s", columns="v", id_column="n")
+    np.testing.assert_array_equal(table.labels.sample_values("n"), np.arange(250))
+    scores = sp.PCA(2).fit(table).transform_to(table, tmp_path / "scores.zarr")
+    import zarr
+
+    np.testing.assert_array_equal(zarr.open_group(scores, mode="r")["n"][:], np.arange(250))
+
+
+def test_numbers_and_lists_are_put_side_by_side(path, values):
+    table = parquet_table(values[:, :4], "fixed").append_column("a", [values[:, 5].astype("f8")])
+    opened = sp.open(write_parquet(path, table))
+    assert opened.dtype == np.float64
+    np.testing.assert_array_equal(opened.to_dask().compute(), values[:, [0, 1, 2, 3, 5]].astype("f8"))
+    assert opened.feature_names == ("v[0]", "v[1]", "v[2]", "v[3]", "a")
+
+
+def test_the_index_of_a_frame_of_pandas_is_no_feature(path):
+    import pandas as pd
+
+    pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 4.0, 5.0]}, index=[10, 11, 13]).to_parquet(path)
+    assert sp.open(path).feature_names == ("a", "b")
+    assert sp.open(path, id_column="__index_level_0__").labels.sample_name(2) == "__index_level_0__=13"
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "float64"])
+def test_every_type_of_numbers_is_read_and_nulls_are_nan(dtype, path, values):
+    import pyarrow as pa
+
+    numbers = (values * 3).astype(dtype)
+    opened = sp.open(write_parquet(path, parquet_table(numbers, "fixed"), 64))
+    assert opened.dtype == dtype
+    np.testing.assert_array_equal(opened.to_dask().compute(), numbers)
+    holes = pa.array(numbers[:, 0], mask=np.arange(250) % 3 == 0)
+    opened = sp.open(write_parquet(path, {"a": holes, "b": numbers[:, 1]}, 64))
+    expected = numbers[:, :2].astype("f8")
+    expected[::3, 0] = np.nan
+    assert opened.dtype == (dtype if dtype.startswith("f") else "f8" if dtype == "int64" else "f4")
+    np.testing.assert_array_equal(opened.to_dask().compute(), expected)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_null_lists_are_rows_of_nan_to_which_missing_applies(fixed, path):
+    import pyarrow as pa
+
+    kind = pa.list_(pa.float64(), 2) if fixed else pa.list_(pa.float64())
+    lists = [[1.0, 2.0], None, [4.0, None], [5.0, 1.0], [2.0, 9.0]]
+    table = sp.open(write_parquet(path, {"v": pa.array(lists, kind)}, 2))
+    expected = np.array([[1, 2], [np.nan, np.nan], [4, np.nan], [5, 1], [2, 9]], dtype=float)
+    np.testing.assert_array_equal(table.to_dask().compute(), expected)
+    with pytest.raises(NotFiniteError, match="row 1, column 0"):
+        sp.PCA(1).fit(table)
+    whole = expected[[0, 3, 4]]
+    fitted = sp.PCA(1, missing="drop_rows").fit(table)
+    np.testing.assert_allclose(fitted.explained_variance_, np.linalg.eigvalsh(np.cov(whole.T))[-1:], rtol=1e-12)
+
+
+def test_files_without_rows_and_columns_in_another_order_are_read_by_name(tmp_path, values):
+    table = parquet_table(values[:, :2], "columns")
+    write_parquet(tmp_path / "s/0.parquet", table.slice(0, 0))
+    write_parquet(tmp_path / "s/1.parquet", table.slice(0, 100).select(["c1", "c0"]))
+    write_parquet(tmp_path / "s/2.parquet", table.slice(100, 150))
+    write_parquet(tmp_path / "s/3.parquet", table.slice(0, 0))
+    opened = sp.open(tmp_path / "s")
+    np.testing.assert_array_equal(opened.to_dask().compute(), values[:, :2])
+    np.testing.assert_array_equal(opened.read(90, 110)[0], values[90:110, :2])
+    assert [fragment.n_rows for fragment in opened.fragments] == [0, 100, 150, 0]
+
+
+def test_a_row_group_larger_than_memory_is_refused_by_the_plan(path):
+    write_parquet(path, {f"c{i}": np.zeros(2_000_000, "f4") for i in range(60)}, 2_000_000)
+    with pytest.raises(PlanError, match="chunks of fewer than 2,000,000 rows"):
+        sp.PCA(2, memory="400MiB").plan(path)
+
+
+def test_a_flipped_bit_is_found_by_the_checksum_of_its_page(path, values):
+    write_parquet(path, parquet_table(values, "fixed"), 250, write_page_checksum=True, compression="none")
+    stored = bytearray(path.read_bytes())
+    stored[len(stored) // 3] ^= 4
+    path.write_bytes(stored)
+    with pytest.raises(DamagedChunkError, match=r"x\.parquet: row group 0 is damaged.*CRC"):
+        sp.PCA(1).fit(path)
+
+
+def _lists(*lists: list[float | None] | None) -> dict[str, object]:
+    import pyarrow as pa
+
+    return {"v": pa.array(lists, pa.list_(pa.float64()))}
+
+
+BROKEN = {
+    "ragged": (
+        lambda p: write_parquet(p, _lists([1.0, 2.0], [3.0], [4.0, 5.0])),
+        "lists of different lengths: 1 numbers",
+    ),
+    "empty list": (lambda p: write_parquet(p, _lists([], [3.0])), "begins with an empty list"),
+    "only nulls": (lambda p: write_parquet(p, _lists(None, None)), "no list that is not null"),
+    "text": (lambda p: write_parquet(p, {"a": [1.0], "s": ["x"]}), r"not numbers: s \(string\).*columns: \[a\]"),
+    "no columns": (lambda p: write_parquet(p, {"s": ["x"]}), "not numbers"),
+    "no rows": (lambda p: write_parquet(p, {"a": np.zeros(0)}), "0 sample"),
+    "empty": (lambda p: p.write_bytes(b""), "it is empty"),
+    "another format": (lambda p: p.write_bytes(b"hello world, hello"), "does not begin like one"),
+    "cut short": (lambda p: p.write_bytes(write_parquet(p, {"a": [1.0]}).read_bytes()[:-9]), "cut short"),
+    "missing": (lambda p: None, "No such file"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_in_one_line_with_its_name(name, path):
+    make, message = BROKEN[name]
+    make(path)
+    with pytest.raises(DataError, match=message) as caught:
+        sp.PCA(1).fit(path)
+    assert "x.parquet" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encrypted_footer_is_named(path):
+    stored = write_parquet(path, {"a": [1.0]}).read_bytes()
+    path.write_bytes(b"PARE" + stored[4:-4] + b"PARE")
+    with pytest.raises(DataError, match="footer is encrypted"):
+        sp.open(path)
+
+
+def test_nulls_that_statistics_do_not_count_are_refused_in_a_table_of_integers(path):
+    import pyarrow as pa
+
+    write_parquet(path, {"a": pa.array([1, None, 3]), "b": [1, 2, 3]}, write_statistics=False)
+    with pytest.raises(DataError, match="column a of int64 has nulls that the statistics"):
+        sp.PCA(1).fit(path)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"a": np.ones(3, "f8"), "b": np.ones(3, "f4")}, "column a has the type double, and float in"),
+        ({"a": np.ones(3, "f4"), "c": np.ones(3, "f4")}, "no column 'b'"),
+        ({"a": np.ones(3, "f4"), "b": np.ones(3, "f4"), "c": np.ones(3, "f4")}, "a column 'c'"),
+    ],
+)
+def test_files_of_different_schemas_are_refused(second, message, tmp_path):
+    write_parquet(tmp_path / "s/0.parquet", {"a": np.ones(3, "f4"), "b": np.ones(3, "f4")})
+    write_parquet(tmp_path / "s/1.parquet", second)
+    with pytest.raises(DataError, match=message):
+        sp.open(tmp_path / "s")
+
+
+def test_names_that_are_no_columns_are_refused_with_the_nearest(path):
+    write_parquet(path, {"alpha": [1.0, 2.0], "beta": ["x", None]})
+    with pytest.raises(ParameterError, match="no column 'alpah'.*did you mean 'alpha'"):
+        sp.open(path, columns="alpah")
+    with pytest.raises(ParameterError, match="no column 'id'"):
+        sp.open(path, columns="alpha", id_column="id")
+    with pytest.raises(DataError, match="id column beta has 1 nulls"):
+        sp.open(path, columns="alpha", id_column="beta")
