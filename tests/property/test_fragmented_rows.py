@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def test_rows_and_variances_do_not_depend_on_how_they_are_split(form: str) -> No
             directory = Path(name) / "s"
             if form == "npy":
                 write_npy(directory, values, cuts, fortran=data.draw(st.sets(st.integers(0, 4)), label="Fortran"))
-            for index, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            for index, (start, stop) in enumerate(pairwise(cuts)):
                 rows, place = values[start:stop], directory / f"part-{index}"
                 directory.mkdir(exist_ok=True)
                 if form == "hdf5":

@@ -59,7 +59,7 @@ def test_columns_and_names_of_rows_are_chosen_by_name(make, values):
     table = sp.open(frame, columns=["b", "a"], id_column="id")
     np.testing.assert_array_equal(table.array, values[:, [1, 0]])
     assert table.labels.sample_name(5) == "id=r5"
-    with pytest.raises(ParameterError, match="no column 'bb'.*did you mean 'b'"):
+    with pytest.raises(ParameterError, match=r"no column 'bb'.*did you mean 'b'"):
         sp.open(frame, columns=["a", "bb"])
     with pytest.raises(NotAvailableError, match="a data frame has columns"):
         sp.open(frame, samples="x")

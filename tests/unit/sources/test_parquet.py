@@ -210,7 +210,7 @@ def test_files_of_different_schemas_are_refused(second, message, tmp_path):
 
 def test_names_that_are_no_columns_are_refused_with_the_nearest(path):
     write_parquet(path, {"alpha": [1.0, 2.0], "beta": ["x", None]})
-    with pytest.raises(ParameterError, match="no column 'alpah'.*did you mean 'alpha'"):
+    with pytest.raises(ParameterError, match=r"no column 'alpah'.*did you mean 'alpha'"):
         sp.open(path, columns="alpah")
     with pytest.raises(ParameterError, match="no column 'id'"):
         sp.open(path, columns="alpha", id_column="id")
