@@ -296,6 +296,8 @@ def test_defaults():
         "variables": None,
         "samples": None,
         "features": None,
+        "columns": None,
+        "id_column": None,
         "mask": None,
         "labels": None,
         "orientation": None,
