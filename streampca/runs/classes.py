@@ -39,7 +39,7 @@ def classes_of_samples(config: RunConfig, source: Source) -> Array | None:
         values = groups_from(source.labels, name, source.description, _KEY)
     else:
         try:
-            values = read_beside(_KEY, name, config.source.path, ReadOptions(**keywords_of(config.source)))
+            values = read_beside(_KEY, name, str(config.source.path), ReadOptions(**keywords_of(config.source)))
         except DataError as error:
             known = f"; sample coordinates: {', '.join(coordinates)}" if coordinates else ""
             raise type(error)(f"{error}{known}") from error
