@@ -53,6 +53,8 @@ class Resources:
     """Whether a report is drawn."""
     report_rows: int = 0
     """Rows that are sampled for the report."""
+    n_regressors: int = 0
+    """Regressors that are removed from the rows."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
 from streampca.planning.cost import expected_seconds, nominal_rates, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
+from streampca.planning.residuals import removal_seconds, with_removal
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
@@ -22,7 +23,9 @@ _FIGURES = (
 )
 
 
-def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: bool = False) -> Plan:
+def with_time(
+    plan: Plan, source: Source, parameters: Parameters, resources: Resources, *, probed: bool = False
+) -> Plan:
     """Return `plan` with the seconds that a fit is expected to take.
 
     From nominal rates, or with `probed` from rates that are measured by accumulating a few blocks, unless a block is so large,
@@ -35,7 +38,8 @@ def with_time(plan: Plan, source: Source, parameters: Parameters, *, probed: boo
         rates = probe(by_axis, accumulator, plan)
         release_freed_memory()
     by = "probe" if rates.probed else "nominal rates"
-    return replace(plan, cost=replace(plan.cost, expected_seconds=expected_seconds(plan, rates), expected_by=by))
+    seconds = expected_seconds(plan, rates) + removal_seconds(plan, resources.n_regressors, rates)
+    return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by=by))
 
 
 def plan_by(solver: str, source: Source, parameters: Parameters, resources: Resources) -> Plan:
@@ -49,7 +53,8 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
         If the work does not fit in memory.
     """
     SOLVERS[solver].require_taken(source, parameters)
-    return with_repeated_reads(SOLVERS[solver].plan(source, parameters, resources), source)
+    plan = with_removal(SOLVERS[solver].plan(source, parameters, resources), resources.n_regressors)
+    return with_repeated_reads(plan, source)
 
 
 def with_alternatives(
@@ -58,10 +63,10 @@ def with_alternatives(
     """Return `plan` with its expected time, and with the figures of every other solver, or why it does not do."""
 
     def planned(solver: str) -> Plan:
-        return with_time(plan_by(solver, source, parameters, resources), source, parameters, probed=probed)
+        return with_time(plan_by(solver, source, parameters, resources), source, parameters, resources, probed=probed)
 
     others = tuple(figures_of(name, partial(planned, name)) for name in SOLVERS if name != plan.solver)
-    plan = with_time(plan, source, parameters, probed=probed)
+    plan = with_time(plan, source, parameters, resources, probed=probed)
     refusals = {f"solver {other['solver']}: {other['why']}" for other in others}  # notes of `auto`
     notes = tuple(note for note in plan.notes if note not in refusals)
     by_name = parameters.solver != "auto"

@@ -69,9 +69,10 @@ def plan_fit(
     limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
-    if parameters.remove is not None:
-        beside = removal_bytes(source, parameters, resources.threads)
-        resources = replace(resources, process_bytes=resources.process_bytes + beside)
+    regressors = regressors_of(source, parameters)
+    if regressors is not None:
+        process = resources.process_bytes + removal_bytes(source, regressors, resources.threads)
+        resources = replace(resources, process_bytes=process, n_regressors=regressors.orthogonal.size)
     with naming_the_limit(resources, limits):
         plan = _choose(source, parameters, resources)
     if plan.axis == "samples":
@@ -82,7 +83,7 @@ def plan_fit(
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
     if alternatives:
         return with_alternatives(plan, source, parameters, resources, probed=probe)
-    return with_time(plan, source, parameters, probed=probe)
+    return with_time(plan, source, parameters, resources, probed=probe)
 
 
 def resources_of(
@@ -179,7 +180,7 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
             continue
         if parameters.tolerance is None:
             return replace(plan, notes=(*plan.notes, *refusals))
-        plans.append(with_time(plan, source, parameters))
+        plans.append(with_time(plan, source, parameters, resources))
     if not plans:
         raise PlanError("; ".join(refusals))
     plan = min(plans, key=lambda plan: plan.expected_seconds or 0.0)

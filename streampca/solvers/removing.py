@@ -59,11 +59,8 @@ def require_removable(source: Source, parameters: Parameters) -> None:
             raise NotAvailableError(f"remove does not go together with {what}: {cure}")
 
 
-def removal_bytes(source: Source, parameters: Parameters, threads: int) -> int:
-    """Return the memory in bytes that a fit with `remove` takes beside one without."""
-    regressors = regressors_of(source, parameters)
-    if regressors is None:
-        return 0
+def removal_bytes(source: Source, regressors: Regressors, threads: int) -> int:
+    """Return the memory in bytes that a fit takes beside one that removes nothing."""
     d, size = source.shape[1], regressors.orthogonal.size
     residuals = Residuals(Joint(()), regressors)
     itemsize = work_dtype(source.dtype).itemsize
