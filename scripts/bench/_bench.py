@@ -259,6 +259,14 @@ def machine() -> dict[str, Any]:
     }
 
 
+def machine_line(about: Row) -> str:
+    """Return what the tables were measured on."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return (
+        f"{about['processor']}, {about['cores']} cores, {about['memory_gib']} GiB, Python {about['python']}; {versions}"
+    )
+
+
 def peer_versions() -> dict[str, str]:
     """Return the versions of the peers in their own environment; none where that does not exist."""
     if not PEERS_PYTHON.exists():

@@ -21,7 +21,7 @@ import exact
 import kernel
 import memory
 import wide
-from _bench import DIRECTORY, EXPECTED, PEERS_PYTHON, ROOT, Outcome, Row, at_least, at_most, machine
+from _bench import DIRECTORY, EXPECTED, PEERS_PYTHON, ROOT, Outcome, at_least, at_most, machine, machine_line
 
 sys.path.insert(0, str(DIRECTORY.parent))
 
@@ -315,14 +315,6 @@ def run_large(options: argparse.Namespace, peak_of_a: float | None) -> Outcome:
 
 def _title(title: str, data: Data, scale: float) -> str:
     return title if scale == 1 else f"{title}; scaled by {scale:g} to {data.rows:,} x {data.features:,}"
-
-
-def machine_line(about: Row) -> str:
-    """Return what the tables were measured on."""
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return (
-        f"{about['processor']}, {about['cores']} cores, {about['memory_gib']} GiB, Python {about['python']}; {versions}"
-    )
 
 
 def write_tables(text: str, path: Path) -> None:

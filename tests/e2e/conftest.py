@@ -1,7 +1,15 @@
 """The command in a directory with a store, and a finished run beside it."""
 
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
 import pytest
 from stores import Command, config_text, write_store
+
+from streampca.sources.zarr import direct
+from streampca.storage.regular_files import open_regular
 
 
 @pytest.fixture
@@ -19,3 +27,16 @@ def job(tmp_path, call):
     path.write_text(config_text("good.zarr", "runs/job", output="overwrite: true, report: false"))
     assert call.quietly("run", path).status == 0
     return path
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the files that the direct reader opens."""
+    counts: Counter[str] = Counter()
+
+    def counting(path: Any, *arguments: Any, **options: Any) -> Any:
+        counts[str(path)] += 1
+        return open_regular(path, *arguments, **options)
+
+    monkeypatch.setattr(direct, "open_regular", counting)
+    return counts

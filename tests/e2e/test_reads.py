@@ -23,8 +23,6 @@ from streampca.planning.plan import Resources
 from streampca.solvers.covariance import CovarianceSolver
 from streampca.solvers.fit import Parameters, fit
 from streampca.sources import open_source
-from streampca.sources.zarr import direct
-from streampca.storage.regular_files import open_regular
 
 ROWS = np.random.default_rng(0).standard_normal((2003, 37)).astype(np.float32)
 
@@ -97,19 +95,6 @@ def test_a_counting_store(store: CountingStore, grid: str, orientation: str, tmp
     assert set(store.gets.values()) == {2}
     scores = zarr.open_array(tmp_path / "scores.zarr" / "scores", mode="r")[...]
     np.testing.assert_allclose(scores, pca.transform(ROWS), atol=1e-4)
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the files that the direct reader opens."""
-    counts: Counter[str] = Counter()
-
-    def counting(path: Any, *arguments: Any, **options: Any) -> Any:
-        counts[str(path)] += 1
-        return open_regular(path, *arguments, **options)
-
-    monkeypatch.setattr(direct, "open_regular", counting)
-    return counts
 
 
 @pytest.mark.parametrize("grid", [name for name in GRIDS if name != "shards"])

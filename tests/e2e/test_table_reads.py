@@ -16,8 +16,6 @@ import streampca as sp
 from streampca.planning.blocks import block_rows_to_try
 from streampca.solvers import gram
 from streampca.sources import Source
-from streampca.sources.zarr import direct
-from streampca.storage.regular_files import open_regular
 
 RNG = np.random.default_rng(0)
 CUBE = RNG.standard_normal((60, 50, 12)).astype("f4")
@@ -119,19 +117,6 @@ def test_every_chunk_of_a_store_is_requested_once_in_every_pass(name: str, solve
     lazy = np.asarray(pca.transform(source).compute(scheduler="synchronous")).reshape(-1, 4)
     assert set(store.gets.values()) == {1}
     np.testing.assert_allclose(zarr.open_array(tmp_path / "scores.zarr" / "scores", mode="r")[...], lazy, atol=1e-4)
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the files that the direct reader opens."""
-    counts: Counter[str] = Counter()
-
-    def counting(path: Any, *arguments: Any, **options: Any) -> Any:
-        counts[str(path)] += 1
-        return open_regular(path, *arguments, **options)
-
-    monkeypatch.setattr(direct, "open_regular", counting)
-    return counts
 
 
 @pytest.mark.parametrize("solver", ["covariance", "gram"])
