@@ -6,16 +6,18 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from streampca.accumulators.base import AnyAccumulator, SequentialMerge
 from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.accumulators.gram import Gram, GramState
+from streampca.accumulators.group_rotations import factor_of_indicators, merge_of_indicators
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.shifting import sampled_origin
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
-from streampca.regressors import Regressors
+from streampca.regressors import Regressors, RowRegressors
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, FloatArray, IntArray
@@ -60,7 +62,7 @@ class Residuals(SequentialMerge[ResidualState]):
     ``[C₁; C₂] → [C; L]`` with ``S = S₁ + S₂ + LᵀL``. This is the update of Chan, Golub & LeVeque for means with
     regressors in place of the constant, so a removed part that is many times larger than the residuals costs no digits.
     The rows of L are added to the inner accumulator in pairs ±L/√2, which have the scatter LᵀL and the mean 0.
-    Cost: 4 q n d flops for q regressors, in float64.
+    Cost: 4 q n d flops for q regressors, in float64, and 4 n d if they are indicators of groups alone.
     """
 
     inner: AnyAccumulator
@@ -74,6 +76,11 @@ class Residuals(SequentialMerge[ResidualState]):
     def size(self) -> int:
         """Return the number of regressors."""
         return self.regressors.orthogonal.size
+
+    @property
+    def only_groups(self) -> bool:
+        """Return whether the regressors are indicators of groups alone, whose factors are sparse."""
+        return bool(self.regressors.orthogonal.columns.shape[1] == 0)
 
     def init(self, n_features: int) -> ResidualState:
         """Return the state of no rows, the identity of `merge`."""
@@ -95,9 +102,10 @@ class Residuals(SequentialMerge[ResidualState]):
         return state
 
     def _add_panel(self, state: ResidualState, panel: Block) -> ResidualState:
-        design = self.regressors.orthogonal.dense(panel.start, panel.start + len(panel))
-        if panel.weights is not None and not panel.weights.all():
-            design = design[panel.weights > 0]
+        rows_of_panel = panel.start + np.arange(len(panel))
+        if panel.weights is not None:
+            rows_of_panel = rows_of_panel[panel.weights > 0]
+        regressors = self.regressors.orthogonal.take(rows_of_panel)
         panel = panel.counted()
         n_rows, d = panel.values.shape
         if n_rows == 0:
@@ -107,22 +115,23 @@ class Residuals(SequentialMerge[ResidualState]):
         rows = borrow("rows with regressors", (n_rows, d), np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(panel.values, state.origin, out=rows)
-        if panel.weights is not None:
-            root = np.sqrt(panel.weights)[:, None]
-            rows *= root
-            design *= root
-        if n_rows <= self.size:
-            factor, coefficients = design, rows
+        root = None if panel.weights is None else np.sqrt(panel.weights)
+        if root is not None:
+            rows *= root[:, None]
+        if n_rows <= self.size and not self.only_groups:
+            factor, coefficients = regressors.dense(0, n_rows), rows
+            if root is not None:
+                factor *= root[:, None]
             self._require_finite(rows, panel)
         else:
-            axes, factor = np.linalg.qr(design)
+            axes, factor = self._factor(regressors, root)
             with np.errstate(over="ignore", invalid="ignore"):
                 coefficients = axes.T @ rows
             self._require_finite(coefficients, panel)
             largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
             residuals = self._residuals(rows, axes, coefficients, largest)
-            if panel.weights is not None:
-                residuals /= root
+            if root is not None:
+                residuals /= root[:, None]
             block = Block(residuals.astype(self.dtype, copy=False), panel.start, panel.weights)
             state = replace(state, inner=self.inner.update(state.inner, block))
         total, squares = panel.weight_sums()
@@ -134,14 +143,30 @@ class Residuals(SequentialMerge[ResidualState]):
             weight_squares=state.weight_squares + squares,
         )
 
+    def _factor(self, regressors: RowRegressors, roots: FloatArray | None) -> tuple[FloatArray | csr_array, FloatArray]:
+        """Return the QR factors of the regressors of a panel, times the `roots` of weights."""
+        if self.only_groups:
+            return factor_of_indicators(regressors.codes, roots, self.size)
+        design = regressors.dense(0, len(regressors.codes))
+        if roots is not None:
+            design *= roots[:, None]
+        return np.linalg.qr(design)
+
     def _residuals(
-        self, rows: FloatArray, axes: FloatArray, coefficients: FloatArray, largest: FloatArray
+        self, rows: FloatArray, axes: FloatArray | csr_array, coefficients: FloatArray, largest: FloatArray
     ) -> FloatArray:
-        """Return ``rows - axes coefficients`` in the memory of `rows`; exact zeros for features that leave only rounding."""
+        """Return ``rows - axes coefficients`` in the memory of `rows`; exact zeros for features that leave only rounding.
+
+        `coefficients` may be corrected in place.
+        """
         for start in range(0, rows.shape[1], _SLAB_FEATURES):
             slab = slice(start, start + _SLAB_FEATURES)
             part = rows[:, slab]
             part -= axes @ coefficients[:, slab]
+            if self.only_groups:  # sparse products add one row after another: a second step takes their rounding out
+                remainder = axes.T @ part
+                part -= axes @ remainder
+                coefficients[:, slab] += remainder
             left = np.maximum(part.max(axis=0), -part.min(axis=0))
             part[:, left <= _ROUNDING * largest[slab]] = 0.0
         return rows
@@ -155,13 +180,18 @@ class Residuals(SequentialMerge[ResidualState]):
     def _merge_factors(self, state: ResidualState, factor: FloatArray, coefficients: FloatArray) -> ResidualState:
         """Add the factors of other rows, ``(n, n_regressors)`` and ``(n, n_features)`` about the same origin, in place."""
         q, d, n = self.size, state.n_features, len(factor)
-        axes, merged = np.linalg.qr(np.concatenate([state.factor, factor]), mode="complete")
+        rotation: FloatArray | csr_array
+        if self.only_groups:
+            rotation, merged = merge_of_indicators(state.factor, factor)
+        else:
+            axes, merged = np.linalg.qr(np.concatenate([state.factor, factor]), mode="complete")
+            rotation = axes.T
         left = borrow("rows between regressions", (2 * n, d), self.dtype)
         for start in range(0, d, _SLAB_FEATURES):
             slab = slice(start, start + _SLAB_FEATURES)
             both = np.concatenate([state.coefficients[:, slab], coefficients[:, slab]])
             largest = np.abs(both).max(axis=0)
-            turned = axes.T @ both
+            turned = rotation @ both
             state.coefficients[:, slab] = turned[:q]
             turned[q:, np.abs(turned[q:]).max(axis=0) <= _ROUNDING * largest] = 0.0
             left[:n, slab] = turned[q:] * np.sqrt(0.5)

@@ -55,6 +55,8 @@ class Resources:
     """Rows that are sampled for the report."""
     n_regressors: int = 0
     """Regressors that are removed from the rows."""
+    only_groups: bool = False
+    """Whether they are indicators of groups alone."""
 
 
 @dataclass(frozen=True)

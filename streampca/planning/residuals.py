@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.accumulators.covariance import panel_rows
 from streampca.planning.cost import Rates, folded_flops
-from streampca.planning.plan import Plan
+from streampca.planning.plan import Plan, Resources
 
 _TRAVERSALS = 8  # of float64 rows in memory: shift, largest values before and after, subtraction, conversion
 _BYTES_PER_SECOND = 3e9  # of these, on one thread
@@ -25,34 +25,36 @@ def folded_rows(plan: Plan, n_regressors: int) -> int:
     return 0 if plan.axis == "features" else 2 * n_regressors * n_panels(plan, n_regressors)
 
 
-def removal_flops(plan: Plan, n_regressors: int) -> float:
-    """Return the floating point operations, in float64, of removing so many regressors in the first reading.
+def removal_flops(plan: Plan, resources: Resources) -> float:
+    """Return the floating point operations, in float64, of removing the regressors in the first reading.
 
     4 q n d for the products; for panels of rows, 2 n q² for their factorisations, and for each merging of two
-    factors 8 q² d + 32 q³ (`docs/labelled-data.md`).
+    factors 8 q² d + 32 q³ (`docs/labelled-data.md`). Indicators of groups alone are sparse: 8 n d, and 8 q d for each panel.
     """
-    n, d, q = float(plan.n_samples), plan.n_features, float(n_regressors)
-    products = 4.0 * q * n * d
+    n, d, q = float(plan.n_samples), plan.n_features, float(resources.n_regressors)
+    products, panels = 4.0 * q * n * d, n_panels(plan, resources.n_regressors)
     if plan.axis == "features":
         return products
-    return products + 2.0 * n * q**2 + n_panels(plan, n_regressors) * (8.0 * q**2 * d + 32.0 * q**3)
+    if resources.only_groups:
+        return 8.0 * n * d + 8.0 * q * d * panels
+    return products + 2.0 * n * q**2 + panels * (8.0 * q**2 * d + 32.0 * q**3)
 
 
-def removal_seconds(plan: Plan, n_regressors: int, rates: Rates) -> float:
-    """Return the seconds that removing so many regressors adds to a fit by `plan`, every leaf on one thread."""
-    if not n_regressors:
+def removal_seconds(plan: Plan, resources: Resources, rates: Rates) -> float:
+    """Return the seconds that removing the regressors adds to a fit by `plan`, every leaf on one thread."""
+    if not resources.n_regressors:
         return 0.0
     busy = max(1, min(plan.threads, plan.leaves_in_flight))
-    products = removal_flops(plan, n_regressors) / (rates.multiply / plan.threads)
+    products = removal_flops(plan, resources) / (rates.multiply / plan.threads)
     traversals = _TRAVERSALS * 8.0 * plan.n_samples * plan.n_features * plan.passes / _BYTES_PER_SECOND
-    added = folded_rows(plan, n_regressors) / max(1, plan.n_samples) * folded_flops(plan) / rates.fold
+    added = folded_rows(plan, resources.n_regressors) / max(1, plan.n_samples) * folded_flops(plan) / rates.fold
     return (products + traversals) / busy + added
 
 
-def with_removal(plan: Plan, n_regressors: int) -> Plan:
-    """Return `plan` with the floating point operations of removing so many regressors."""
-    if not n_regressors:
+def with_removal(plan: Plan, resources: Resources) -> Plan:
+    """Return `plan` with the floating point operations of removing the regressors."""
+    if not resources.n_regressors:
         return plan
-    share = folded_rows(plan, n_regressors) / max(1, plan.n_samples)
-    flops = plan.flops * (1.0 + share) + removal_flops(plan, n_regressors)
+    share = folded_rows(plan, resources.n_regressors) / max(1, plan.n_samples)
+    flops = plan.flops * (1.0 + share) + removal_flops(plan, resources)
     return replace(plan, cost=replace(plan.cost, flops=flops))

@@ -38,7 +38,7 @@ def with_time(
         rates = probe(by_axis, accumulator, plan)
         release_freed_memory()
     by = "probe" if rates.probed else "nominal rates"
-    seconds = expected_seconds(plan, rates) + removal_seconds(plan, resources.n_regressors, rates)
+    seconds = expected_seconds(plan, rates) + removal_seconds(plan, resources, rates)
     return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by=by))
 
 
@@ -53,7 +53,7 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
         If the work does not fit in memory.
     """
     SOLVERS[solver].require_taken(source, parameters)
-    plan = with_removal(SOLVERS[solver].plan(source, parameters, resources), resources.n_regressors)
+    plan = with_removal(SOLVERS[solver].plan(source, parameters, resources), resources)
     return with_repeated_reads(plan, source)
 
 

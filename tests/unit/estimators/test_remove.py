@@ -391,3 +391,34 @@ def test_data_arrays_carry_what_is_removed_in_their_coordinates(lazy: bool) -> N
     assert np.abs(np.asarray(scores) - (residuals @ pca.components_.T)[100:190]).max() <= 1e-10
     back = pca.inverse_transform(scores)
     assert np.abs(np.asarray(back) - values[100:190]).max() <= 1e-10
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("solver", ["covariance", "qr"])
+def test_hundreds_of_groups_over_several_blocks_leave_explicit_residuals(
+    monkeypatch: pytest.MonkeyPatch, solver: str, weighted: bool
+) -> None:
+    monkeypatch.setattr(blocks, "block_rows_to_try", lambda *_: [700])
+    rng = np.random.default_rng(7)
+    groups = rng.integers(0, 366, 3000)
+    groups[:366] = np.arange(366)
+    weights = rng.integers(0, 3, 3000).astype(float) if weighted else None
+    if weights is not None:
+        weights[:366] = 1.0
+    rows = (
+        rng.standard_normal((3000, 12)) @ rng.standard_normal((12, 12)) + 1e3 * rng.standard_normal((366, 12))[groups]
+    )
+    pca = sp.PCA(4, solver=solver, remove={"groups": groups}).fit(rows, sample_weight=weights)  # type: ignore[arg-type]
+    oracle = Oracle.of(rows, (groups[:, None] == np.arange(366)).astype(float), weights)
+    scores = pca.transform(rows)
+    oracle.check(pca, scores, pca.inverse_transform(scores))
+
+
+def test_features_that_are_constant_within_large_groups_count_as_constant() -> None:
+    rng = np.random.default_rng(8)
+    groups = rng.integers(0, 3, 20000)
+    rows = rng.standard_normal((20000, 6))
+    rows[:, 2] = np.array([0.1, 1e5 / 3, -np.pi])[groups]
+    rows[:, 4] = np.array([1e8 / 7, 1e8 / 7, 0.3])[groups]
+    pca = sp.PCA(2, solver="covariance", remove={"groups": groups}).fit(rows)
+    assert pca.constant_features_.tolist() == [2, 4]

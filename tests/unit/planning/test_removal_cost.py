@@ -14,10 +14,10 @@ ROWS = np.random.default_rng(0).standard_normal((1200, 300))
 def test_flops_and_time_of_a_plan_rise_with_the_number_of_regressors(solver: str) -> None:
     plans = [
         sp.PCA(4, solver=solver, remove=remove).plan(ROWS)  # type: ignore[arg-type]
-        for remove in (None, {"trend": 1}, {"groups": np.arange(1200) % 12}, {"groups": np.arange(1200) % 300})
+        for remove in (None, {"trend": 1}, {"covariates": ROWS[:, :12]}, {"covariates": ROWS[:, :200]})
     ]
     n, d = ROWS.shape
-    for plan, n_regressors in zip(plans[1:], (2, 12, 300), strict=True):
+    for plan, n_regressors in zip(plans[1:], (2, 13, 201), strict=True):
         assert plan.flops >= plans[0].flops + 4.0 * n_regressors * n * d
     seconds = [plan.expected_seconds or 0.0 for plan in plans]
     assert seconds == sorted(seconds)
@@ -33,9 +33,15 @@ def test_wide_data_take_one_product_for_each_regressor_in_each_direction() -> No
 
 
 def test_plans_of_alternatives_count_what_is_removed() -> None:
-    remove = {"groups": np.arange(1200) % 40}
+    remove = {"covariates": ROWS[:, :39]}
     plain, removed = sp.PCA(4).plan(ROWS), sp.PCA(4, remove=remove).plan(ROWS)
     for one, other in zip(plain.alternatives, removed.alternatives, strict=True):
         assert one["solver"] == other["solver"]
         assert other["flops"] >= one["flops"] + 4.0 * 40 * ROWS.size
         assert other["expected_seconds"] > one["expected_seconds"]
+
+
+def test_groups_alone_take_flops_that_hardly_depend_on_their_number() -> None:
+    few, many = (sp.PCA(4, solver="covariance", remove={"groups": np.arange(1200) % q}).plan(ROWS) for q in (4, 100))
+    trend = sp.PCA(4, solver="covariance", remove={"covariates": ROWS[:, :99]}).plan(ROWS)
+    assert few.flops < many.flops < trend.flops - 2.0 * 100 * ROWS.size
