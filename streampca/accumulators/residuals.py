@@ -62,7 +62,7 @@ class Residuals(SequentialMerge[ResidualState]):
     ``[C₁; C₂] → [C; L]`` with ``S = S₁ + S₂ + LᵀL``. This is the update of Chan, Golub & LeVeque for means with
     regressors in place of the constant, so a removed part that is many times larger than the residuals costs no digits.
     The rows of L are added to the inner accumulator in pairs ±L/√2, which have the scatter LᵀL and the mean 0.
-    Cost: 4 q n d flops for q regressors, in float64, and 4 n d if they are indicators of groups alone.
+    Cost: 4 q n d flops for q regressors, in float64, and 8 n d if they are 32 or more indicators of groups alone.
     """
 
     inner: AnyAccumulator
@@ -76,11 +76,6 @@ class Residuals(SequentialMerge[ResidualState]):
     def size(self) -> int:
         """Return the number of regressors."""
         return self.regressors.orthogonal.size
-
-    @property
-    def only_groups(self) -> bool:
-        """Return whether the regressors are indicators of groups alone, whose factors are sparse."""
-        return bool(self.regressors.orthogonal.columns.shape[1] == 0)
 
     def init(self, n_features: int) -> ResidualState:
         """Return the state of no rows, the identity of `merge`."""
@@ -118,7 +113,7 @@ class Residuals(SequentialMerge[ResidualState]):
         root = None if panel.weights is None else np.sqrt(panel.weights)
         if root is not None:
             rows *= root[:, None]
-        if n_rows <= self.size and not self.only_groups:
+        if n_rows <= self.size and not self.regressors.only_groups:
             factor, coefficients = regressors.dense(0, n_rows), rows
             if root is not None:
                 factor *= root[:, None]
@@ -145,7 +140,7 @@ class Residuals(SequentialMerge[ResidualState]):
 
     def _factor(self, regressors: RowRegressors, roots: FloatArray | None) -> tuple[FloatArray | csr_array, FloatArray]:
         """Return the QR factors of the regressors of a panel, times the `roots` of weights."""
-        if self.only_groups:
+        if self.regressors.only_groups:
             return factor_of_indicators(regressors.codes, roots, self.size)
         design = regressors.dense(0, len(regressors.codes))
         if roots is not None:
@@ -163,7 +158,9 @@ class Residuals(SequentialMerge[ResidualState]):
             slab = slice(start, start + _SLAB_FEATURES)
             part = rows[:, slab]
             part -= axes @ coefficients[:, slab]
-            if self.only_groups:  # sparse products add one row after another: a second step takes their rounding out
+            if (
+                self.regressors.only_groups
+            ):  # sparse products add one row after another: a second step takes their rounding out
                 remainder = axes.T @ part
                 part -= axes @ remainder
                 coefficients[:, slab] += remainder
@@ -181,7 +178,7 @@ class Residuals(SequentialMerge[ResidualState]):
         """Add the factors of other rows, ``(n, n_regressors)`` and ``(n, n_features)`` about the same origin, in place."""
         q, d, n = self.size, state.n_features, len(factor)
         rotation: FloatArray | csr_array
-        if self.only_groups:
+        if self.regressors.only_groups:
             rotation, merged = merge_of_indicators(state.factor, factor)
         else:
             axes, merged = np.linalg.qr(np.concatenate([state.factor, factor]), mode="complete")

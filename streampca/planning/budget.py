@@ -56,7 +56,7 @@ class Resources:
     n_regressors: int = 0
     """Regressors that are removed from the rows."""
     only_groups: bool = False
-    """Whether they are indicators of groups alone."""
+    """Whether they are many indicators of groups alone, whose factors are sparse."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from streampca.labels import Labels
 from streampca.regressors.removal import Removal, RowValues
 from streampca.typing import Array, FloatArray, IntArray, Json, JsonValue
 
+_SPARSE_FROM = 32  # groups from which sparse factors take less time
 _SAME = 1e-9
 """Share of the length of the longest column below which what the others leave of a column is rounding."""
 
@@ -229,6 +230,11 @@ class Regressors:
                 f"remove: {orthogonal.size} means and slopes are fitted to each feature, and there are {n_rows} rows: nothing would be left"
             )
         return cls(basis, rows, orthogonal, group_weights, means, mixing, weights is not None)
+
+    @property
+    def only_groups(self) -> bool:
+        """Return whether they are indicators of groups alone, so many that sparse factors take less time than dense ones."""
+        return self.orthogonal.columns.shape[1] == 0 and self.orthogonal.size >= _SPARSE_FROM
 
     @property
     def norms(self) -> FloatArray:

@@ -72,8 +72,7 @@ def plan_fit(
     regressors = regressors_of(source, parameters)
     if regressors is not None:
         process = resources.process_bytes + removal_bytes(source, regressors, resources.threads)
-        only_groups = not regressors.orthogonal.columns.shape[1]
-        size = regressors.orthogonal.size
+        size, only_groups = regressors.orthogonal.size, regressors.only_groups
         resources = replace(resources, process_bytes=process, n_regressors=size, only_groups=only_groups)
     with naming_the_limit(resources, limits):
         plan = _choose(source, parameters, resources)

@@ -416,9 +416,9 @@ def test_hundreds_of_groups_over_several_blocks_leave_explicit_residuals(
 
 def test_features_that_are_constant_within_large_groups_count_as_constant() -> None:
     rng = np.random.default_rng(8)
-    groups = rng.integers(0, 3, 20000)
+    groups = np.maximum(rng.integers(-400, 40, 20000), 0)
     rows = rng.standard_normal((20000, 6))
-    rows[:, 2] = np.array([0.1, 1e5 / 3, -np.pi])[groups]
-    rows[:, 4] = np.array([1e8 / 7, 1e8 / 7, 0.3])[groups]
+    rows[:, 2] = np.array([0.1, 1e5 / 3, *np.linspace(-np.pi, 7e4, 38)])[groups]
+    rows[:, 4] = np.array([1e8 / 7, 1e8 / 7, *np.full(38, 0.3)])[groups]
     pca = sp.PCA(2, solver="covariance", remove={"groups": groups}).fit(rows)
     assert pca.constant_features_.tolist() == [2, 4]
