@@ -77,7 +77,11 @@ class MappedSource(Source):
         try:
             require_regular(path)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except MemoryError:
+            raise
+        except (
+            Exception
+        ) as error:  # numpy reads the header with Python's tokenizer and parser, which have errors of their own
             raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
         if not isinstance(array, np.memmap):
             raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from streampca.errors import ChangedInputError, DataError
-from streampca.sources.base import ReadCount, Source, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, divided_edges, merged_edges, require_table
 from streampca.sources.files.records import Fragment
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.system.workspace import borrow
@@ -140,8 +140,8 @@ class FragmentedRows(Source):
         super().require_unchanged()
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` rows that are whole chunks, None where equal blocks are."""
-        return None if self.edges is None else merged_edges(self.edges, n_rows)
+        """Return the edges of blocks of at most `n_rows` rows that are whole chunks or parts of one, None where equal blocks are."""
+        return None if self.edges is None else merged_edges(divided_edges(self.edges, n_rows), n_rows)
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""

@@ -44,6 +44,16 @@ class ParquetReader(FragmentReader):
         self.shape = (self.edges[-1], sum(column.n_features for column in columns))
         self.column_major = not any(column.width for column in columns)
         self.record = Fragment.of(path, self.shape, dtype)
+        self.stored = tuple(self._stored(group.num_rows, group.total_byte_size) for group in groups)
+
+    def _stored(self, n_rows: int, n_bytes: int) -> int:
+        """Return about how many bytes of the file hold the columns of a row group of `n_bytes` before compression.
+
+        Not from the metadata of its columns: pyarrow ends the process on damaged ones.
+        """
+        wanted = n_rows * sum(column.n_features * column.dtype.itemsize for column in self.columns)
+        share = min(1.0, wanted / max(1, n_bytes))
+        return int(self.record.n_bytes * share * n_rows / max(1, self.shape[0]))
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of a row group of which a block needs some rows, and of what pyarrow holds while it decodes one."""
@@ -84,15 +94,13 @@ class ParquetReader(FragmentReader):
 
     def _decode(self, index: int, out: Array) -> ReadCount:
         """Write a row group to `out`: numbers a few columns after the other, lists a few rows after the other."""
-        names = [column.name for column in self.columns]
         with _naming(f"{self.record.name}: row group {index}"):
             file = _file(self.path)
-            stored = _stored_bytes(file.metadata.row_group(index), names)
             if self.column_major:
                 self._decode_columns(file, index, out)
             else:
                 self._decode_rows(file, index, out)
-        return ReadCount(1, out.nbytes, stored)
+        return ReadCount(1, out.nbytes, self.stored[index])
 
     def _decode_columns(self, file: Any, index: int, out: Array) -> None:
         at_once = max(1, _SLAB_BYTES // (len(out) * self.dtype.itemsize + 1))
@@ -198,16 +206,6 @@ def _refuse_nulls(dtype: DType, column: Column, name: str) -> None:
             f"{name}: column {column.name} of {column.dtype} has nulls that the statistics of the file do not count, so the table has "
             f"dtype {dtype}, which holds no NaN: write the column as float64, or write statistics"
         )
-
-
-def _stored_bytes(group: Any, names: Sequence[str]) -> int:
-    """Return the compressed size of the columns `names` of a row group."""
-    wanted, chunks = set(names), (group.column(index) for index in range(group.num_columns))
-    return sum(
-        int(c.total_compressed_size)
-        for c in chunks
-        if c.path_in_schema in wanted or c.path_in_schema.split(".")[0] in wanted
-    )
 
 
 def open_parquet_files(paths: Sequence[Path], options: ReadOptions, label: str) -> tuple[list[ParquetReader], Labels]:

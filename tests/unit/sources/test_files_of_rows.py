@@ -134,6 +134,10 @@ def _written(path: Path, text: bytes) -> Path:
 BROKEN = {
     "objects": (lambda p: _with(p, np.array([["a", 1]], dtype=object), allow_pickle=True), "Python objects"),
     "empty": (lambda p: _written(p, b""), "does not begin like one"),
+    "damaged header": (
+        lambda p: _written(p, _with(p, np.ones((5, 8), "f4")).read_bytes().replace(b"8)", b"8[")),
+        "cannot be opened as an .npy file",
+    ),
     "cut short": (lambda p: _cut(p, np.ones((50, 8), "f4")), "cut short"),
     "no rows": (lambda p: _with(p, np.ones((0, 8), "f4")), r"0 sample"),
     "one dimension": (lambda p: _with(p, np.ones(8, "f4")), "Expected 2D array"),

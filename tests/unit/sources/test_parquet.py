@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,16 @@ def test_blocks_smaller_than_a_row_group_decode_it_once_in_a_thread(path, values
     assert [count.chunks for count in counts] == [1, 0, 0, 0, 0] * 2
     assert sum(count.bytes for count in counts) == values.nbytes
     assert table.reads_of(3, 4) == 125 * table.row_bytes
+
+
+def test_blocks_end_where_row_groups_end_whatever_their_sizes(tmp_path, values):
+    for index, (start, stop, group) in enumerate([(0, 90, 40), (90, 200, 110), (200, 250, 50)]):
+        write_parquet(tmp_path / f"s/{index}.parquet", parquet_table(values[start:stop], "fixed"), group)
+    table = sp.open(tmp_path / "s")
+    assert table.block_edges(60) == (0, 40, 90, 145, 200, 250)
+    assert table.block_edges(120) == (0, 90, 200, 250)
+    counts = [table.read(start, stop)[1] for start, stop in itertools.pairwise(table.block_edges(60))]
+    assert sum(count.chunks for count in counts) == 5
 
 
 def test_columns_are_features_with_names_in_the_order_that_is_asked_for(path, values):
