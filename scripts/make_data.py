@@ -11,6 +11,7 @@ the seed, the number of features and the recipe, but not on chunks, codec, threa
 
 The other kinds have named dimensions with coordinates, chunks across all of them, and known patterns (`labelled_data.py`):
 ``field``, monthly sea temperatures (time, lat, lon) packed as int16; ``movie`` (time, y, x); ``cube`` (y, x, wavelength).
+``cells`` is an AnnData store of sparse counts (`cell_data.py`).
 
 ``shards`` is a table, too, as a directory of ``--files`` Parquet files with the columns ``id`` and ``embedding`` (needs pyarrow).
 
@@ -18,6 +19,7 @@ The other kinds have named dimensions with coordinates, chunks across all of the
     .venv/bin/python scripts/make_data.py data/wide.zarr --rows 2000 --features 500000 --chunks 500,10000 --codec blosc
     .venv/bin/python scripts/make_data.py data/sst.zarr --kind field --shape 480,90,180
     .venv/bin/python scripts/make_data.py data/embeddings --kind shards --rows 20000 --features 64 --files 8
+    .venv/bin/python scripts/make_data.py data/cells.zarr --kind cells --shape 20000,2000
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from cell_data import SHAPE, write_cells
 from labelled_data import KINDS, write_labelled
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -203,9 +206,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="the store to write; must not exist")
-    parser.add_argument("--kind", choices=("table", "shards", *KINDS), default="table", help="(default: %(default)s)")
+    kinds = ("table", "shards", "cells", *KINDS)
+    parser.add_argument("--kind", choices=kinds, default="table", help="(default: %(default)s)")
     parser.add_argument(
-        "--shape", help="sizes of the three dimensions of the other kinds; with --chunks, --format, --seed"
+        "--shape", help="sizes of the three dimensions (cells: two) of the other kinds; with --chunks, --format, --seed"
     )
     parser.add_argument(
         "--format", type=int, choices=(2, 3), default=3, help="zarr format of the other kinds (default: 3)"
@@ -225,9 +229,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not 0 <= options.seed < 2**64:
         parser.error("--seed must be between 0 and 2**64 - 1")
-    if options.kind in KINDS:
+    if options.kind in (*KINDS, "cells"):
+        if options.kind == "cells" and options.chunks is not None:
+            parser.error("--chunks is not for cells")
         for name in ("shape", "chunks"):
-            setattr(options, name, _sizes(getattr(options, name), 3, f"--{name}", parser))
+            count = 2 if options.kind == "cells" else 3
+            setattr(options, name, _sizes(getattr(options, name), count, f"--{name}", parser))
         return options
     if options.rows is None or options.features is None:
         parser.error("a table needs --rows and --features")
@@ -261,6 +268,15 @@ def _sizes(text: str | None, count: int, option: str, parser: argparse.ArgumentP
 def main() -> None:
     """Write the store and say how long it took."""
     options = parse_arguments()
+    if options.kind == "cells":
+        shape = options.shape or SHAPE
+        try:
+            with renamed_when_complete(options.path) as part:
+                write_cells(part, shape, options.seed, options.format)
+        except OSError as error:
+            sys.exit(f"make_data: {error}")
+        print(f"{options.path}: AnnData of {shape[0]:,} cells x {shape[1]:,} genes, float32 counts by rows")
+        return
     if options.kind in KINDS:
         shape = {} if options.shape is None else {"shape": options.shape}
         data = KINDS[options.kind](**shape, seed=options.seed)

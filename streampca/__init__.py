@@ -22,6 +22,7 @@ _EXPORTS = {
 }
 _MODULES = {
     "accumulators": "streampca.accumulators",
+    "anndata": "streampca.anndata",
     "conversion": "streampca.linalg.conversion",
     "errors": "streampca.errors",
     "kernels": "streampca.kernels",
@@ -34,6 +35,7 @@ __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from streampca import accumulators as accumulators
+    from streampca import anndata as anndata
     from streampca import errors as errors
     from streampca import kernels as kernels
     from streampca import metrics as metrics

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scipy.sparse import csr_array, issparse
+
 from streampca.typing import Array, BoolArray, FloatArray
 
 
@@ -37,6 +39,12 @@ class Block:
     def where(self, chosen: BoolArray) -> Block:
         """Return a copy of the `chosen` rows and their weights."""
         return Block(self.values[chosen], self.start, None if self.weights is None else self.weights[chosen])
+
+    def dense(self) -> Block:
+        """Return the block with zeros stored, too; the block itself if its rows are not sparse."""
+        if not issparse(self.values):
+            return self
+        return Block(csr_array(self.values).toarray(), self.start, self.weights)
 
     def panels(self, most_rows: int) -> Iterator[Block]:
         """Yield the block in panels of at most `most_rows` rows, whose lengths differ by one at most."""

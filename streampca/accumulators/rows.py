@@ -59,7 +59,8 @@ class RowSample:
         if low == high:
             return state
         index = chosen[low:high]
-        return self.merge([state, RowsState(index, block.values[index - block.start])])
+        rows = Block(block.values[index - block.start]).dense().values
+        return self.merge([state, RowsState(index, rows)])
 
     def merge(self, states: Sequence[RowsState]) -> RowsState:
         """Return the rows of all `states` in ascending order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -43,15 +44,15 @@ _OF_SOURCE = (
     click.option("--id-column", help="Column of Parquet files that names the rows."),
     click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
     click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
+    click.option("--layer", help="Layer of AnnData that is read in place of X."),
+    click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
     click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
 )
 
 
 def _source_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say how a store is read as a table, each None by default."""
-    for option in reversed(_OF_SOURCE):
-        command = option(command)
-    return command
+    return reduce(lambda inner, option: option(inner), reversed(_OF_SOURCE), command)
 
 
 _STATUSES = """\b

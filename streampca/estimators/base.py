@@ -42,6 +42,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source, open_source
+from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import numeric_frame
 from streampca.sources.like import open_like, open_xarray_like
@@ -199,7 +200,7 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return self._model.transform(self._without_removed(self._validated(X), remove))
         require_lazy_output(self, X)
         source = residuals_of(self._open_fitted(X), self._model, remove)
-        if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and not is_dask(X)):
+        if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
             rows = source.read(0, source.shape[0])[0]
             values = self._model.transform(rows)
             if self._model.missing == "error" and is_xarray(X) and not np.isfinite(values).all():
@@ -287,7 +288,7 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _open_fitted(self, X: Input) -> Source:
         """Return a reader of `X`, which has as many features as the rows of the fit."""
-        if is_paths(X):
+        if is_paths(X) or is_anndata(X):
             source = open_like(X, self.labels_, self._model.source)
         elif is_xarray(X):
             source = open_xarray_like(X, self.labels_)

@@ -143,6 +143,8 @@ def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
     """
     keywords = keywords_of(config.source)
     keywords.update(others)
+    if others.get("mask") is not None:
+        keywords["mask_var"] = None
     return open_source(config.source.path, **keywords)
 
 
@@ -174,5 +176,8 @@ def keywords_of(source: SourceConfig) -> SourceKeywords:
         "verify": source.verify,
         "follow_symlinks": source.follow_symlinks,
         "decode": source.decode,
+        "layer": source.layer,
+        "mask_var": source.mask_var,
+        "normalize": None if source.normalize is None else source.normalize.model_dump(),
         "storage_options": plain_options(source.storage_options) or None,
     }

@@ -61,9 +61,11 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "path": path,
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
-    if path.startswith("builtin:") or is_files_path(path):
+    if path.startswith("builtin:") or path.endswith(".h5ad") or is_files_path(path):
         return _of_table(path, {})
     listing = list_store(path)
+    if listing.is_anndata:
+        return {**_of_table(path, {}), "kind": "AnnData", "arrays": listing.arrays}
     if listing.is_group:
         meaning = "name one of its arrays with --array, or source.array, to read it"
         return {"kind": "group", "path": path, "meaning": meaning, "arrays": listing.arrays, **_proposed(path, listing)}

@@ -8,8 +8,10 @@ from functools import reduce
 from typing import Generic, TypeVar
 
 import numpy as np
+from scipy.sparse import issparse
 
 from streampca.accumulators.centring import refuse_not_finite
+from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -110,7 +112,7 @@ class Measured(_Summed[MeasuredState]):
         stored = None if self.scores is None else np.asarray(self.scores[block.start : block.start + len(block)])
         step = panel_rows(block.values.shape[1])
         for start in range(0, len(block), step):
-            panel = block.slice(start, start + step)
+            panel = block.slice(start, start + step).dense()
             stored_panel = None if stored is None else stored[start : start + step]
             state = self.absorb(state, self._measured(panel, stored_panel))
         return state
@@ -178,7 +180,7 @@ class KernelMeasured(_Summed[KernelMeasuredState]):
     def update(self, state: KernelMeasuredState, block: Block | Array) -> KernelMeasuredState:
         """Return `state` with the rows of `block` added; raise `NotFiniteError` if they hold NaN or infinity."""
         block = as_block(block)
-        refuse_not_finite(block.values, block.start)
+        (refuse_stored if issparse(block.values) else refuse_not_finite)(block.values, block.start)
         scores = self.model.transform(block.values).astype(np.float64)
         errors = np.zeros(scores.shape[1])
         if self.scores is not None:
@@ -195,7 +197,7 @@ class KernelMeasured(_Summed[KernelMeasuredState]):
         if index is None:
             return 0
         here = np.flatnonzero((index >= block.start) & (index < block.start + len(block)))
-        rows = block.values[index[here] - block.start].astype(self.model.landmarks.dtype)
+        rows = Block(block.values[index[here] - block.start]).dense().values.astype(self.model.landmarks.dtype)
         return int((rows == self.model.landmarks[here]).all(axis=1).sum())
 
     def state_bytes(self, n_features: int) -> int:

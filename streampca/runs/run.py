@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
+from streampca.anndata.of_runs import require_slots, write_run
 from streampca.errors import ConfigError, NotFiniteError, OutputError
 from streampca.estimators import PCA, KernelPCA
 from streampca.estimators.loading import load
@@ -25,7 +26,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
 from streampca.models.persistence.groups import write_array
-from streampca.models.persistence.models import write_model
+from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
 from streampca.models.persistence.texts import text_arrays
 from streampca.models.removal import residuals_of
@@ -54,6 +55,7 @@ from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
     AtomicDirectory,
+    read_record,
     require_apart,
     require_replaceable,
     require_space,
@@ -149,9 +151,11 @@ def run(
     require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
     fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
+    _require_slots(config, source, resume=resume)
     job = _Job(config, source, fit.of(source), progress, notice, classes_of_samples(config, source))
     with Lock(directory, secrets.token_hex(8)) as lock:
         finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
+        _write_into_anndata(config, source, finished)
         _publish(config, notice)
         return finished
 
@@ -204,6 +208,31 @@ def _publish(config: RunConfig, notice: Callable[[str], None]) -> None:
             f"{error}; the run itself is finished, in {directory}: with --resume only the copy is made"
         ) from error
     notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
+
+
+def _require_slots(config: RunConfig, source: Source, *, resume: bool) -> None:
+    """Raise an error if the results could not be written into the AnnData of the source, before anything is read."""
+    written = config.output.anndata
+    if not written:
+        return
+    if config.model.kind != "pca":
+        raise ConfigError(f"output.anndata: expected kind: pca, found {config.model.kind}")
+    record = read_record(config.output.directory) if resume else None
+    require_slots(source.description, source, str((record or {}).get("run_id", "")), replace=written == "overwrite")
+
+
+def _write_into_anndata(config: RunConfig, source: Source, finished: Run) -> None:
+    """Write the results of a finished run into the AnnData that it read, if `config` asks for it."""
+    path, written, run_id = source.description, config.output.anndata, finished.manifest["run_id"]
+    if not written:
+        return
+    model, scores = load_model(finished.directory / "model.zarr"), finished.directory / "scores.zarr"
+    try:
+        write_run(path, model, scores, run_id, replace=written == "overwrite")
+    except OutputError as error:
+        raise OutputError(
+            f"{error}; the run itself is finished, in {finished.directory}: with --resume only this is done"
+        ) from error
 
 
 def _same_run(directory: Path, identity: dict[str, str]) -> Run:

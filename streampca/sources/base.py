@@ -69,6 +69,8 @@ class Source(ABC):
     """Whether blocks are read faster into Fortran order."""
     sparse: bool = False
     """Whether blocks are sparse rows."""
+    in_memory: bool = False
+    """Whether sparse rows are in memory, so that their scores are computed at once."""
     missing_chunks_filled: int = 0
     """Number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""
     repeats: float = 1.0
@@ -153,6 +155,11 @@ class Source(ABC):
         """Return the size of one row in bytes."""
         return self.shape[1] * self.dtype.itemsize
 
+    @property
+    def dense_row_bytes(self) -> int:
+        """Return the size in bytes of one row in which zeros are stored, too."""
+        return self.shape[1] * self.dtype.itemsize
+
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
         return {
@@ -173,7 +180,8 @@ class Source(ABC):
         """
         import dask.array as da
 
-        rows = rows_per_block or max(1, _DASK_BYTES // self.row_bytes // self.chunk_rows) * self.chunk_rows
+        most = max(1, _DASK_BYTES // self.dense_row_bytes)  # blocks of sparse rows are made dense
+        rows = rows_per_block or (most if self.sparse else max(1, most // self.chunk_rows) * self.chunk_rows)
         rows = min(rows, self.shape[0])
         edges = None if rows_per_block else self.block_edges(rows)
         sizes = rows if edges is None else tuple(np.diff(edges).tolist())
@@ -195,7 +203,8 @@ class SourceArray:
         if start >= stop:  # Dask looks at an empty slice to know the kind of array
             return np.empty((0, self.shape[1]), dtype=self.dtype)[:, key[1]]
         values, _ = self.source.read(start, stop)
-        return values[:, key[1]]
+        dense: Array = values.toarray() if self.source.sparse else values  # type: ignore[attr-defined]
+        return dense[:, key[1]]
 
 
 def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from streampca.labels import Labels
 from streampca.sources.base import Source
-from streampca.sources.files.paths import Paths, files_of
+from streampca.sources.cells.objects import is_anndata
+from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.open import open_source
 from streampca.sources.options import SourceKeywords
 from streampca.typing import Json
@@ -16,16 +17,17 @@ from streampca.typing import Json
 if TYPE_CHECKING:
     import xarray as xr
 
-_WHAT, _AXES = {"array", "variables"}, {"samples", "features", "orientation"}
+_TOGETHER = ({"array", "variables"}, {"samples", "features", "orientation"}, {"mask", "mask_var"})
+"""Names of keywords of which each replaces all."""
 
 
-def open_like(path: Paths, labels: Labels | None, described: Json, given: SourceKeywords | None = None) -> Source:
-    """Open the data at `path` as those of a fit were opened, where `given` does not say otherwise.
+def open_like(data: object, labels: Labels | None, described: Json, given: SourceKeywords | None = None) -> Source:
+    """Open the data at a path, or an AnnData object, as those of a fit were opened, where `given` does not say otherwise.
 
     Parameters
     ----------
-    path : str, Path or list of these
-        Path, pattern or URL.
+    data : str, Path, list of these, or AnnData
+        Path, pattern, URL or object.
     labels : Labels or None
         Labels of the fit. With their mask, features are those of the fit, whatever is observed in the new data.
     described : dict
@@ -35,9 +37,10 @@ def open_like(path: Paths, labels: Labels | None, described: Json, given: Source
     """
     keywords: SourceKeywords = given or {}
     names = set(keywords)
-    replaced = names | (_WHAT if names & _WHAT else set()) | (_AXES if names & _AXES else set())
-    known = {name: value for name, value in _of_fit(path, labels, described).items() if name not in replaced}
-    return open_source(path, **cast(SourceKeywords, {**known, **keywords}))
+    replaced = names | set().union(*(together for together in _TOGETHER if names & together))
+    data = str(data) if isinstance(data, str | Path) else data
+    known = {name: value for name, value in _of_fit(data, labels, described).items() if name not in replaced}
+    return open_source(data, **cast(SourceKeywords, {**known, **keywords}))
 
 
 def open_xarray_like(data: xr.DataArray | xr.Dataset, labels: Labels | None) -> Source:
@@ -59,12 +62,14 @@ def open_xarray_like(data: xr.DataArray | xr.Dataset, labels: Labels | None) -> 
     return open_source(data, **keywords)
 
 
-def _of_fit(paths: Paths, labels: Labels | None, described: Json) -> SourceKeywords:
-    """Return the keywords with which the data of a fit were opened, as far as data at `paths` can have them."""
-    path = str(paths) if isinstance(paths, str | Path) else ""
-    if labels is None or path.startswith("builtin:") or path.endswith(".npy"):
+def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywords:
+    """Return the keywords with which the data of a fit were opened, as far as `data` can have them."""
+    path = str(data) if isinstance(data, str | Path) else ""
+    if labels is not None and "normalize" in described and _is_anndata(data):
+        return _of_cells(labels, described)
+    if labels is None or not is_paths(data) or path.startswith("builtin:") or path.endswith(".npy"):
         return {}
-    files = files_of(path or paths)
+    files = files_of(path or data)
     if files is not None:
         return _of_files(files.kind, labels, described)
     first, several = labels.variables[0], len(labels.variables) > 1
@@ -103,6 +108,27 @@ def _of_files(kind: str, labels: Labels, described: Json) -> SourceKeywords:
         if _was_raw(described):
             keywords["decode"] = "raw"
     return keywords
+
+
+def _of_cells(labels: Labels, described: Json) -> SourceKeywords:
+    """Return the keywords with which AnnData was opened: features are those of the fit, whatever ``var`` says now."""
+    keywords: SourceKeywords = {"layer": described.get("layer"), "normalize": described["normalize"]}
+    return keywords if labels.mask is None else {**keywords, "mask": labels.mask}
+
+
+def _is_anndata(data: object) -> bool:
+    """Return whether `data` is an AnnData object, or the path of one that is stored."""
+    if not isinstance(data, str):
+        return is_anndata(data)
+    if data.endswith((".h5ad", ".npy")) or data.startswith("builtin:"):
+        return data.endswith(".h5ad")
+    import zarr
+
+    from streampca.sources.cells.zarr_store import is_anndata_group
+    from streampca.sources.zarr.opening import node_at
+
+    node = node_at(data)[0]
+    return isinstance(node, zarr.Group) and is_anndata_group(node)
 
 
 def _was_raw(array: Mapping[str, object]) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
+from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.files.paths import Paths, files_of, is_paths
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
@@ -47,13 +48,16 @@ def open_source(
     storage_options: StorageOptions | None = None,
     follow_symlinks: bool = False,
     max_reads: float | None = None,
+    layer: str | None = None,
+    mask_var: str | None = None,
+    normalize: Mapping[str, Any] | None = None,
 ) -> Source:
     """Return any data as a table of samples and features; reads metadata and coordinates only, unless `mask` needs rows.
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, list of paths, or Source
-        A path may be a zarr array, a group, an ``.npy`` file, a Parquet or HDF5 file, a pattern such as ``shards/*.npy``, a directory
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, AnnData, list of paths, or Source
+        A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet or HDF5 file, a pattern such as ``shards/*.npy``, a directory
         of such files, or ``builtin:NAME``. Several files are read as one table, those of a pattern or a directory in natural order
         and those of a list in its order; they must have the same columns and the same data type. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory.
@@ -94,6 +98,13 @@ def open_source(
     max_reads : float, optional
         How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
         blocks need them; plans are refused with `RepeatedReadsError` above it. 4 by default.
+    layer : str, optional
+        Layer of AnnData that is read in place of X.
+    mask_var : str, optional
+        Column of truth values in ``var`` of AnnData, such as ``highly_variable``: features that are used.
+    normalize : dict, optional
+        For counts in AnnData: ``target_sum``, to which the values of all features of a row are scaled to add up, and ``log1p``,
+        whether the logarithm of one plus each value is taken after that. Zeros stay zeros, and nothing is written.
 
     Raises
     ------
@@ -118,6 +129,9 @@ def open_source(
         storage_options=storage_options,
         follow_symlinks=follow_symlinks,
         max_reads=max_reads,
+        layer=layer,
+        mask_var=mask_var,
+        normalize=normalize,
     )
     if isinstance(data, Source):
         return data
@@ -131,11 +145,11 @@ def open_source(
                 raise NotAvailableError(
                     f"{', '.join(options.by_name)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
                 )
+            if options.of_cells and not kind.cells:
+                raise ParameterError(
+                    f"{', '.join(options.of_cells)} is for AnnData, found {_kind_of(data)}: expected an AnnData object or store"
+                )
             return kind.opened(data, options)
-    if _kind_of(data).startswith("anndata."):
-        raise NotAvailableError(
-            f"{_kind_of(data)} is not read yet by this version: pass a numpy or Dask array, a zarr array or a path"
-        )
     raise DataError(
         f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
     )
@@ -161,6 +175,8 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
     if files is not None and (files.kind != "npy" or files.description != str(files.paths[0])):
         from streampca.sources.files.opening import open_files
 
+        if options.of_cells:
+            raise ParameterError(f"{files.description}: {', '.join(options.of_cells)} is for AnnData: leave it out")
         return open_files(files, options)
     given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
     if given:
@@ -169,6 +185,10 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         )
     if path.endswith(".npy"):
         return _open_npy(path, options)
+    if path.endswith(".h5ad"):
+        from streampca.sources.cells.hdf5_store import open_h5ad
+
+        return open_h5ad(path, options)
     from streampca.sources.zarr.opening import open_path
 
     return open_path(path, options)
@@ -183,6 +203,8 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
         raise NotAvailableError(
             f"{path}: {', '.join(options.by_name)}: .npy files have no named dimensions: expected a zarr store"
         )
+    if options.of_cells:
+        raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData, not for .npy files: leave it out")
     source = MappedSource.open(Path(path))
     if options.transposed:
         raise NotAvailableError(
@@ -216,6 +238,10 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     return DaskSource(data.T if options.transposed else data, options.max_reads)
 
 
+def _open_anndata(data: Any, options: ReadOptions) -> Source:
+    return open_anndata(data, options, lambda values: open_source(values))
+
+
 class _Kind(NamedTuple):
     """A kind of data that can be opened."""
 
@@ -227,19 +253,22 @@ class _Kind(NamedTuple):
     """Whether the function compares chunks with a fingerprint, or refuses one by itself."""
     labelled: bool = False
     """Whether its dimensions have names."""
+    cells: bool = False
+    """Whether it may be AnnData, or the function refuses options of AnnData by itself."""
 
 
 _KINDS = (
-    _Kind(is_paths, _open_path, verifies=True, labelled=True),
+    _Kind(is_paths, _open_path, verifies=True, labelled=True, cells=True),
     _Kind(
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _in_memory(lambda array: MappedSource(array, "memory map")),
     ),
     _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource)),
-    _Kind(_is_zarr_store, _open_zarr_store, verifies=True, labelled=True),
-    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, labelled=True),
+    _Kind(_is_zarr_store, _open_zarr_store, verifies=True, labelled=True, cells=True),
+    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, labelled=True, cells=True),
     _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
     _Kind(is_xarray, open_xarray, labelled=True),
+    _Kind(is_anndata, _open_anndata, labelled=True, cells=True),
     _Kind(is_sparse, _in_memory(SparseSource)),
     _Kind(is_frame, open_frame, labelled=True),
 )

@@ -36,6 +36,9 @@ class SourceKeywords(TypedDict, total=False):
     follow_symlinks: bool
     decode: str
     max_reads: float | None
+    layer: str | None
+    mask_var: str | None
+    normalize: Mapping[str, Any] | None
 
 
 def given_keywords(keywords: SourceKeywords) -> SourceKeywords:
@@ -81,6 +84,12 @@ class ReadOptions:
     """``"auto"`` to decode packed values, ``"raw"`` to read them as they are stored."""
     max_reads: float | None = None
     """Upper limit of the mean number of reads of the chunks behind a Dask array in one pass."""
+    layer: str | None = None
+    """Name of the layer of an AnnData store or object; None = its X."""
+    mask_var: str | None = None
+    """Name of the column of truth values in ``var`` of AnnData that says which features are used."""
+    normalize: Mapping[str, Any] | None = None
+    """How rows of AnnData are normalised: ``target_sum``, ``log1p``, or both."""
 
     def __post_init__(self) -> None:
         for name, choices in (("decode", ("auto", "raw")), ("orientation", ("samples_first", "features_first", None))):
@@ -92,6 +101,12 @@ class ReadOptions:
         if self.array is not None and self.variables is not None:
             raise ParameterError(
                 f"array={self.array!r} and variables={list(self.variables)!r} were given: leave one out"
+            )
+        if self.mask is not None and self.mask_var is not None:
+            raise ParameterError(f"mask and mask_var={self.mask_var!r} were given: leave one out")
+        if self.names and self.of_cells:
+            raise ParameterError(
+                f"{', '.join(self.of_cells)} is for AnnData, of which X or a layer is read: leave array and variables out"
             )
 
     @property
@@ -107,6 +122,11 @@ class ReadOptions:
             for name in ("variables", "samples", "features", "mask", *OF_COLUMNS)
             if (value := getattr(self, name)) is not None
         }
+
+    @property
+    def of_cells(self) -> tuple[str, ...]:
+        """Return the names of those of the options that are about AnnData alone and are given."""
+        return tuple(name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None)
 
     @property
     def transposed(self) -> bool:

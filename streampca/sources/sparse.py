@@ -35,6 +35,7 @@ class SparseSource(Source):
 
     buffered = False
     sparse = True
+    in_memory = True
 
     def __init__(self, matrix: Any, description: str = "sparse matrix"):
         require_table(matrix.shape, np.dtype(matrix.dtype), description)

@@ -16,6 +16,7 @@ LAYERS = (
     "__main__",
     "cli",
     "runs",
+    "anndata",
     "estimators",
     "solvers",
     "execution",

@@ -116,8 +116,25 @@ def test_the_modes_of_the_field_are_its_leading_components_without_the_seasonal_
     assert np.linalg.svd(components @ modes)[1].min() > 0.95
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_cells_are_an_anndata_store_whose_marked_genes_are_a_tenth(tmp_path: Path, zarr_format: int) -> None:
+    path = tmp_path / "store.zarr"
+    done = scripts.run(SCRIPT, path, "--kind", "cells", "--shape", "2500,200", "--format", zarr_format)
+    assert done.status == 0, done.stderr
+    table = open_source(path, mask_var="highly_variable")
+    assert (table.shape, table.sparse) == ((2500, 20), True)
+    rows = open_source(path).read(0, 2500)[0]
+    assert rows.nnz / (2500 * 200) < 0.2
+    assert min(rows.data) >= 1
+
+
 def test_a_shape_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    for arguments in (["--kind", "movie", "--shape", "3,4"], ["--kind", "cube", "--chunks", "0,1,1"], ["--rows", "5"]):
+    for arguments in (
+        ["--kind", "movie", "--shape", "3,4"],
+        ["--kind", "cube", "--chunks", "0,1,1"],
+        ["--kind", "cells", "--shape", "3"],
+        ["--rows", "5"],
+    ):
         done = scripts.run(SCRIPT, tmp_path / "x.zarr", *arguments)
         assert done.status == 2
         assert not (tmp_path / "x.zarr").exists()

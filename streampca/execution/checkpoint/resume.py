@@ -17,13 +17,13 @@ import xxhash
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.sources.base import Source
 from streampca.storage.lock import Lock
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from streampca.planning.plan import Plan
-    from streampca.sources.base import Source
 
 _Plan = TypeVar("_Plan", bound="Plan")
 _Fit = TypeVar("_Fit")
@@ -82,6 +82,8 @@ def _of_input(source: Source) -> str:
     if isinstance(values, np.ndarray) and not isinstance(values, np.memmap):
         digest.update(array_digest(values).encode())
     rows = getattr(source, "rows", None)
+    if isinstance(rows, Source):  # which `source` changes
+        return xxhash.xxh3_128(f"{digest.hexdigest()}|{_of_input(rows)}".encode()).hexdigest()
     for name in ("data", "indices", "indptr") if source.sparse else ():
         if isinstance(getattr(rows, name, None), np.ndarray):
             digest.update(array_digest(getattr(rows, name)).encode())

@@ -57,7 +57,7 @@ def report_need(resources: Resources) -> MemoryNeed:
 
 def sampled_rows_need(source: Source, resources: Resources) -> MemoryNeed:
     """Return what the rows take that are sampled for the report: 3 r d s."""
-    return MemoryNeed("rows kept", 3 * resources.report_rows * source.row_bytes)
+    return MemoryNeed("rows kept", 3 * resources.report_rows * source.dense_row_bytes)
 
 
 def buffer_bytes(source: Source, rows: int) -> int:

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted
+from streampca.runs.config.cells import NormalizeConfig
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
 from streampca.runs.config.document import Document, read_text
 from streampca.runs.config.problems import problems_of
@@ -85,6 +86,14 @@ class SourceConfig(Section):
     """Whether files of a local store may be links to places outside of it."""
     decode: Literal["auto", "raw"] = "auto"
     """Whether packed values of zarr arrays (CF conventions) are decoded, or read as they are stored."""
+    layer: Text | None = Field(default=None, description="the name of a layer of AnnData, or null")
+    """Layer of AnnData that is read in place of X."""
+    mask_var: Text | None = Field(default=None, description="the name of a column of truth values in var, or null")
+    """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
+    normalize: NormalizeConfig | None = Field(
+        default=None, description="a mapping with target_sum, log1p, or both, or null"
+    )
+    """Normalisation of each row of AnnData, while it is read."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options for the file system of a URL, references resolved; write them nowhere."""
 
@@ -289,6 +298,8 @@ class OutputConfig(Section):
     """Write the scores of all samples."""
     report: Flag = True
     """Write the HTML page."""
+    anndata: Annotated[bool | Literal["overwrite"], Field(description="true, false or overwrite")] = False
+    """Write scores, components and variances into the AnnData that was read, as scanpy does; `overwrite` replaces what is there."""
     state: Flag = False
     """Keep the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
@@ -297,6 +308,12 @@ class OutputConfig(Section):
     """URL in an object store that the finished run is copied to."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options for the file system of that URL, references resolved; write them nowhere."""
+
+    @model_validator(mode="after")
+    def _scores_for_anndata(self) -> OutputConfig:
+        if self.anndata and not self.scores:
+            raise PydanticCustomError("rule", "anndata takes the scores: give scores: true, or anndata: false")
+        return self
 
 
 class RunConfig(Section):

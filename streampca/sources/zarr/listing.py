@@ -10,6 +10,7 @@ import zarr
 
 from streampca.errors import StreamPCAError
 from streampca.labels import Dimension
+from streampca.sources.cells.zarr_store import is_anndata_group
 from streampca.sources.conventions import dimensions_of, packing
 from streampca.sources.options import StorageOptions
 from streampca.sources.zarr.dimensions import dimension_of, names_of
@@ -34,6 +35,8 @@ class Listing:
     """Keys of ``source`` that read it as a table; None where nothing need be said, or nothing can be proposed."""
     is_group: bool
     """Whether it is a group."""
+    is_anndata: bool = False
+    """Whether it is an AnnData store, which is read as a table by itself."""
 
 
 def list_store(path: str, storage_options: StorageOptions | None = None, array: str | None = None) -> Listing:
@@ -65,6 +68,7 @@ def list_store(path: str, storage_options: StorageOptions | None = None, array: 
         tuple(dimension.describe() for dimension in dimensions.values()),
         _proposal({name: names_of(arrays[name], group) for name in tables}, arrays, dimensions),
         group is not None,
+        group is not None and is_anndata_group(group),
     )
 
 

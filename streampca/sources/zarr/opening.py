@@ -9,10 +9,11 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from streampca.errors import DataError, StreamPCAError
+from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
+from streampca.sources.cells.zarr_store import is_anndata_group, open_cells
 from streampca.sources.conventions import describes_others, describing_names, dimensions_of
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
@@ -96,6 +97,8 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
     """
     description, names = description or place_of(group), options.names
     group = strict_group(group)
+    if not names and (options.of_cells or is_anndata_group(group)):
+        return open_cells(group, options, description)
     if not names and (image := first_image(group)) is not None:
         names = (image,)
     if names:  # listing a large group takes many requests, or cannot be done
@@ -157,4 +160,8 @@ def _listing(members: dict[str, ZarrArray | zarr.Group]) -> str:
 
 def open_array(array: ZarrArray, options: ReadOptions, description: str | None = None) -> Source:
     """Return the source of an open zarr array; raises what `open_arrays` raises."""
+    if options.of_cells:
+        raise ParameterError(
+            f"{description or place_of(array)}: {', '.join(options.of_cells)} is for AnnData stores, found an array: leave it out"
+        )
     return open_arrays({None: array}, options, description, None)

@@ -305,6 +305,9 @@ def test_defaults():
         "verify": None,
         "follow_symlinks": False,
         "decode": "auto",
+        "layer": None,
+        "mask_var": None,
+        "normalize": None,
         "storage_options": {},
     }
     assert config.model == PCAConfig()
@@ -313,7 +316,7 @@ def test_defaults():
     assert config.checkpoint.every_seconds == 30.0
     assert config.output.directory == Path("runs/x")
     assert (config.output.scores, config.output.report, config.output.overwrite) == (True, True, False)
-    assert (config.output.publish, config.output.storage_options) == (None, {})
+    assert (config.output.anndata, config.output.publish, config.output.storage_options) == (False, None, {})
 
 
 def test_results_are_published_to_object_stores_only():

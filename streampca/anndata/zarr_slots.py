@@ -1,0 +1,216 @@
+"""Results written into an AnnData store of zarr: complete or absent, also if the process is killed.
+
+They are built in a directory beside the store, with a journal that is written when they are complete. Then each is moved
+to its place by a rename, ``uns`` last, and consolidated metadata, where there are any, are replaced after that. What a
+killed process left is removed by the next call if there is no journal, and finished if there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import zarr
+from zarr.storage import MemoryStore
+
+from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
+from streampca.errors import DataError, OutputError
+from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
+from streampca.sources.zarr.strictness import quietly
+from streampca.storage.directories import require_space
+from streampca.storage.files import flush, flush_one, write_atomically, writing
+from streampca.storage.regular_files import read_regular
+from streampca.storage.zarr_interface import default_buffer_prototype, sync
+from streampca.typing import Array
+
+_FORMAT = "streampca-anndata"
+_MARKER, _JOURNAL = "streampca.json", "journal.json"
+
+
+class ZarrSlots:
+    """Places of results in the AnnData store in the directory `path`."""
+
+    def __init__(self, path: Path):
+        self.path = path.resolve()
+        self.staging = self.path.with_name(f".{self.path.name}.streampca-results")
+        self.version: Literal[2, 3] = 3 if (self.path / "zarr.json").is_file() else 2
+        document = self.path / ("zarr.json" if self.version == 3 else ".zattrs")
+        try:
+            read = read_document(document)
+        except OSError as error:
+            raise DataError(f"{path} is not an AnnData store: found no {document.name} in it") from error
+        attributes: Any = read.get("attributes") if self.version == 3 else read
+        if not isinstance(attributes, dict) or attributes.get("encoding-type") != "anndata":
+            raise DataError(f"{path} is not an AnnData store: its encoding-type is not anndata")
+        if not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
+            raise OutputError(
+                f"{path} cannot be written to: expected write permission there and in the directory above"
+            )
+
+    def recover(self) -> None:
+        """Finish what a killed process had committed, and remove what it had not.
+
+        Raises
+        ------
+        OutputError
+            If something that streampca did not write stands in the place of its files.
+        """
+        if not os.path.lexists(self.staging):
+            return
+        if self.staging.is_symlink() or not self.staging.is_dir():
+            raise OutputError(f"{self.staging} is in the way: move it away")
+        if any(self.staging.iterdir()) and _document(self.staging / _MARKER).get("format") != _FORMAT:
+            raise OutputError(f"{self.staging} is in the way, and streampca did not write it: move it away")
+        journal = _document(self.staging / _JOURNAL)
+        if journal.get("format") == _FORMAT:
+            self._finish(journal["slots"], replace=journal["replace"])
+        else:
+            with writing(self.staging):
+                shutil.rmtree(self.staging)
+
+    def taken(self, keys: Keys) -> list[str]:
+        """Return the places that hold something already."""
+        return [slot for slot in keys.paths if os.path.lexists(self.path / slot)]
+
+    def run_id(self, keys: Keys) -> str | None:
+        """Return the identifier of the run whose results stand there, None if all three are not there or none is known."""
+        if len(self.taken(keys)) < len(keys.paths):
+            return None
+        try:
+            with quietly():
+                array = zarr.open_array(self.path / keys.paths[2] / "params" / RUN_ID, mode="r")
+                return str(np.asarray(array[...]).item())
+        except Exception:  # noqa: BLE001 results of somebody else, of any form
+            return None
+
+    def directory(self) -> Path:
+        """Make the directory in which results are built, and return it."""
+        with writing(self.staging):
+            self.staging.mkdir()
+            write_atomically(self.staging / _MARKER, [json.dumps({"format": _FORMAT}).encode()])
+        return self.staging
+
+    def discard(self) -> None:
+        """Remove the directory in which results are built, unless they are committed."""
+        if self.staging.is_dir() and not (self.staging / _JOURNAL).exists():
+            shutil.rmtree(self.staging, ignore_errors=True)
+
+    def write(self, results: Results, scores: StoredScores, *, replace: bool) -> None:
+        """Write results; the directory was made before."""
+        n, k = scores.shape
+        require_space(self.path, n * k * scores.dtype.itemsize + results.loadings.nbytes)
+        with writing(self.path):
+            with quietly():
+                self._build(results, scores)
+            flush(self.staging)
+            journal = {"format": _FORMAT, "slots": list(results.keys.paths), "replace": replace}
+            write_atomically(self.staging / _JOURNAL, [json.dumps(journal).encode()])
+            self._finish(results.keys.paths, replace=replace)
+
+    def _build(self, results: Results, scores: StoredScores) -> None:
+        root = zarr.open_group(self.staging / "new", mode="w", zarr_format=self.version)
+        mappings = {name: _mapping(root, name) for name in ("obsm", "varm", "uns")}
+        array = _create(mappings["obsm"], results.keys.scores, scores.shape, scores.dtype, scores.band_rows)
+        for start, rows in scores.bands():
+            array[start : start + len(rows)] = rows
+        _write(mappings["varm"], results.keys.components, results.loadings)
+        figures = _mapping(mappings["uns"], results.keys.figures)
+        _write(figures, "variance", results.variance)
+        _write(figures, "variance_ratio", results.variance_ratio)
+        parameters = _mapping(figures, "params")
+        for name, value in results.parameters.items():
+            text = isinstance(value, str)
+            scalar = parameters.create_array(
+                name,
+                shape=(),
+                dtype=str if text else bool,
+                attributes={"encoding-type": "string" if text else "numeric-scalar", "encoding-version": "0.2.0"},
+                config={"write_empty_chunks": True},
+            )
+            scalar[...] = np.array(value, dtype=object if text and self.version == 2 else None)
+
+    def _finish(self, slots: Sequence[str], *, replace: bool) -> None:
+        """Move built results to their places; carried out again after a kill, it goes on where it was stopped."""
+        new, old = self.staging / "new", self.staging / "old"
+        with writing(self.path, "the results are complete beside the store, and the next call moves them there"):
+            waiting = [slot for slot in slots if (new / slot).exists()]
+            earlier = [slot for slot in waiting if os.path.lexists(self.path / slot)]
+            if earlier and not replace:
+                raise OutputError(
+                    f"{self.path} holds {', '.join(earlier)}, written after the results of a call that was killed: move it away, "
+                    f"or remove {self.staging} to drop those results"
+                )
+            if earlier:
+                self._consolidate(slots)
+            for slot in reversed(earlier):
+                (old / slot).parent.mkdir(parents=True, exist_ok=True)
+                os.rename(self.path / slot, old / slot)
+            for slot in waiting:
+                parent = slot.partition("/")[0]
+                moved = slot if (self.path / parent).is_dir() else parent
+                os.rename(new / moved, self.path / moved)
+                flush_one((self.path / moved).parent)
+            self._consolidate(())
+            shutil.rmtree(self.staging)
+
+    def _consolidate(self, without: Sequence[str]) -> None:
+        """Replace the consolidated metadata of the store, if it has any, leaving out what lies below some places."""
+        name = "zarr.json" if self.version == 3 else ".zmetadata"
+        if self.version == 3 and _document(self.path / name).get("consolidated_metadata") is None:
+            return
+        if not (self.path / name).exists():
+            return
+        store = MemoryStore()
+        prototype = default_buffer_prototype()
+        for key in _documents(self.path):
+            if not any(key.startswith(f"{slot}/") for slot in without):
+                sync(store.set(key, prototype.buffer.from_bytes((self.path / key).read_bytes())))
+        with quietly():
+            zarr.consolidate_metadata(store, zarr_format=self.version)
+        document = sync(store.get(name, prototype))
+        assert document is not None  # noqa: S101 for the type checker
+        write_atomically(self.path / name, [document.to_bytes()])
+
+
+def _documents(path: Path) -> list[str]:
+    """Return the paths of the metadata of all nodes of a store, without consolidated ones of format 2."""
+    found = []
+    for directory, children, names in os.walk(path):
+        documents = [name for name in names if name in METADATA_NAMES and name != ".zmetadata"]
+        found += [os.path.relpath(os.path.join(directory, name), path) for name in documents]
+        if ".zarray" in names or _document(Path(directory) / "zarr.json").get("node_type") == "array":
+            children.clear()  # directories of chunks
+    return found
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, empty if there is none."""
+    try:
+        document = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _mapping(group: zarr.Group, name: str) -> zarr.Group:
+    return group.create_group(name, attributes={"encoding-type": "dict", "encoding-version": "0.1.0"})
+
+
+def _create(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: Any, chunk_rows: int) -> Any:
+    return group.create_array(
+        name,
+        shape=shape,
+        dtype=dtype,
+        chunks=(chunk_rows, *shape[1:]),
+        attributes={"encoding-type": "array", "encoding-version": "0.2.0"},
+        config={"write_empty_chunks": True},
+    )
+
+
+def _write(group: zarr.Group, name: str, values: Array) -> None:
+    _create(group, name, values.shape, values.dtype, len(values))[...] = values

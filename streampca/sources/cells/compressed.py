@@ -1,0 +1,186 @@
+"""Rows of a stored matrix in compressed sparse row form, of which blocks are read as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+from scipy.sparse import csr_array
+
+from streampca.errors import DamagedChunkError, DataError
+from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.cells.vectors import Vector
+from streampca.sources.versions import InputVersion
+from streampca.typing import Array, IntArray
+
+_BLOCK_BYTES = 16 * 2**20
+_WORKING_COPIES = 8  # a slice, its float64 copy by columns with mostly stored columns filled, and squares
+
+
+class CompressedRows(Source):
+    """Blocks of rows in compressed row form; a block reads only the chunks of values and column numbers that hold it.
+
+    Parameters
+    ----------
+    data, indices : Vector
+        Stored values, and the number of the column of each.
+    indptr : array
+        Where each row begins, ``(n_rows + 1,)``.
+    n_features : int
+        Number of columns.
+    place, label : str
+        Path of the store, and what messages call the matrix.
+
+    Raises
+    ------
+    DataError
+        If `indptr` does not describe rows of `data`.
+    """
+
+    buffered = False
+    sparse = True
+
+    def __init__(self, data: Vector, indices: Vector, indptr: IntArray, n_features: int, place: str, label: str):
+        require_table((len(indptr) - 1, n_features), data.dtype, label)
+        if indices.dtype.kind not in "iu":
+            raise DataError(f"{label}: indices have dtype {indices.dtype}: expected integers")
+        _require_edges(indptr, data.size, indices.size, label)
+        self.data, self.indices, self.indptr, self.description, self.label = data, indices, indptr, place, label
+        self.shape = (len(indptr) - 1, n_features)
+        self.dtype = np.dtype(np.float32) if data.dtype == np.float16 else data.dtype.newbyteorder("=")
+        self._index = np.dtype(np.int32 if max(self.shape[1], _BLOCK_BYTES) < 2**31 else np.int64)
+        self.chunk_rows = int(max(1, min(self.shape[0], _BLOCK_BYTES // self.row_bytes)))
+        self.portable = data.source.portable and indices.source.portable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return CompressedRows, (
+            self.data,
+            self.indices,
+            self.indptr,
+            self.shape[1],
+            self.description,
+            self.label,
+        )
+
+    @property
+    def _sources(self) -> Sequence[Source]:
+        return self.data.source, self.indices.source
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the mean size of a row as it is stored, in bytes."""
+        return max(1, self._bytes_of(len(self.indptr) and int(self.indptr[-1])) // self.shape[0])
+
+    def _bytes_of(self, n_stored: int) -> int:
+        return n_stored * (self.dtype.itemsize + self._index.itemsize)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the fingerprints of the vectors and of where rows begin."""
+        digest = xxhash.xxh3_128("|".join(source.fingerprint for source in self._sources).encode())
+        digest.update(np.ascontiguousarray(self.indptr).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the source for a manifest."""
+        return super().describe() | {"stored_values": int(self.indptr[-1])}
+
+    def check(self) -> None:
+        """Raise `DataError` if a chunk of the vectors is known to be missing."""
+        for source in self._sources:
+            source.check()
+        self.missing_chunks_filled = sum(source.missing_chunks_filled for source in self._sources)
+
+    def version(self) -> InputVersion | None:
+        """Return the version of both vectors, None where one is not known."""
+        versions = [source.version() for source in self._sources]
+        known = [version for version in versions if version is not None]
+        if len(known) < len(versions):
+            return None
+        return InputVersion.of((str(index), one.n_bytes, one.digest) for index, one in enumerate(known))
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if a vector was changed since it was first read."""
+        for source in self._sources:
+            source.require_unchanged()
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        for source in self._sources:
+            source.cancel()
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        return [key for source in self._sources for key in source.keys(first, last)] if first < last else []
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes of the whole chunks that hold rows `start` to `stop`."""
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        n_bytes = 0
+        for vector in (self.data, self.indices):
+            low, high = vector.aligned(first, last) if first < last else (0, 0)
+            n_bytes += (high - low) * vector.dtype.itemsize
+        return max(1, n_bytes)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of the largest block of `n_rows` rows, of work on it, of chunks and of the edges of rows."""
+        n_rows = min(n_rows, self.shape[0])
+        most = int((self.indptr[n_rows:] - self.indptr[:-n_rows]).max())
+        chunks = self.data.overhead_bytes() + self.indices.overhead_bytes()
+        return _WORKING_COPIES * self._bytes_of(most) + chunks + self.indptr.nbytes
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return the rows, still sparse, with sorted columns.
+
+        Raises
+        ------
+        DataError
+            If a row has a column twice, or a column that does not exist.
+        """
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        data, count = self.data.read(first, last)
+        indices, cost = self.indices.read(first, last)
+        edges = self.indptr[start : stop + 1] - first
+        if last > first and (int(indices.min()) < 0 or int(indices.max()) >= self.shape[1]):
+            at = int(np.flatnonzero((indices < 0) | (indices >= self.shape[1]))[0])
+            raise DamagedChunkError(
+                f"{self.label}: indices hold {int(indices[at])} in row {start + _row_of(at, edges)}: expected columns from 0 to "
+                f"{self.shape[1] - 1}"
+            )
+        index = self._index if last - first < 2**31 else np.dtype(np.int64)
+        parts = (data.astype(self.dtype, copy=False), indices.astype(index, copy=False), edges.astype(index))
+        rows = csr_array(parts, shape=(stop - start, self.shape[1]))
+        if not rows.has_sorted_indices:
+            rows = rows.sorted_indices()
+        same = np.flatnonzero(rows.indices[1:] == rows.indices[:-1]) + 1
+        same = same[~np.isin(same, edges)]
+        if len(same):
+            raise DamagedChunkError(
+                f"{self.label}: row {start + _row_of(int(same[0]), edges)} stores column {int(rows.indices[same[0]])} twice: expected "
+                "every column once; add them up with X.sum_duplicates() and write the matrix again"
+            )
+        return rows, count + cost
+
+
+def _row_of(entry: int, edges: IntArray) -> int:
+    """Return the row that holds an entry."""
+    return int(np.searchsorted(edges, entry, "right")) - 1
+
+
+def _require_edges(indptr: IntArray, n_data: int, n_indices: int, label: str) -> None:
+    """Raise `DataError` unless `indptr` begins at 0, does not decrease, and ends with the last stored value."""
+    if n_data != n_indices:
+        raise DataError(f"{label}: data has {n_data:,} values and indices {n_indices:,}: expected as many")
+    if int(indptr[0]) != 0:
+        raise DataError(f"{label}: indptr begins with {int(indptr[0]):,}: expected 0")
+    steps = np.diff(indptr)
+    if (steps < 0).any():
+        row = int(np.flatnonzero(steps < 0)[0])
+        raise DataError(f"{label}: indptr decreases after row {row}: expected where each row begins, in order")
+    if int(indptr[-1]) != n_data:
+        raise DataError(
+            f"{label}: indptr ends with {int(indptr[-1]):,}, and {n_data:,} values are stored: expected the same"
+        )

@@ -1,0 +1,106 @@
+"""What every form of AnnData has: names of cells and features, the mask in ``var``, and the options that apply to it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import numpy as np
+
+from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.base import Source
+from streampca.sources.cells.normalization import Normalization
+from streampca.sources.cells.table import CellSource
+from streampca.sources.options import ReadOptions
+from streampca.typing import Array, BoolArray
+
+MOST_NAMES = 2**20
+"""Cells of which names are read; more would take hundreds of megabytes."""
+CSC_CURE = (
+    "its rows are spread over the whole matrix; write it by rows once: adata.X = scipy.sparse.csr_matrix(adata.X), then "
+    "adata.write_zarr(…)"
+)
+_REFUSED = ("samples", "features", "orientation", "verify", "max_reads")
+
+
+def require_options(options: ReadOptions, label: str) -> Normalization | None:
+    """Return the normalisation that options ask for; raise an error if they have what AnnData does not take."""
+    given = [name for name in _REFUSED if getattr(options, name) is not None]
+    if given:
+        raise NotAvailableError(
+            f"{label} is AnnData, whose rows are cells: {', '.join(given)} does not apply to it; leave it out"
+        )
+    if isinstance(options.mask, str) or hasattr(options.mask, "__fspath__"):
+        raise ParameterError(
+            f"{label}: mask={str(options.mask)[:60]!r}: expected truth values, or mask_var, the name of a column of var"
+        )
+    return Normalization.of(options.normalize)
+
+
+def require_layer(layer: str | None, layers: Iterable[str], label: str) -> None:
+    """Raise `DataError` unless `layer` is None or among `layers`."""
+    known = sorted(layers)
+    if layer is None or layer in known:
+        return
+    close = difflib.get_close_matches(layer, known, 1, 0.5)
+    raise DataError(
+        f"{label} has no layer {layer[:60]!r}: expected {', '.join(known[:12]) or 'none, it has no layers'}"
+        + (f"; did you mean {close[0]}?" if close else "")
+    )
+
+
+def mask_of(values: Array, n_features: int, label: str) -> BoolArray:
+    """Return `values` as a mask of `n_features` features.
+
+    Raises
+    ------
+    DataError
+        If they are not truth values, not as many, or all false.
+    """
+    if values.dtype.kind != "b":
+        raise DataError(f"{label} has dtype {values.dtype}: expected truth values (bool)")
+    if values.shape != (n_features,):
+        raise DataError(f"{label} has shape {values.shape}: expected one value for each of {n_features:,} features")
+    if not values.any():
+        raise DataError(f"{label} is true for none of {n_features:,} features: expected some")
+    return values.astype(bool)
+
+
+def table_of(
+    rows: Source,
+    options: ReadOptions,
+    normalization: Normalization | None,
+    mask: BoolArray | None,
+    names: tuple[Array | None, Array | None],
+) -> CellSource:
+    """Return rows as a table of cells.
+
+    Parameters
+    ----------
+    rows : Source
+        Rows of all features.
+    mask : array, optional
+        Features that are used.
+    names : pair of arrays or None
+        Names of cells and of features.
+    """
+    if mask is None and options.mask is not None:
+        mask = mask_of(np.asarray(options.mask), rows.shape[1], f"{rows.description}: mask")
+    mask = None if mask is None or mask.all() else mask
+    source = CellSource(rows, normalization, mask, options.layer, options.mask_var)
+    cells, features = names
+    source.labels = Labels(
+        (Dimension("obs_names", rows.shape[0], cells),),
+        (Dimension("var_names", rows.shape[1], features),),
+        (Variable(options.layer or "X", ("var_names",), (rows.shape[1],)),),
+        mask,
+    )
+    source.feature_names = source.labels.column_names()
+    return source
+
+
+def require_length(found: int, expected: int, what: str, label: str) -> None:
+    """Raise `DataError` unless ``obs`` or ``var`` has as many entries as the matrix has rows or columns."""
+    if found != expected:
+        raise DataError(f"{label}: {what} has {found:,} names and the matrix {expected:,}: expected as many")

@@ -1,0 +1,221 @@
+"""AnnData files (``.h5ad``), read through h5py by their documented encoding; anndata itself is not needed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from streampca.errors import DamagedChunkError, DataError, NotAvailableError
+from streampca.formatting import one_line
+from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.cells.compressed import CompressedRows
+from streampca.sources.cells.description import (
+    CSC_CURE,
+    MOST_NAMES,
+    mask_of,
+    require_layer,
+    require_length,
+    require_options,
+    table_of,
+)
+from streampca.sources.cells.vectors import Nothing, Vector
+from streampca.sources.options import ReadOptions
+from streampca.sources.versions import InputVersion, InputWatch, files
+from streampca.storage.regular_files import require_regular
+from streampca.typing import Array, BoolArray
+
+_MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
+_open: dict[str, Any] = {}
+_lock = threading.Lock()
+
+
+def h5py_module() -> Any:
+    """Return h5py; `NotAvailableError` with the command that installs it if it is not installed."""
+    try:
+        import h5py
+    except ImportError:
+        raise NotAvailableError(
+            '.h5ad files are read with h5py, which is not installed: pip install "streampca[anndata]"'
+        ) from None
+    return h5py
+
+
+def open_h5ad(path: str, options: ReadOptions) -> Source:
+    """Return X or a layer of the ``.h5ad`` file at `path` as a table of cells; raises what `open_cells` of zarr raises."""
+    h5py = h5py_module()
+    normalization = require_options(options, path)
+    place = Path(path).absolute()
+    try:
+        require_regular(place)
+        file = h5py.File(place, "r")
+    except OSError as error:
+        reason = error.strerror if error.strerror else one_line(error)
+        raise DataError(f"{path} cannot be opened as an .h5ad file: {reason}") from error
+    with file:
+        layers = _child(file, "layers", path)
+        require_layer(options.layer, list(layers) if isinstance(layers, h5py.Group) else [], path)
+        name = "X" if options.layer is None else f"layers/{options.layer}"
+        node = _child(file, name, path)
+        if node is None or node.attrs.get("encoding-type") == "null":
+            raise DataError(f"{path} has no {name}: expected a matrix; name a layer to read that")
+        rows = _rows(h5py, node, name, path)
+        mask = None if options.mask_var is None else _mask(h5py, file, options.mask_var, rows.shape[1], path)
+        names = (_names(h5py, file, "obs", rows.shape[0], path), _names(h5py, file, "var", rows.shape[1], path))
+    return table_of(rows, options, normalization, mask, names)
+
+
+def _child(group: Any, name: str, label: str) -> Any:
+    """Return what is at `name`, None if there is nothing; links to other files are refused."""
+    node = group
+    for part in name.split("/"):
+        link = node.get(part, getlink=True) if hasattr(node, "keys") and part in node.keys() else None  # noqa: SIM118
+        if link is None:
+            return None
+        if type(link).__name__ == "ExternalLink":
+            raise DataError(f"{label}: {name} is a link to another file: expected the data in this one")
+        node = node[part]
+    if getattr(node, "is_virtual", False) or getattr(node, "external", None):
+        raise DataError(f"{label}: {name} is stored in other files: expected the data in this one")
+    return node
+
+
+def _rows(h5py: Any, node: Any, name: str, path: str) -> Source:
+    """Return the rows of a stored matrix."""
+    label = f"{path}/{name}"
+    if isinstance(node, h5py.Dataset):
+        return HDF5Rows(path, name)
+    kind = node.attrs.get("encoding-type", "")
+    if kind == "csc_matrix":
+        raise NotAvailableError(f"{label} is stored by columns (csc_matrix): {CSC_CURE}")
+    if kind != "csr_matrix":
+        raise DataError(f"{label} has encoding-type {str(kind)[:40]!r}: expected csr_matrix or array")
+    shape = np.asarray(node.attrs.get("shape"))
+    if shape.dtype.kind not in "iu" or shape.shape != (2,) or int(shape.min()) < 0:
+        raise DataError(f"{label} has shape {str(shape)[:60]}: expected two whole numbers")
+    for key in ("data", "indices", "indptr"):
+        vector = _child(node, key, label)
+        if not isinstance(vector, h5py.Dataset) or vector.ndim != 1:
+            raise DataError(f"{label}: expected a vector {key}, found {'none' if vector is None else 'another node'}")
+    indptr = node["indptr"]
+    n_rows = int(shape[0])
+    if indptr.dtype.kind not in "iu" or indptr.shape != (n_rows + 1,) or indptr.nbytes > _MOST_EDGES:
+        raise DataError(
+            f"{label}: indptr has dtype {indptr.dtype} and {indptr.shape[0]:,} entries: expected {n_rows + 1:,} integers, one more than rows"
+        )
+    edges = _whole(indptr, f"{label}: indptr").astype(np.int64)
+    data, indices = (
+        Vector(HDF5Rows(path, f"{name}/{key}") if node[key].size else Nothing(path, node[key].dtype))
+        for key in ("data", "indices")
+    )
+    return CompressedRows(data, indices, edges, int(shape[1]), path, label)
+
+
+def _whole(dataset: Any, label: str) -> Array:
+    try:
+        return np.asarray(dataset[()])
+    except Exception as error:
+        raise DataError(f"{label} cannot be decoded: it is damaged or cut short ({one_line(error)})") from error
+
+
+def _mask(h5py: Any, file: Any, name: str, n_features: int, path: str) -> BoolArray:
+    """Return the column of ``var`` that `name` names."""
+    what = f"{path}: mask_var {name[:60]}"
+    node = _child(file, f"var/{name}", path)
+    if isinstance(node, h5py.Group) and node.attrs.get("encoding-type") == "nullable-boolean":
+        if bool(_whole(node["mask"], what).any()):
+            raise DataError(f"{what} has missing values: expected true or false for every feature")
+        node = node["values"]
+    if node is None:
+        known = ", ".join(list(file["var"])[:12]) if "var" in file else ""
+        raise DataError(f"{what}: var has no such column: expected one of {known or 'none'}")
+    if not isinstance(node, h5py.Dataset) or node.dtype.kind != "b" or node.ndim != 1:
+        found = node.attrs.get("encoding-type") if isinstance(node, h5py.Group) else node.dtype
+        raise DataError(f"{what} holds {found}: expected truth values (bool)")
+    require_length(node.shape[0], n_features, what, path)
+    return mask_of(_whole(node, what), n_features, what)
+
+
+def _names(h5py: Any, file: Any, axis: str, size: int, path: str) -> Array | None:
+    """Return the names of cells (``obs``) or features (``var``), None where there are none, or too many."""
+    frame = _child(file, axis, path)
+    if not isinstance(frame, h5py.Group):
+        return None
+    node = _child(frame, str(frame.attrs.get("_index", "_index")), f"{path}/{axis}")
+    if isinstance(node, h5py.Group):
+        node = _child(node, "values", f"{path}/{axis}")
+    if not isinstance(node, h5py.Dataset) or node.ndim != 1:
+        return None
+    require_length(node.shape[0], size, axis, path)
+    if size > MOST_NAMES:
+        return None
+    values = _whole(node, f"{path}: names of {axis}").tolist()
+    return np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values], dtype=str)
+
+
+class HDF5Rows(Source):
+    """A dataset of one or two axes of an HDF5 file: its entries, or its rows.
+
+    The file is opened once in each process, and not written to while it is read.
+    """
+
+    portable = True
+
+    def __init__(self, path: str, name: str):
+        self.description, self.name = path, name
+        self._place = str(Path(path).absolute())
+        self.watch = InputWatch()
+        dataset = self._dataset()
+        shape = tuple(int(n) for n in dataset.shape)
+        shape = (*shape, 1) if len(shape) == 1 else shape
+        require_table(shape, dataset.dtype, f"{path}/{name}")
+        self.shape, self.dtype = (shape[0], shape[1]), np.dtype(dataset.dtype)
+        chunks = dataset.chunks
+        self.chunk_rows = int(chunks[0]) if chunks else min(max(1, shape[0]), max(1, 2**20 // self.row_bytes))
+        self.chunk_bytes = int(np.prod(chunks)) * self.dtype.itemsize if chunks else 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HDF5Rows, (self._place, self.name)
+
+    def _dataset(self) -> Any:
+        with _lock:
+            status = Path(self._place).stat()
+            known = _open.get(self._place)
+            identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if known is None or known[0] != identity or not known[1]:
+                if known is not None:
+                    known[1].close()
+                known = _open[self._place] = (identity, h5py_module().File(self._place, "r"))
+            return known[1][self.name]
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of path, name, shape and dtype; size and time of the file are its `version`."""
+        return xxhash.xxh3_128(f"{self.description}|{self.name}|{self.shape}{self.dtype}".encode()).hexdigest()
+
+    def version(self) -> InputVersion | None:
+        """Return size and modification time of the file."""
+        return InputVersion.of(files(self._place, [""]))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of a chunk as stored and decoded."""
+        return 2 * self.chunk_bytes
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the rows; `DamagedChunkError` if they cannot be decoded."""
+        try:
+            values = np.asarray(self._dataset()[start:stop])
+        except Exception as error:
+            raise DamagedChunkError(
+                f"{self.description}/{self.name}: rows {start} to {stop - 1} are damaged or cut short: {one_line(error)}"
+            ) from error
+        values = values.reshape(stop - start, self.shape[1])
+        n_chunks = -(-stop // self.chunk_rows) - start // self.chunk_rows
+        count = ReadCount(n_chunks, values.nbytes, values.nbytes)
+        if out is None:
+            return values, count
+        out[...] = values
+        return out, count

@@ -1,0 +1,81 @@
+"""Stored vectors that are read in ascending spans, of which no chunk is decoded twice."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+import numpy as np
+
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.versions import InputVersion
+from streampca.typing import Array, DType
+
+_last = threading.local()  # by vector: what a reading had decoded beyond its end, which the next one goes on with
+_MOST_KEPT = 2
+
+
+class Nothing(Source):
+    """A stored array without entries, of which nothing is ever read."""
+
+    portable = True
+    shape = (0, 1)
+
+    def __init__(self, description: str, dtype: DType):
+        self.description, self.dtype = description, dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the data type."""
+        return str(self.dtype)
+
+    def version(self) -> InputVersion | None:
+        """Return the version of no files."""
+        return InputVersion.of([])
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return no rows."""
+        return np.empty((0, 1), dtype=self.dtype), ReadCount()
+
+
+class Vector:
+    """A stored array of one axis.
+
+    Parameters
+    ----------
+    source : Source
+        Reader of it as a table of one column.
+    """
+
+    def __init__(self, source: Source):
+        self.source, self._key = source, secrets.token_hex(8)
+        self.size, self.chunk, self.dtype = source.shape[0], max(1, source.chunk_rows), source.dtype
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Vector, (self.source,)
+
+    def aligned(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first and the last entry of the chunks that hold entries `start` to `stop`."""
+        return start // self.chunk * self.chunk, min(-(-stop // self.chunk) * self.chunk, self.size)
+
+    def overhead_bytes(self) -> int:
+        """Return the memory in bytes of chunks of which not all is wanted yet, and of decoding one."""
+        chunk = min(self.chunk, self.size) * self.dtype.itemsize
+        return 3 * chunk + self.source.overhead_bytes(min(self.chunk, max(1, self.size)))
+
+    def read(self, start: int, stop: int) -> tuple[Array, ReadCount]:
+        """Return entries `start` to `stop`; the rest of their last chunk is kept by this thread for the next reading."""
+        if start >= stop:
+            return np.empty(0, dtype=self.dtype), ReadCount()
+        kept: dict[str, tuple[int, Array]] = _last.__dict__.setdefault("kept", {})
+        first, values = kept.pop(self._key, (0, np.empty(0, dtype=self.dtype)))
+        known = values[start - first :] if first <= start < first + len(values) else values[:0]
+        at, end, count = start + len(known), self.aligned(start, stop)[1], ReadCount()
+        if at < stop:
+            table, count = self.source.read(at, end, np.empty((end - at, 1), dtype=self.source.dtype))
+            known = np.concatenate([known, table[:, 0]]) if len(known) else table[:, 0]
+        if len(known) > stop - start:
+            while len(kept) >= _MOST_KEPT:
+                kept.pop(next(iter(kept)))
+            kept[self._key] = (stop, known[stop - start :])
+        return known[: stop - start], count

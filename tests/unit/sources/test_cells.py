@@ -1,0 +1,267 @@
+"""AnnData stores read as tables: values, names, masks, normalisation, chunks decoded once, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cells
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from stores import picture
+
+import streampca as sp
+from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError, StreamPCAError
+from streampca.sources.cells.normalization import Normalization
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*:zarr.errors.ZarrUserWarning", "ignore:.*:zarr.errors.UnstableSpecificationWarning"
+)
+COUNTS = cells.make_counts()
+USED = np.arange(40) % 3 != 1
+NORMALIZE = {"target_sum": 1e4, "log1p": True}
+
+
+def rows_of(source: Any, step: int = 77) -> np.ndarray[Any, Any]:
+    """Return all rows of a source, read in blocks in order."""
+    n = source.shape[0]
+    blocks = [source.read(start, min(n, start + step))[0] for start in range(0, n, step)]
+    return np.concatenate([block.toarray() if source.sparse else block for block in blocks])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_sparse_rows_names_and_types_are_those_of_the_store(tmp_path: Path, version: int) -> None:
+    source = sp.open(cells.write_cells(tmp_path / "a.zarr", COUNTS, version=version))
+    assert (source.shape, source.dtype, source.sparse) == ((300, 40), np.float32, True)
+    np.testing.assert_array_equal(rows_of(source), COUNTS.toarray())
+    assert source.feature_names == tuple(f"gene{i}" for i in range(40))
+    assert source.labels is not None
+    assert source.labels.sample_name(7) == "obs_names=cell7"
+
+
+def test_layer_is_read_in_place_of_the_matrix_and_dense_ones_are_dense(tmp_path: Path) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS, layers={"twice": COUNTS * 2, "dense": COUNTS.toarray()})
+    np.testing.assert_array_equal(rows_of(sp.open(path, layer="twice")), 2 * COUNTS.toarray())
+    dense = sp.open(path, layer="dense")
+    assert not dense.sparse
+    np.testing.assert_array_equal(rows_of(dense), COUNTS.toarray())
+
+
+@pytest.mark.parametrize("layer", [None, "dense"])
+@pytest.mark.parametrize("normalize", [{"target_sum": 1e4, "log1p": True}, {"log1p": True}, {"target_sum": 100.0}])
+def test_rows_are_normalised_by_all_features_and_masked_after_that(
+    tmp_path: Path, layer: str | None, normalize: dict[str, Any]
+) -> None:
+    path = cells.write_cells(
+        tmp_path / "a.zarr", COUNTS, layers={"dense": COUNTS.toarray()}, var={"highly_variable": USED}
+    )
+    source = sp.open(path, layer=layer, mask_var="highly_variable", normalize=normalize)
+    expected = cells.normalized(COUNTS, normalize.get("target_sum"), log1p=normalize.get("log1p", False))[:, USED]
+    rows = rows_of(source)
+    assert rows.dtype == source.dtype == np.float32
+    np.testing.assert_allclose(rows, expected, rtol=2e-7)
+    assert source.feature_names == tuple(f"gene{i}" for i in np.flatnonzero(USED))
+    if layer is None:
+        assert source.read(0, 50)[0].nnz == COUNTS[:50][:, USED].nnz
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"), [("f2", "f4"), ("f8", "f8"), ("u2", "f4"), ("i4", "f8"), ("u1", "f4"), ("bool", "f4")]
+)
+def test_type_of_normalised_values_is_float32_for_narrow_types(stored: str, expected: str) -> None:
+    assert Normalization(1e4).dtype(np.dtype(stored)) == np.dtype(expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", ">f4", "uint16", "int32", "bool"])
+def test_values_of_every_type_are_read(tmp_path: Path, dtype: str) -> None:
+    counts = csr_array((COUNTS.data.astype("f4"), COUNTS.indices, COUNTS.indptr), shape=COUNTS.shape)
+    path = cells.write_cells(tmp_path / "a.zarr", csr_array(counts.shape, dtype="f4"), version=2)
+    group = zarr.open_group(path / "X", mode="a")
+    for name, values in (("data", counts.data.astype(dtype)), ("indices", counts.indices), ("indptr", counts.indptr)):
+        del group[name]
+        cells.add(group, name, values, 333)
+    rows = rows_of(sp.open(path))
+    np.testing.assert_array_equal(rows, counts.toarray().astype(dtype).astype(rows.dtype))
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_blocks_of_any_chunks_give_the_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    n, d, seed = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12)), data.draw(st.integers(0, 99))
+    rng = np.random.default_rng(seed)
+    dense = rng.integers(1, 9, (n, d)) * (rng.random((n, d)) < data.draw(st.sampled_from([0.0, 0.2, 0.9])))
+    matrix = csr_array(dense.astype(data.draw(st.sampled_from(["f4", "f8", "i2"]))))
+    path = cells.write_cells(tmp_path_factory.mktemp("any") / "a.zarr", matrix, chunks=data.draw(st.integers(1, 60)))
+    mask = rng.random(d) < 0.6
+    mask[0] = True
+    source = sp.open(path, mask=mask, normalize={"log1p": True})
+    np.testing.assert_allclose(rows_of(source, data.draw(st.integers(1, n))), np.log1p(dense[:, mask]), rtol=2e-7)
+    start = data.draw(st.integers(0, n - 1))
+    stop = data.draw(st.integers(start + 1, n))
+    block = pickle.loads(pickle.dumps(source)).read(start, stop)[0].toarray()
+    np.testing.assert_allclose(block, np.log1p(dense[start:stop, mask]), rtol=2e-7)
+
+
+@pytest.mark.parametrize("chunks", [13, 64, 500, 10**6])
+def test_chunks_are_decoded_once_in_a_pass_in_order(tmp_path: Path, chunks: int) -> None:
+    source = sp.open(cells.write_cells(tmp_path / "a.zarr", COUNTS, chunks=chunks))
+    counts = [source.read(start, start + 25)[1] for start in range(0, 300, 25)]
+    n_chunks = -(-COUNTS.nnz // min(chunks, COUNTS.nnz))
+    assert sum(count.chunks for count in counts) == 2 * n_chunks
+    assert sum(count.bytes for count in counts) == COUNTS.nnz * (4 + COUNTS.indices.itemsize)
+
+
+def test_a_store_written_again_is_not_read_from_what_a_thread_kept(tmp_path: Path) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS, chunks=10**6)
+    sp.open(path).read(0, 10)
+    cells.write_cells(path, COUNTS * 3, chunks=10**6)
+    np.testing.assert_array_equal(sp.open(path).read(10, 20)[0].toarray(), 3 * COUNTS[10:20].toarray())
+
+
+def test_unsorted_columns_are_sorted(tmp_path: Path) -> None:
+    indices, data = COUNTS.indices.copy(), COUNTS.data.copy()
+    for start, stop in zip(COUNTS.indptr[:-1], COUNTS.indptr[1:], strict=True):
+        indices[start:stop], data[start:stop] = indices[start:stop][::-1], data[start:stop][::-1]
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS)
+    group = zarr.open_group(path / "X", mode="a")
+    group["indices"][:], group["data"][:] = indices, data  # type: ignore[index]
+    np.testing.assert_array_equal(rows_of(sp.open(path)), COUNTS.toarray())
+
+
+@pytest.mark.parametrize("solver", ["auto", "covariance", "sketch"])
+@pytest.mark.parametrize("dense", [False, True])
+def test_components_are_those_of_the_normalised_rows(tmp_path: Path, solver: Any, dense: bool) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS.toarray() if dense else COUNTS, var={"hv": USED})
+    table = sp.open(path, mask_var="hv", normalize=NORMALIZE)
+    pca = sp.PCA(3, solver=solver).fit(table)
+    vectors, variances = cells.components(cells.normalized(COUNTS)[:, USED], 3)
+    assert np.abs(np.sum(vectors * pca.components_, axis=1)).min() >= 1 - 1e-6
+    np.testing.assert_allclose(pca.explained_variance_, variances, rtol=1e-5)
+    rows = cells.normalized(COUNTS)[:, USED]
+    scores = np.asarray(pca.transform(table))
+    np.testing.assert_allclose(np.abs(scores), np.abs((rows - rows.mean(0)) @ vectors.T), atol=2e-2)
+    np.testing.assert_array_equal(np.asarray(pca.transform(path)), scores)  # opened as the data of the fit
+
+
+def test_transform_of_a_path_uses_the_features_of_the_fit(tmp_path: Path) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS, var={"hv": USED})
+    pca = sp.PCA(2).fit(sp.open(path, mask_var="hv", normalize=NORMALIZE))
+    other = cells.write_cells(tmp_path / "b.zarr", COUNTS, var={"hv": ~USED})
+    np.testing.assert_array_equal(np.asarray(pca.transform(other)), np.asarray(pca.transform(path)))
+
+
+def _csr(group: zarr.Group, name: str, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:
+    values = change(np.asarray(group[f"X/{name}"][:]))  # type: ignore[index]
+    del group[f"X/{name}"]
+    cells.add(group["X"], name, values, 500)  # type: ignore[arg-type]
+
+
+def _at(place: int, value: float) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    def change(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        values = values.copy()
+        values[place] = value
+        return values
+
+    return change
+
+
+def _twice(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    first = int(np.flatnonzero(np.diff(COUNTS.indptr) > 1)[0])
+    values = values.copy()
+    values[COUNTS.indptr[first] + 1] = values[COUNTS.indptr[first]]
+    return values
+
+
+def _attribute(group: zarr.Group, name: str, value: Any) -> None:
+    group["X"].attrs[name] = value
+
+
+BROKEN: dict[str, tuple[Callable[[zarr.Group], object], dict[str, Any], type[StreamPCAError], str]] = {
+    "duplicate": (lambda g: _csr(g, "indices", _twice), {}, DataError, "twice"),
+    "indices too large": (lambda g: _csr(g, "indices", _at(9, 40)), {}, DataError, "indices hold 40 in row"),
+    "indices negative": (lambda g: _csr(g, "indices", _at(9, -1)), {}, DataError, "indices hold -1"),
+    "indices of floats": (lambda g: _csr(g, "indices", lambda v: v.astype("f4")), {}, DataError, "indices have dtype"),
+    "indptr decreases": (lambda g: _csr(g, "indptr", _at(5, 0)), {}, DataError, "indptr decreases after row 4"),
+    "indptr beyond data": (
+        lambda g: _csr(g, "indptr", _at(-1, 10**9)),
+        {},
+        DataError,
+        "indptr ends with 1,000,000,000",
+    ),
+    "indptr ends early": (lambda g: _csr(g, "indptr", lambda v: np.minimum(v, v[-2])), {}, DataError, "indptr"),
+    "indptr begins late": (lambda g: _csr(g, "indptr", _at(0, 1)), {}, DataError, "indptr begins with 1"),
+    "indptr too short": (lambda g: _csr(g, "indptr", lambda v: v[:-1]), {}, DataError, "expected 301 integers"),
+    "data too short": (lambda g: _csr(g, "data", lambda v: v[:-1]), {}, DataError, "expected as many"),
+    "no rows attribute": (lambda g: _attribute(g, "shape", [300]), {}, DataError, "expected two whole numbers"),
+    "shape too many rows": (lambda g: _attribute(g, "shape", [301, 40]), {}, DataError, "expected 302 integers"),
+    "shape too few columns": (lambda g: _attribute(g, "shape", [300, 39]), {}, DataError, "var has 40 names"),
+    "shape of texts": (lambda g: _attribute(g, "shape", ["a", "b"]), {}, DataError, "expected two whole numbers"),
+    "csc": (lambda g: _attribute(g, "encoding-type", "csc_matrix"), {}, NotAvailableError, "csr_matrix(adata.X)"),
+    "other encoding": (lambda g: _attribute(g, "encoding-type", "rec"), {}, DataError, "expected csr_matrix"),
+    "no X": (lambda g: g.__delitem__("X"), {}, DataError, "has no X"),
+    "no layer": (lambda g: None, {"layer": "count"}, DataError, "did you mean counts"),
+    "no mask": (lambda g: None, {"mask_var": "hvg"}, DataError, "expected one of hv"),
+    "mask of floats": (lambda g: None, {"mask_var": "score"}, DataError, "expected truth values"),
+    "mask too short": (lambda g: None, {"mask_var": "short"}, DataError, "mask_var short has 7 names"),
+    "mask of nothing": (lambda g: None, {"mask_var": "none"}, DataError, "true for none"),
+    "mask in parent": (lambda g: None, {"mask_var": "../obs"}, DataError, "no such column"),
+    "not finite": (lambda g: _csr(g, "data", _at(9, np.nan)), {"normalize": NORMALIZE}, NotFiniteError, "first at row"),
+    "infinite": (lambda g: _csr(g, "data", _at(9, np.inf)), {}, NotFiniteError, "infinity"),
+    "negative": (lambda g: _csr(g, "data", _at(9, -2)), {"normalize": NORMALIZE}, DataError, "negative value -2"),
+    "normalize word": (lambda g: None, {"normalize": "log1p"}, ParameterError, "expected a mapping"),
+    "normalize key": (lambda g: None, {"normalize": {"sum": 1}}, ParameterError, "expected a mapping"),
+    "target zero": (lambda g: None, {"normalize": {"target_sum": 0}}, ParameterError, "above 0"),
+    "two masks": (lambda g: None, {"mask_var": "hv", "mask": USED}, ParameterError, "leave one out"),
+    "array and layer": (lambda g: None, {"array": "X", "layer": "counts"}, ParameterError, "leave array"),
+    "samples": (lambda g: None, {"samples": "obs"}, NotAvailableError, "does not apply"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_stores_are_named_errors_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    change, options, error, words = BROKEN[name]
+    var = {"hv": USED, "score": np.ones(40), "none": np.zeros(40, bool), "short": np.ones(7, bool)}
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS, layers={"counts": COUNTS}, var=var)
+    change(zarr.open_group(path, mode="a"))
+    before = picture(path)
+    with pytest.raises(error, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
+        sp.PCA(2).fit(sp.open(path, **options))
+    assert "\n" not in str(caught.value)
+    assert picture(path) == before
+
+
+def test_missing_chunk_of_values_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS, chunks=100)
+    (path / "X/indices/c/3").unlink()
+    with pytest.raises(DataError, match="do not exist"):
+        sp.PCA(2).fit(path)
+
+
+def test_error_names_the_cell_and_the_gene(tmp_path: Path) -> None:
+    counts = COUNTS.copy()
+    counts.data[0] = np.nan
+    row, column = int(np.flatnonzero(np.diff(counts.indptr))[0]), int(counts.indices[0])
+    with pytest.raises(NotFiniteError, match=rf"row {row} \[obs_names=cell{row}\], column {column} \[gene{column}\]"):
+        sp.PCA(2).fit(cells.write_cells(tmp_path / "a.zarr", counts))
+
+
+def test_options_of_anndata_are_refused_for_other_data(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", COUNTS.toarray())
+    zarr.open_group(tmp_path / "g.zarr", mode="w").create_array("x", data=COUNTS.toarray())
+    for data in (COUNTS, COUNTS.toarray(), tmp_path / "x.npy", tmp_path / "g.zarr", tmp_path / "g.zarr" / "x"):
+        with pytest.raises(ParameterError, match="for AnnData"):
+            sp.open(data, layer="counts")
+
+
+def test_memory_of_a_block_counts_its_longest_rows(tmp_path: Path) -> None:
+    lengths = np.r_[np.zeros(100, int), np.full(10, 40), np.zeros(100, int)]
+    dense = np.arange(40)[None, :] < lengths[:, None]
+    source = sp.open(cells.write_cells(tmp_path / "a.zarr", csr_array(dense.astype("f4"))))
+    assert source.overhead_bytes(10) >= 8 * 400 * 8
+    assert source.overhead_bytes(10) == source.overhead_bytes(100)
