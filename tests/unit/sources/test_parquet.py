@@ -116,10 +116,15 @@ def test_every_type_of_numbers_is_read_and_nulls_are_nan(dtype, path, values):
 @pytest.mark.parametrize("fixed", [True, False])
 def test_null_lists_are_rows_of_nan_to_which_missing_applies(fixed, path):
     import pyarrow as pa
+    from pyarrow import parquet
 
     kind = pa.list_(pa.float64(), 2) if fixed else pa.list_(pa.float64())
     lists = [[1.0, 2.0], None, [4.0, None], [5.0, 1.0], [2.0, 9.0]]
-    table = sp.open(write_parquet(path, {"v": pa.array(lists, kind)}, 2))
+    try:
+        parquet.read_table(write_parquet(path, {"v": pa.array(lists, kind)}, 2))
+    except pa.ArrowException as error:
+        pytest.skip(f"this version of pyarrow does not write and read null lists of a fixed length: {error}")
+    table = sp.open(path)
     expected = np.array([[1, 2], [np.nan, np.nan], [4, np.nan], [5, 1], [2, 9]], dtype=float)
     np.testing.assert_array_equal(table.to_dask().compute(), expected)
     with pytest.raises(NotFiniteError, match="row 1, column 0"):
