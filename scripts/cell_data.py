@@ -42,7 +42,8 @@ def write_cells(path: Path, shape: tuple[int, int] = SHAPE, seed: int = 0, zarr_
     rows = root.create_group("X", attributes=_encoding("csr_matrix", "0.1.0") | {"shape": list(shape)})
     _array(rows, "data", np.concatenate([part.data for part in parts]))
     _array(rows, "indices", np.concatenate([part.indices for part in parts]).astype(np.int32))
-    _array(rows, "indptr", np.cumsum(lengths).astype(np.int64))
+    edges = np.cumsum(lengths)
+    _array(rows, "indptr", edges.astype(np.int32 if edges[-1] < 2**31 else np.int64))  # scikit-learn takes one type
     for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
         root.create_group(name, attributes=_encoding("dict", "0.1.0"))
     moments = [sum(np.asarray((part**power).sum(axis=0)).ravel() for part in parts) / shape[0] for power in (1, 2)]
