@@ -33,6 +33,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pca.transform_to(rows, "scores.zarr")
         sp.KernelPCA(2).fit(rows).save("kernel.zarr")
         Path("text.txt").write_text("hello")
+        Path("texts").mkdir()
+        Path("texts", "text.txt").write_text("hello")
         Path("run.yaml").write_text(
             "source: {path: x.npy}\nmodel: {n_components: 2}\noutput: {directory: run, report: false}\n"
         )
@@ -62,7 +64,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("inspect gone", 5, "gone: no such file or directory"),
         ("inspect gone.npy", 5, "gone.npy: no such file"),
         ("inspect text.txt", 5, "text.txt is a file that cannot be read as data"),
-        ("inspect .", 5, "is not a zarr store"),
+        ("inspect texts", 5, "is not a zarr store"),
         ("inspect bad.yaml", 2, "did you mean path"),
         ("inspect group.zarr --array z", 5, "has no array 'z'"),
         ("inspect builtin:nothing", 5, "expected one of photo-patches"),
