@@ -20,6 +20,11 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _START_SECONDS = 120.0
+_ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # of pyarrow, which Dask imports where it is installed
+}
 
 
 class Forked:
@@ -64,7 +69,7 @@ class Server:
         path = os.pathsep.join([str(_HERE), str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, "-c", "import forks; forks.serve()"],
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": path, **_ONE_THREAD},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
