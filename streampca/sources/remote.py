@@ -356,6 +356,8 @@ async def _close_all() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     for file_system in _opened.values():
         session, client = getattr(file_system, "_session", None), getattr(file_system, "_s3", None)
+        for name in {"_session", "_s3"} & vars(file_system).keys():
+            setattr(file_system, name, None)  # fsspec gives the same object for the same options: it connects again
         with contextlib.suppress(Exception):
             if session is not None and hasattr(session, "close"):
                 await session.close()

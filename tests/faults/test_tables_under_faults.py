@@ -26,7 +26,7 @@ from streampca.errors import (
 )
 from streampca.execution.progress import Progress
 from streampca.runs.fingerprint import write_fingerprint
-from streampca.sources import Source
+from streampca.sources import Source, remote
 
 N = 4_000
 OPTIONS: dict[str, Any] = {"samples": "time", "variables": ["u", "v"], "mask": "land"}
@@ -116,10 +116,17 @@ def served(stores: tuple[Path, Path]) -> Iterator[str]:
 
 def test_store_behind_a_url_gives_the_same_bits(stores: tuple[Path, Path], served: str) -> None:
     pytest.importorskip("aiohttp")
-    remote = sp.open(f"{served}/field.zarr", **OPTIONS)
-    assert bits(sp.PCA(4, solver="covariance").fit(remote)) == bits(
+    source = sp.open(f"{served}/field.zarr", **OPTIONS)
+    assert bits(sp.PCA(4, solver="covariance").fit(source)) == bits(
         sp.PCA(4, solver="covariance").fit(sp.open(stores[0], **OPTIONS))
     )
+
+
+def test_store_behind_a_url_is_opened_again_after_connections_were_closed(served: str) -> None:
+    pytest.importorskip("aiohttp")
+    first = sp.open(f"{served}/field.zarr", **OPTIONS).read(0, 4)[0].copy()
+    remote._close_connections()
+    np.testing.assert_array_equal(sp.open(f"{served}/field.zarr", **OPTIONS).read(0, 4)[0], first)
 
 
 def test_run_that_is_killed_and_resumed_has_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
