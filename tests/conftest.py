@@ -46,6 +46,7 @@ def client(two_workers: tuple[Any, Any]) -> Any:
     return two_workers[1]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts."""
     for item in items:

@@ -265,7 +265,7 @@ def test_a_run_and_the_transform_command_beside_little_memory(tmp_path: Path) ->
     out = tmp_path / "out"
     (tmp_path / "run.yaml").write_text(
         f"source: {{path: {tmp_path / 'x.zarr'}}}\nmodel: {{n_components: 50, solver: gram}}\n"
-        f"resources: {{memory: 360MiB}}\noutput: {{directory: {out}}}\n"
+        f"resources: {{memory: 390MiB}}\noutput: {{directory: {out}}}\n"
     )
     for command in (
         ["run", str(tmp_path / "run.yaml"), "--quiet"],
