@@ -13,8 +13,8 @@ import pytest
 from slow_run import SlowRun
 from stores import config_text, make_values, write_store
 
-_FLUSH = re.compile(r"(?:fsync|fdatasync)\(\d+<(?P<path>[^>]*)>\) = 0")
-_RENAME = re.compile(r'rename(?:at2?)?\((?:[^"]*)"(?P<old>[^"]*)", (?:[^"]*)"(?P<new>[^"]*)"[^)]*\) = 0')
+_FLUSH = re.compile(r"(?:fsync|fdatasync)\(\d+<(?P<path>[^>]*)>\)\s+= 0")  # strace aligns what follows "resumed>)"
+_RENAME = re.compile(r'rename(?:at2?)?\((?:[^"]*)"(?P<old>[^"]*)", (?:[^"]*)"(?P<new>[^"]*)"[^)]*\)\s+= 0')
 _CALLS = "trace=fsync,fdatasync,rename,renameat,renameat2"
 
 
