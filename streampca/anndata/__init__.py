@@ -1,4 +1,4 @@
-"""PCA of AnnData as scanpy has it: results go to ``obsm``, ``varm`` and ``uns`` of the object, store or file."""
+"""PCA of AnnData with the interface of scanpy: results go to ``obsm``, ``varm`` and ``uns`` of the object, store or file."""
 
 from __future__ import annotations
 

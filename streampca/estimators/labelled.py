@@ -17,6 +17,7 @@ from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, with_fitted
 from streampca.sources import Source
 from streampca.sources.xarray_data import is_xarray
+from streampca.system.optional import optional_module
 from streampca.typing import Array, Json
 from streampca.version import __version__
 
@@ -248,8 +249,4 @@ def _importable() -> bool:
 
 def _xarray() -> Any:
     """Return xarray; `NotAvailableError` if it is not installed."""
-    try:
-        import xarray
-    except ImportError as error:
-        raise NotAvailableError('xarray is not installed: pip install "streampca[xarray]"') from error
-    return xarray
+    return optional_module("xarray", "a DataArray or a Dataset", "xarray")

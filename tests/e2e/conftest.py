@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from stores import Command, config_text, write_store
 
+from streampca.execution.checkpoint import progress_log
+from streampca.execution.progress import Progress
 from streampca.sources.zarr import direct
 from streampca.storage.regular_files import open_regular
+from streampca.storage.signals import StopSignalError
 
 
 @pytest.fixture
@@ -40,3 +44,16 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(direct, "open_regular", counting)
     return counts
+
+
+@pytest.fixture
+def stop_at_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[Progress], None]:
+    """Make checkpoints cheap, so that all are written; return a callback that ends a run as a signal does when scores begin."""
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "scores":
+            raise StopSignalError(15)
+
+    return stop

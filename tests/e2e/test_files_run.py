@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import Command, make_values, picture
 
 import streampca as sp
-from streampca.execution.checkpoint import progress_log
 from streampca.execution.progress import Progress
 from streampca.storage.signals import StopSignalError
 
@@ -98,25 +98,19 @@ def test_a_directory_is_described_by_its_files(values: np.ndarray, call: Command
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_run_that_was_stopped_goes_on_and_refuses_files_that_changed(
-    kind: str, values: np.ndarray, call: Command, monkeypatch: pytest.MonkeyPatch
+    kind: str, values: np.ndarray, call: Command, stop_at_scores: Callable[[Progress], None]
 ) -> None:
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
     config = configure(SOURCES[kind], checkpoint={"every": "1ms"})
     whole = sp.run(config, overrides=["output.directory=whole"])
 
-    def stop(progress: Progress) -> None:
-        if progress.phase == "scores":
-            raise StopSignalError(15)
-
     with pytest.raises(StopSignalError):
-        sp.run(config, progress=stop)
+        sp.run(config, progress=stop_at_scores)
     resumed = sp.run(config, resume=True)
     assert resumed.manifest["resumed"] is not None
     np.testing.assert_array_equal(resumed.model.components_, whole.model.components_)
     assert sum(record["n_rows"] for record in resumed.manifest["source"]["fragments"]) == resumed.model.n_samples_seen_
     with pytest.raises(StopSignalError):
-        sp.run(config, overrides=["output.directory=other"], progress=stop)
+        sp.run(config, overrides=["output.directory=other"], progress=stop_at_scores)
     changed = Path(resumed.manifest["source"]["fragments"][1]["name"])
     os.utime(changed, ns=(1, 1))
     call.quietly("run", config, "--set", "output.directory=other", "--resume").refused(6, "other.checkpoint")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from stores import Command
 
 import streampca as sp
-from streampca.execution.checkpoint import progress_log
 from streampca.execution.progress import Progress
 from streampca.sources.zarr.listing import list_store
 from streampca.storage.signals import StopSignalError
@@ -246,26 +246,20 @@ def test_verify_takes_the_mask_of_the_fit(rows: NDArray[np.float32], call: Comma
 
 @pytest.mark.parametrize("mask", ["observed", "survey"])
 def test_stopped_run_goes_on_with_the_same_mask_or_not_at_all(
-    rows: NDArray[np.float32], call: Command, monkeypatch: pytest.MonkeyPatch, mask: str
+    rows: NDArray[np.float32], call: Command, stop_at_scores: Callable[[Progress], None], mask: str
 ) -> None:
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
     keys = f"variables: [sst, ice], samples: time, mask: {mask}"
     config = configure(Path("c.yaml"), "checkpoint: {every: 1ms}", source=keys)
     whole = sp.run(config, overrides=["output.directory=whole"])
 
-    def stop(progress: Progress) -> None:
-        if progress.phase == "scores":
-            raise StopSignalError(15)
-
     with pytest.raises(StopSignalError):
-        sp.run(config, progress=stop)
+        sp.run(config, progress=stop_at_scores)
     resumed = sp.run(config, resume=True)
     assert resumed.manifest["resumed"] is not None
     np.testing.assert_array_equal(resumed.model.components_, whole.model.components_)
     np.testing.assert_array_equal(scores_of("runs/job/scores.zarr"), scores_of("whole/scores.zarr"))
     with pytest.raises(StopSignalError):
-        sp.run(config, overrides=["output.directory=other"], progress=stop)
+        sp.run(config, overrides=["output.directory=other"], progress=stop_at_scores)
     group = zarr.open_group("field.zarr")
     group["sst"][:, 3, 4] = FILL
     call.quietly("run", config, "--set", "output.directory=other", "--resume").refused(6, "other.checkpoint")

@@ -71,7 +71,7 @@ class CompressedRows(Source):
     @property
     def row_bytes(self) -> int:
         """Return the mean size of a row as it is stored, in bytes."""
-        return max(1, self._bytes_of(len(self.indptr) and int(self.indptr[-1])) // self.shape[0])
+        return max(1, self._bytes_of(int(self.indptr[-1])) // self.shape[0])
 
     def _bytes_of(self, n_stored: int) -> int:
         return n_stored * (self.dtype.itemsize + self._index.itemsize)

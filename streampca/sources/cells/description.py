@@ -13,14 +13,11 @@ from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.cells.table import CellSource
 from streampca.sources.options import ReadOptions
-from streampca.typing import Array, BoolArray
+from streampca.typing import Array, BoolArray, DType
 
 MOST_NAMES = 2**20
 """Cells of which names are read; more would take hundreds of megabytes."""
-CSC_CURE = (
-    "its rows are spread over the whole matrix; write it by rows once: adata.X = scipy.sparse.csr_matrix(adata.X), then "
-    "adata.write_zarr(…)"
-)
+_MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
 _REFUSED = ("samples", "features", "orientation", "verify", "max_reads")
 
 
@@ -48,6 +45,25 @@ def require_layer(layer: str | None, layers: Iterable[str], label: str) -> None:
         f"{label} has no layer {layer[:60]!r}: expected {', '.join(known[:12]) or 'none, it has no layers'}"
         + (f"; did you mean {close[0]}?" if close else "")
     )
+
+
+def require_by_rows(encoding: str, label: str) -> None:
+    """Raise an error unless `encoding` is that of a sparse matrix by rows."""
+    if encoding == "csc_matrix":
+        raise NotAvailableError(
+            f"{label} is stored by columns (csc_matrix): its rows are spread over the whole matrix; write it by rows once: "
+            "adata.X = scipy.sparse.csr_matrix(adata.X), then adata.write_zarr(…)"
+        )
+    if encoding != "csr_matrix":
+        raise DataError(f"{label} has encoding-type {encoding[:40]!r}: expected csr_matrix or array")
+
+
+def require_edges(dtype: DType, shape: tuple[int, ...], n_rows: int, label: str) -> None:
+    """Raise `DataError` unless a vector of `dtype` and `shape` can be ``indptr`` of a matrix of `n_rows` rows."""
+    if dtype.kind not in "iu" or shape != (n_rows + 1,) or shape[0] * dtype.itemsize > _MOST_EDGES:
+        raise DataError(
+            f"{label}: indptr has dtype {dtype} and {shape[0]:,} entries: expected {n_rows + 1:,} integers, one more than rows"
+        )
 
 
 def mask_of(values: Array, n_features: int, label: str) -> BoolArray:

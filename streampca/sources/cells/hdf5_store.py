@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from streampca.errors import DamagedChunkError, DataError, NotAvailableError
+from streampca.errors import DamagedChunkError, DataError
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.cells.compressed import CompressedRows
 from streampca.sources.cells.description import (
-    CSC_CURE,
     MOST_NAMES,
     mask_of,
+    require_by_rows,
+    require_edges,
     require_layer,
     require_length,
     require_options,
@@ -26,22 +27,16 @@ from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.storage.regular_files import require_regular
+from streampca.system.optional import optional_module
 from streampca.typing import Array, BoolArray
 
-_MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
 _open: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
 def h5py_module() -> Any:
     """Return h5py; `NotAvailableError` with the command that installs it if it is not installed."""
-    try:
-        import h5py
-    except ImportError:
-        raise NotAvailableError(
-            '.h5ad files are read with h5py, which is not installed: pip install "streampca[anndata]"'
-        ) from None
-    return h5py
+    return optional_module("h5py", "an .h5ad file", "anndata")
 
 
 def open_h5ad(path: str, options: ReadOptions) -> Source:
@@ -89,10 +84,7 @@ def _rows(h5py: Any, node: Any, name: str, path: str) -> Source:
     if isinstance(node, h5py.Dataset):
         return HDF5Rows(path, name)
     kind = node.attrs.get("encoding-type", "")
-    if kind == "csc_matrix":
-        raise NotAvailableError(f"{label} is stored by columns (csc_matrix): {CSC_CURE}")
-    if kind != "csr_matrix":
-        raise DataError(f"{label} has encoding-type {str(kind)[:40]!r}: expected csr_matrix or array")
+    require_by_rows(str(kind), label)
     shape = np.asarray(node.attrs.get("shape"))
     if shape.dtype.kind not in "iu" or shape.shape != (2,) or int(shape.min()) < 0:
         raise DataError(f"{label} has shape {str(shape)[:60]}: expected two whole numbers")
@@ -102,10 +94,7 @@ def _rows(h5py: Any, node: Any, name: str, path: str) -> Source:
             raise DataError(f"{label}: expected a vector {key}, found {'none' if vector is None else 'another node'}")
     indptr = node["indptr"]
     n_rows = int(shape[0])
-    if indptr.dtype.kind not in "iu" or indptr.shape != (n_rows + 1,) or indptr.nbytes > _MOST_EDGES:
-        raise DataError(
-            f"{label}: indptr has dtype {indptr.dtype} and {indptr.shape[0]:,} entries: expected {n_rows + 1:,} integers, one more than rows"
-        )
+    require_edges(indptr.dtype, indptr.shape, n_rows, label)
     edges = _whole(indptr, f"{label}: indptr").astype(np.int64)
     data, indices = (
         Vector(HDF5Rows(path, f"{name}/{key}") if node[key].size else Nothing(path, node[key].dtype))

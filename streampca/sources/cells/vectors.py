@@ -11,8 +11,10 @@ from streampca.sources.base import ReadCount, Source
 from streampca.sources.versions import InputVersion
 from streampca.typing import Array, DType
 
-_last = threading.local()  # by vector: what a reading had decoded beyond its end, which the next one goes on with
-_MOST_KEPT = 2
+_decoded = (
+    threading.local()
+)  # by vector: the first entry after the last read, and the entries of its chunk from there on
+_MOST_REMAINDERS = 2
 
 
 class Nothing(Source):
@@ -64,18 +66,18 @@ class Vector:
         return 3 * chunk + self.source.overhead_bytes(min(self.chunk, max(1, self.size)))
 
     def read(self, start: int, stop: int) -> tuple[Array, ReadCount]:
-        """Return entries `start` to `stop`; the rest of their last chunk is kept by this thread for the next reading."""
+        """Return entries `start` to `stop`; this thread keeps the remainder of their last chunk for the next read."""
         if start >= stop:
             return np.empty(0, dtype=self.dtype), ReadCount()
-        kept: dict[str, tuple[int, Array]] = _last.__dict__.setdefault("kept", {})
-        first, values = kept.pop(self._key, (0, np.empty(0, dtype=self.dtype)))
+        remainders: dict[str, tuple[int, Array]] = _decoded.__dict__.setdefault("remainders", {})
+        first, values = remainders.pop(self._key, (0, np.empty(0, dtype=self.dtype)))
         known = values[start - first :] if first <= start < first + len(values) else values[:0]
         at, end, count = start + len(known), self.aligned(start, stop)[1], ReadCount()
         if at < stop:
             table, count = self.source.read(at, end, np.empty((end - at, 1), dtype=self.source.dtype))
             known = np.concatenate([known, table[:, 0]]) if len(known) else table[:, 0]
         if len(known) > stop - start:
-            while len(kept) >= _MOST_KEPT:
-                kept.pop(next(iter(kept)))
-            kept[self._key] = (stop, known[stop - start :])
+            while len(remainders) >= _MOST_REMAINDERS:
+                remainders.pop(next(iter(remainders)))
+            remainders[self._key] = (stop, known[stop - start :])
         return known[: stop - start], count

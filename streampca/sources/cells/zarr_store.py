@@ -10,14 +10,15 @@ from dataclasses import replace
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, NotAvailableError, ParameterError, StreamPCAError
+from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.base import Source
 from streampca.sources.cells.compressed import CompressedRows
 from streampca.sources.cells.description import (
-    CSC_CURE,
     MOST_NAMES,
     mask_of,
+    require_by_rows,
+    require_edges,
     require_layer,
     require_length,
     require_options,
@@ -32,8 +33,6 @@ from streampca.sources.zarr.strictness import as_stored, quietly, read_whole
 from streampca.sources.zarr.variables import open_arrays
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, IntArray
-
-_MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
 
 
 def encoding_of(node: zarr.Group | ZarrArray) -> str:
@@ -97,10 +96,7 @@ def _rows(group: zarr.Group, node: zarr.Group | ZarrArray, name: str, options: R
         rows.description = label
         return rows
     kind = encoding_of(node)
-    if kind == "csc_matrix":
-        raise NotAvailableError(f"{label}/{name} is stored by columns (csc_matrix): {CSC_CURE}")
-    if kind != "csr_matrix":
-        raise DataError(f"{label}/{name} has encoding-type {kind[:40]!r}: expected csr_matrix or array")
+    require_by_rows(kind, f"{label}/{name}")
     shape = node.attrs.get("shape")
     if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n >= 0 for n in shape):
         raise DataError(f"{label}/{name} has shape {str(shape)[:60]}: expected two whole numbers")
@@ -128,11 +124,7 @@ def _vector(array: ZarrArray, name: str, options: ReadOptions, label: str) -> Ve
 
 def _edges(array: ZarrArray, n_rows: int, label: str, options: ReadOptions) -> IntArray:
     """Return ``indptr`` of a matrix of `n_rows` rows."""
-    dtype = np.dtype(array.dtype)
-    if dtype.kind not in "iu" or array.shape != (n_rows + 1,) or array.nbytes > _MOST_EDGES:
-        raise DataError(
-            f"{label}: indptr has dtype {dtype} and {array.shape[0]:,} entries: expected {n_rows + 1:,} integers, one more than rows"
-        )
+    require_edges(np.dtype(array.dtype), array.shape, n_rows, label)
     edges: IntArray = _whole(array, f"{label}: indptr", options).astype(np.int64)
     return edges
 

@@ -6,13 +6,15 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
-from streampca.errors import ChangedInputError, DataError
+from streampca.errors import ChangedInputError, DamagedChunkError, DataError, StreamPCAError
+from streampca.formatting import one_line
 from streampca.sources.base import ReadCount, Source, divided_edges, merged_edges, require_table
 from streampca.sources.files.records import Fragment
 from streampca.sources.versions import InputVersion, InputWatch, files
@@ -20,6 +22,17 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
 
 _SLAB_BYTES = 2**22
+
+
+@contextmanager
+def damage_named(what: str, causes: str) -> Iterator[None]:
+    """Raise errors of the library that decodes a file as `DamagedChunkError`: `what` `causes`, and the error."""
+    try:
+        yield
+    except (StreamPCAError, MemoryError):
+        raise
+    except Exception as error:
+        raise DamagedChunkError(f"{what} {causes}: {one_line(error)}") from error
 
 
 class FragmentReader(ABC):

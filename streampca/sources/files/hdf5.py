@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.errors import DamagedChunkError, DataError, MissingChunkError, NotAvailableError, StreamPCAError
+from streampca.errors import DamagedChunkError, DataError, MissingChunkError
 from streampca.formatting import one_line
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, require_table
 from streampca.sources.conventions import packed_by
-from streampca.sources.files.fragments import FragmentReader
+from streampca.sources.files.fragments import FragmentReader, damage_named
 from streampca.sources.files.hdf5_names import dataset_in, labels_of, name_in, names_of, plain_attributes
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.storage.regular_files import require_regular
+from streampca.system.optional import optional_module
 from streampca.system.workspace import borrow
 from streampca.typing import Array
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from streampca.sources.zarr.reader import Axes
 
 _MOST_CHUNK_BYTES = 2**31
+_naming = partial(damage_named, causes="is damaged or cut short, or a filter is missing that its chunks need")
 
 
 class Hdf5Reader(FragmentReader):
@@ -199,7 +202,7 @@ def _joined(each: Sequence[Labels]) -> Labels:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open an HDF5 file for reading, without a lock: changes are found by its size and time."""
-    h5py = _h5py()
+    h5py = optional_module("h5py", "HDF5", "hdf5")
     try:
         require_regular(path)
         if path.stat().st_size == 0:
@@ -212,25 +215,3 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DataError(f"{path} cannot be opened as HDF5: {reason}") from error
     with file:
         yield file
-
-
-@contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Raise errors of h5py as `DamagedChunkError` about `what`."""
-    try:
-        yield
-    except (StreamPCAError, MemoryError):
-        raise
-    except Exception as error:
-        raise DamagedChunkError(
-            f"{what} is damaged or cut short, or a filter is missing that its chunks need: {one_line(error)}"
-        ) from error
-
-
-def _h5py() -> Any:
-    """Return h5py; `NotAvailableError` if it is not installed."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise NotAvailableError('HDF5 needs h5py, which is not installed: pip install "streampca[hdf5]"') from error
-    return h5py

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from streampca.errors import DamagedChunkError, DataError, NotAvailableError, StreamPCAError
+from streampca.errors import DamagedChunkError, DataError, NotAvailableError
 from streampca.formatting import one_line
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount
-from streampca.sources.files.fragments import FragmentReader
+from streampca.sources.files.fragments import FragmentReader, damage_named
 from streampca.sources.files.parquet_schema import NUMBERS, Column, columns_of, labels_of, require_same_columns
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
+from streampca.system.optional import optional_module
 from streampca.typing import Array, DType
 
 _SLAB_BYTES, _BUFFER_BYTES = 2**22, 2**20
+_naming = partial(damage_named, causes="is damaged, encrypted or cut short (write it again)")
 _DECODING_FACTOR = 10
 """Memory that pyarrow takes to decode a slab, as a multiple of its size."""
 _MOST_IDS = 2**27  # bytes
@@ -72,13 +74,13 @@ class ParquetReader(FragmentReader):
             if (start, end) == (first, last) and start < end:
                 count += self._decode(index, target)
             elif start < end:
-                rows, cost = self._kept(index, keep=end < last)
+                rows, cost = self._decoded(index, keep=end < last)
                 target[...] = rows[start - first : end - first]
                 count += cost
             start, index = end, index + 1
         return count
 
-    def _kept(self, index: int, *, keep: bool) -> tuple[Array, ReadCount]:
+    def _decoded(self, index: int, *, keep: bool) -> tuple[Array, ReadCount]:
         """Return the rows of a row group, which this thread may have decoded for the read before."""
         key, count = (str(self.path), index, self.record.modified), ReadCount()
         known: tuple[object, Array] | None = getattr(_last, "rows", None)
@@ -309,7 +311,7 @@ def _ids(files: Sequence[tuple[Path, Any]], name: str) -> Array:
 
 def _opened(path: Path) -> Any:
     """Return a Parquet file, of which only the footer is read."""
-    parquet = _parquet()
+    parquet = optional_module("pyarrow.parquet", "Parquet", "arrow")
     try:
         require_regular(path)
     except OSError as error:
@@ -326,10 +328,10 @@ def _file(path: Path) -> Any:
     """Return a file that this thread may have opened for the read before."""
     status = os.stat(path)
     key = (str(path), status.st_size, status.st_mtime_ns)
-    kept = getattr(_last, "file", None)
-    if kept is None or kept[0] != key:
-        _last.file = kept = (key, _opened(path))
-    return kept[1]
+    known = getattr(_last, "file", None)
+    if known is None or known[0] != key:
+        _last.file = known = (key, _opened(path))
+    return known[1]
 
 
 def _why(path: Path, error: Exception) -> str:
@@ -348,27 +350,3 @@ def _why(path: Path, error: Exception) -> str:
     if head != b"PAR1":
         return "it does not begin like one"
     return "it is cut short, or its end is damaged; write it again" if tail != b"PAR1" else one_line(error)
-
-
-@contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Raise errors of pyarrow as `DamagedChunkError` about `what`."""
-    try:
-        yield
-    except (StreamPCAError, MemoryError):
-        raise
-    except Exception as error:
-        raise DamagedChunkError(
-            f"{what} is damaged, encrypted or cut short: {one_line(error)}; write it again"
-        ) from error
-
-
-def _parquet() -> Any:
-    """Return pyarrow.parquet; `NotAvailableError` if it is not installed."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise NotAvailableError(
-            'Parquet needs pyarrow, which is not installed: pip install "streampca[arrow]"'
-        ) from error
-    return parquet
