@@ -12,6 +12,7 @@ _EXPORTS = {
     "PCA": "streampca.estimators",
     "KernelPCA": "streampca.estimators",
     "Threshold": "streampca.linalg.selection",
+    "Frobenius": "streampca.linalg.selection",
     "load": "streampca.estimators.loading",
     "merge": "streampca.estimators.merging",
     "open": "streampca.sources.open",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from streampca.estimators.loading import load as load
     from streampca.estimators.merging import merge as merge
     from streampca.linalg import conversion as conversion
+    from streampca.linalg.selection import Frobenius as Frobenius
     from streampca.linalg.selection import Threshold as Threshold
     from streampca.runs.publish import fetch as fetch
     from streampca.runs.publish import publish as publish

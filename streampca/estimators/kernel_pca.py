@@ -17,7 +17,7 @@ from streampca.estimators.continuing import with_names
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.persistence import record_of_fitted
 from streampca.kernels import Kernel, kernel_of
-from streampca.linalg.selection import Threshold
+from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
@@ -278,6 +278,12 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     def _parameters(self, threads: int | None = None) -> KernelParameters:
         """Return the checked parameters of a fit."""
         named = checked(KERNEL_PCA_PARAMETERS, vars(self))
+        named["n_components"] = from_plain(named["n_components"])
+        if isinstance(named["n_components"], Frobenius):
+            raise ParameterError(
+                f"n_components={self.n_components!r} is for PCA alone: expected an int, a float in (0, 1) (a share of the trace), "
+                "streampca.Threshold(eps) or None"
+            )
         given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
         if given is None and self.sampling not in SAMPLINGS:
             raise ParameterError(f"sampling={self.sampling!r}: expected one of {', '.join(SAMPLINGS)}")

@@ -18,7 +18,7 @@ from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
-from streampca.linalg.selection import Threshold
+from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
@@ -46,9 +46,10 @@ class PCA(Continuing, Likelihood):
 
     Parameters
     ----------
-    n_components : int, float in (0, 1), Threshold or None
+    n_components : int, float in (0, 1), Threshold, Frobenius or None
         How many components: a count; the smallest number that carries this share of the total variance; all with
-        λᵢ ≥ eps·λ₁; or min(n_samples, n_features).
+        λᵢ ≥ eps·λ₁; the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers;
+        ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); or min(n_samples, n_features).
     solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
         Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
         are at most half as many samples as features; a d × d triangular factor, two to four times slower, for singular
@@ -162,7 +163,7 @@ class PCA(Continuing, Likelihood):
 
     def __init__(
         self,
-        n_components: int | float | Threshold | None = None,
+        n_components: NComponents = None,
         *,
         solver: Solver = "auto",
         sketch: Sketch = "auto",
@@ -304,6 +305,7 @@ class PCA(Continuing, Likelihood):
         """Return the checked parameters of a fit."""
         named = checked(PCA_PARAMETERS, vars(self))
         named["remove"] = removal_of(self.remove)
+        named["n_components"] = from_plain(named["n_components"])
         if isinstance(self.feature_weight, str):
             expression_of(self.feature_weight)
             return Parameters(**named, weight_expression=self.feature_weight, threads=threads)

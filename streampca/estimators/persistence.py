@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from streampca.errors import ModelError, StreamPCAError
 from streampca.formatting import shortened
 from streampca.kernels import Kernel, kernel_from_dict
-from streampca.linalg.selection import Threshold
+from streampca.linalg.selection import Frobenius, Threshold, from_plain, to_plain
 from streampca.models.fit_record import FitRecord
 from streampca.planning.plan import TYPES_OF_ENTRIES, Plan
 from streampca.typing import Array, Json
@@ -117,8 +117,8 @@ def _plain(value: object) -> object:
         value = value.item()
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    if isinstance(value, Threshold):
-        return {"threshold": float(value.eps)}
+    if isinstance(value, Threshold | Frobenius):
+        return to_plain(value)
     if isinstance(value, Path):
         return {"path": str(value)}
     if isinstance(value, Kernel):
@@ -144,8 +144,10 @@ def _value(name: str, plain: object, arrays: Mapping[str, Array | None]) -> obje
             return {str(key): _value(str(key), item, arrays) for key, item in plain[form].items()}
         if form == "kernel":
             return kernel_from_dict(plain[form])
-        if form in ("threshold", "path"):
-            return Threshold(plain[form]) if form == "threshold" else Path(plain[form])
+        if form == "path":
+            return Path(plain[form])
+        if form in ("threshold", "frobenius"):
+            return from_plain(plain)
     except (StreamPCAError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"parameter {name} is damaged: {shortened(str(error))}") from error
     raise ModelError(f"parameter {name} is {shortened(repr(plain))}, which streampca {__version__} does not know")

@@ -10,7 +10,7 @@ import numpy as np
 from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
 from streampca.linalg.scaling import Scaling, feature_weights
-from streampca.linalg.selection import Count, Selection
+from streampca.linalg.selection import Count, Frobenius, Selection
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.typing import FloatArray
 
@@ -203,7 +203,7 @@ def solve(
     ----------
     matrix : Symmetric
         The matrix, which is not changed.
-    selection : Count, Share or Threshold
+    selection : Count, Share, Threshold or Frobenius
         Rule for the number of pairs.
     precision : float
         Relative error of the matrix in the spectral norm: eigenvalues below ``precision * values[0]`` are noise and
@@ -219,6 +219,7 @@ def solve(
     """
     d, limit = matrix.side, matrix.rank_limit
     total = float(matrix.diagonal.sum()) if total is None else total
+    measure = frobenius_norm(matrix) if isinstance(selection, Frobenius) else total
     wanted = selection.n_components if isinstance(selection, Count) else min(limit, 64)
     while True:
         k = limit if wanted is None else min(wanted, limit)
@@ -232,7 +233,7 @@ def solve(
             values, vectors = _lapack(matrix, k)
             method = "lapack"
         values = np.maximum(values, 0)
-        chosen = selection.select(values, total, precision)
+        chosen = selection.select(values, measure, precision)
         if chosen is not None or k == limit:
             break
         wanted = 2 * k
@@ -270,6 +271,16 @@ def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error
     return values[::-1][:k].copy(), vectors[:, ::-1][:, :k]
+
+
+def frobenius_norm(matrix: Symmetric) -> float:
+    """Return the Frobenius norm of the matrix, which is formed."""
+    dense = matrix.dense()
+    largest = float(np.abs(dense.diagonal()).max(initial=0.0))  # of a semi-definite matrix the largest entry
+    if largest == 0:
+        return 0.0
+    dense /= largest  # because squares leave the range of float64 long before the entries do
+    return largest * float(np.linalg.norm(dense))
 
 
 def negative_mass(matrix: Symmetric) -> float:

@@ -1,4 +1,4 @@
-"""Rules for the number of components: a count, a share of the total variance, or a threshold relative to the first.
+"""Rules for the number of components: a count, a share of variance or squared norm, or a threshold relative to the first.
 
 Every rule receives the relative rounding of the eigenvalues, `rounding`, and treats values within it as equal, so that
 the order of additions does not decide a tie.
@@ -6,6 +6,7 @@ the order of additions does not decide a tie.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
@@ -59,9 +60,58 @@ class Threshold:
         return max(1, int(below[0])) if len(below) else None
 
 
-Selection = Count | Share | Threshold
-NComponents: TypeAlias = int | float | Threshold | None
+@dataclass(frozen=True)
+class Frobenius:
+    """Select the smallest number of components whose squared eigenvalues reach `share` of the squared Frobenius norm.
+
+    That is the smallest k whose best approximation of rank k leaves at most √(1 − share) of the norm of the matrix
+    (Eckart & Young 1936). The norm is that of the covariance (or correlation) matrix.
+    """
+
+    share: float
+    """Share of the squared norm, in (0, 1)."""
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.share) or not 0 < self.share < 1:
+            raise ParameterError(f"Frobenius(share={self.share!r}): expected a number in (0, 1), for example 0.95")
+
+    def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
+        """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide.
+
+        `total` is the Frobenius norm of the matrix, not its trace.
+        """
+        return smallest_count((values / total) ** 2, 1.0, self.share, 2 * rounding) if total > 0 else 1
+
+
+Selection = Count | Share | Threshold | Frobenius
+NComponents: TypeAlias = int | float | Threshold | Frobenius | Mapping[str, float] | None
 """The parameter `n_components`."""
+
+_FORMS: dict[str, type[Threshold] | type[Frobenius]] = {"threshold": Threshold, "frobenius": Frobenius}
+
+
+def from_plain(n_components: object) -> object:
+    """Return the parameter `n_components` with ``{"threshold": eps}`` and ``{"frobenius": share}`` as objects.
+
+    Raises
+    ------
+    ParameterError
+        If it is another mapping, or the number is out of range.
+    """
+    if not isinstance(n_components, Mapping):
+        return n_components
+    if len(n_components) != 1 or (form := next(iter(n_components))) not in _FORMS:
+        raise ParameterError(
+            f'n_components={n_components!r}: expected {{"threshold": eps}} or {{"frobenius": share}}, with one number'
+        )
+    return _FORMS[form](n_components[form])
+
+
+def to_plain(n_components: object) -> object:
+    """Return the parameter `n_components` with objects as mappings, which JSON can hold."""
+    if isinstance(n_components, Threshold):
+        return {"threshold": float(n_components.eps)}
+    return {"frobenius": float(n_components.share)} if isinstance(n_components, Frobenius) else n_components
 
 
 def is_count(n_components: object) -> TypeGuard[int]:
@@ -88,7 +138,7 @@ def as_selection(n_components: object, limit: int) -> Selection:
 
     Parameters
     ----------
-    n_components : int, float, Threshold or None
+    n_components : int, float, Threshold, Frobenius, mapping or None
         As in `PCA`.
     limit : int
         Largest possible number, min(n_samples, n_features).
@@ -98,9 +148,10 @@ def as_selection(n_components: object, limit: int) -> Selection:
     ParameterError
         If it is of another type, or out of range.
     """
+    n_components = from_plain(n_components)
     if n_components is None:
         return Count(None)
-    if isinstance(n_components, Threshold):
+    if isinstance(n_components, Threshold | Frobenius):
         return n_components
     if is_count(n_components):
         if not 1 <= n_components <= limit:
@@ -115,5 +166,5 @@ def as_selection(n_components: object, limit: int) -> Selection:
             )
         return Share(float(n_components))
     raise ParameterError(
-        f"n_components={n_components!r}: expected an int, a float in (0, 1), streampca.Threshold(eps) or None"
+        f"n_components={n_components!r}: expected an int, a float in (0, 1), streampca.Threshold(eps), streampca.Frobenius(share) or None"
     )

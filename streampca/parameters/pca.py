@@ -10,7 +10,6 @@ from streampca.parameters.common import (
     CENTER,
     CHECKPOINT,
     MEMORY,
-    N_COMPONENTS,
     N_HASHES,
     PROGRESS,
     RANDOM_STATE,
@@ -31,8 +30,8 @@ PCA_PARAMETERS = (
     Parameter(
         "n_components",
         None,
-        N_COMPONENTS,
-        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, or min(n_samples, n_features).",
+        Special("int, float in (0, 1), Threshold, Frobenius or None"),
+        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, or min(n_samples, n_features).",
         "model",
     ),
     Parameter(
@@ -133,7 +132,7 @@ class Parameters:
     """The checked parameters of a fit; those of `PCA_PARAMETERS` mean what is said there."""
 
     n_components: NComponents = None
-    """Count, share, `Threshold` or None."""
+    """Count, share, `Threshold`, `Frobenius` or None."""
     solver: str = "auto"
     """As `PCA`."""
     center: bool = True

@@ -16,13 +16,13 @@ from streampca.estimators.base import StreamEstimator
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.kernels import RBF, Kernel, kernel_of
-from streampca.linalg.selection import Threshold
+from streampca.linalg.selection import from_plain
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
-from streampca.runs.config.values import ThresholdValue, plain_options
+from streampca.runs.config.values import FrobeniusValue, ThresholdValue, plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -92,7 +92,7 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
         raise ConfigError(f"output.state: true, but kind: {config.model.kind} keeps no state: set output.state: false")
     sample_weight = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
     k = config.model.n_components
-    n_components = Threshold(k.threshold) if isinstance(k, ThresholdValue) else k
+    n_components = from_plain(k.model_dump() if isinstance(k, ThresholdValue | FrobeniusValue) else k)
     values = config.estimator_parameters() | {"n_components": n_components}
     if "feature_weight" in names:
         written = config.preprocess.feature_weight

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from streampca.accumulators.centring import sketch_dtype
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
-from streampca.linalg.selection import Count
+from streampca.linalg.selection import Count, Frobenius
 from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget
@@ -52,6 +52,11 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
     n, d = source.shape
     selection = parameters.selection(source)
     k = selection.n_components if isinstance(selection, Count) else None
+    if isinstance(selection, Frobenius):
+        raise NotAvailableError(
+            f"solver={solver!r} does not take n_components={selection!r}, because the Frobenius norm is known of the whole covariance "
+            "matrix alone: use solver='covariance', 'gram' or 'qr', a share of the variance, or a count"
+        )
     _require(source, parameters, solver, k)
     tried = []
     for columns in _columns_to_try(parameters, n, d, k, solver):

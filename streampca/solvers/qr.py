@@ -11,7 +11,7 @@ from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
-from streampca.linalg.selection import Selection, as_selection
+from streampca.linalg.selection import Frobenius, Selection, as_selection
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -46,7 +46,10 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
         values, total = singular**2 / factored.divisor, float((singular**2).sum() / factored.divisor)
     if not np.isfinite(total):
         raise DataError("the sum of the squares of all features overflows float64: rescale them first")
-    chosen = selection.select(values[:limit], total, 2 * np.sqrt(precision))
+    measure = (
+        values[0] * float(np.linalg.norm(values / (values[0] or 1.0))) if isinstance(selection, Frobenius) else total
+    )
+    chosen = selection.select(values[:limit], measure, 2 * np.sqrt(precision))
     k = limit if chosen is None else chosen
     values, vectors = values[:k].copy(), vectors[:k]
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0

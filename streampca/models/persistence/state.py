@@ -14,7 +14,7 @@ from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Ske
 from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import ModelError, ParameterError
 from streampca.linalg.scaling import Scaling
-from streampca.linalg.selection import Threshold
+from streampca.linalg.selection import from_plain, to_plain
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
 from streampca.models.state import AGREE, FittedState
@@ -183,7 +183,7 @@ def _parameters_of(group: StoredGroup, n_features: int) -> Parameters:
         stored.setdefault("missing_scores", "mean")  # of version 0.1
     if isinstance(stored.get("n_components"), dict):
         try:
-            stored["n_components"] = Threshold(stored["n_components"]["threshold"])
+            stored["n_components"] = from_plain(stored["n_components"])
         except ParameterError as error:
             raise ModelError(f"{group.path}: {error}") from error
     if "feature_weight" in group:
@@ -205,6 +205,4 @@ def _configuration(accumulator: DataclassInstance, *, arrays: bool = False) -> l
 
 def _plain(value: object) -> object:
     """Return a parameter as JSON data."""
-    if isinstance(value, Threshold):
-        return {"threshold": float(value.eps)}
-    return value.item() if isinstance(value, np.generic) else value
+    return value.item() if isinstance(value, np.generic) else to_plain(value)

@@ -23,6 +23,7 @@ from streampca.runs.config.values import (
     Directory,
     Duration,
     Flag,
+    FrobeniusValue,
     MemorySize,
     Names,
     Natural,
@@ -232,7 +233,7 @@ class PCAConfig(_PCA):
     """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
 
     if TYPE_CHECKING:
-        n_components: int | float | ThresholdValue | None = None
+        n_components: int | float | ThresholdValue | FrobeniusValue | None = None
 
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used."""
@@ -246,7 +247,7 @@ class KernelPCAConfig(_KernelPCA):
     """Kernel PCA; ``pca`` is linear PCA."""
 
     if TYPE_CHECKING:
-        n_components: int | float | ThresholdValue | None
+        n_components: int | float | ThresholdValue | FrobeniusValue | None
         kernel: tuple[KernelConfig, ...]
         gamma: float | None
         degree: int

@@ -142,17 +142,20 @@ def is_loopback(address: str) -> bool:
 
 def _n_components(value: object) -> object:
     if isinstance(value, dict):
-        _need(set(value) == {"threshold"} and type(value["threshold"]) is float and 0 < value["threshold"] < 1)
-        return ThresholdValue(**value)
+        form = next(iter(value), "")
+        _need(len(value) == 1 and form in _FORMS and type(value[form]) is float and 0 < value[form] < 1)
+        return _FORMS[form](**value)
     if isinstance(value, float):
         _need(0 < value < 1)
     else:
-        _need(value is None or isinstance(value, ThresholdValue) or (type(value) is int and value >= 1))
+        _need(
+            value is None or isinstance(value, ThresholdValue | FrobeniusValue) or (type(value) is int and value >= 1)
+        )
     return value
 
 
 def _n_components_as_data(value: object) -> object:
-    return value.model_dump() if isinstance(value, ThresholdValue) else value
+    return value.model_dump() if isinstance(value, ThresholdValue | FrobeniusValue) else value
 
 
 def _sampling(value: object) -> object:
@@ -251,6 +254,27 @@ class ThresholdValue(Section):
     """Share of the largest eigenvalue."""
 
 
+class FrobeniusValue(Section):
+    """Take the smallest number of components whose squared eigenvalues reach a share of the squared Frobenius norm."""
+
+    frobenius: Annotated[float, Field(gt=0, lt=1)]
+    """Share of the squared norm."""
+
+
+_FORMS: dict[str, type[ThresholdValue] | type[FrobeniusValue]] = {
+    "threshold": ThresholdValue,
+    "frobenius": FrobeniusValue,
+}
+_FORM_SCHEMAS = [
+    {
+        "type": "object",
+        "properties": {form: {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}},
+        "required": [form],
+        "additionalProperties": False,
+    }
+    for form in _FORMS
+]
+
 _TEXT = WithJsonSchema({"type": "string"})
 _AUTO_OR_COUNT = Whole(1, auto=True)
 
@@ -335,19 +359,14 @@ Sampling: TypeAlias = Annotated[
     Field(description="auto, uniform, diagonal, column_norm, rpcholesky, or a list of different row numbers"),
 ]
 NComponents: TypeAlias = Annotated[
-    int | float | ThresholdValue | None,
+    int | float | ThresholdValue | FrobeniusValue | None,
     PlainValidator(_n_components),
     WithJsonSchema(
         {
             "anyOf": [
                 {"type": "integer", "minimum": 1},
                 {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-                {
-                    "type": "object",
-                    "properties": {"threshold": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}},
-                    "required": ["threshold"],
-                    "additionalProperties": False,
-                },
+                *_FORM_SCHEMAS,
                 {"type": "null"},
             ]
         }
@@ -355,6 +374,6 @@ NComponents: TypeAlias = Annotated[
     PlainSerializer(_n_components_as_data),
     Field(
         description="a whole number of at least 1, a share of variance such as 0.95, "
-        "{threshold: E} with E between 0 and 1, or null"
+        "{threshold: E} or {frobenius: S} with numbers between 0 and 1, or null"
     ),
 ]

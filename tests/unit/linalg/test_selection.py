@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import streampca as sp
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.eigen import relative_precision
-from streampca.linalg.selection import Count, Share, Threshold
+from streampca.linalg.selection import Count, Frobenius, Share, Threshold
 
 TIED = np.array([4.0, 2.0, 1.0, 1.0, 0.5, 0.25, 0.25])
 
@@ -67,3 +68,62 @@ def test_components_for_counts_ties_as_the_selection_does() -> None:
         pca = sp.PCA().fit(rotated(TIED, seed))
         assert pca._model.components_for(6 / 9) == 2
         assert pca._model.components_for(8 / 9) == 4
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_frobenius_takes_the_smallest_number_whose_squares_reach_the_share(solver):
+    rows = np.random.default_rng(3).standard_normal((30, 24)) * 0.8 ** np.arange(24)
+    squares = np.linalg.eigvalsh(np.cov(rows.T))[::-1] ** 2
+    shares = np.cumsum(squares) / squares.sum()
+    for share in (0.5, 0.9, 0.99, 0.9999):
+        expected = int(np.flatnonzero(shares >= share)[0]) + 1
+        for asked in (sp.Frobenius(share), {"frobenius": share}):
+            assert sp.PCA(asked, solver=solver).fit(rows).n_components_ == expected
+
+
+def test_frobenius_of_many_features_is_that_of_the_whole_matrix():
+    values = np.r_[40.0, 20.0, 10.0, np.full(1597, 0.5)]
+    rows = np.random.default_rng(0).standard_normal((200, 1600)) * np.sqrt(values)
+    squares = np.linalg.eigvalsh(np.cov(rows.T))[::-1] ** 2
+    expected = int(np.flatnonzero(np.cumsum(squares) >= 0.5 * squares.sum())[0]) + 1
+    fitted = sp.PCA(sp.Frobenius(0.5), solver="covariance").fit(rows)
+    assert fitted.n_components_ == expected < 64
+    assert fitted.error_["eigen_solver"] == "block krylov"
+
+
+def test_frobenius_counts_ties_as_reached():
+    values = np.array([2.0, 1.0, 1.0])
+    assert Frobenius(4 / 6).select(values, np.sqrt(6.0) * (1 + 1e-15), 1e-14) == 1
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.5, -0.1, True, "0.9", None])
+def test_frobenius_of_another_share_is_refused(share):
+    with pytest.raises(ParameterError, match=r"Frobenius\(share="):
+        Frobenius(share)
+
+
+@pytest.mark.parametrize("asked", [{"frobenios": 0.9}, {}, {"frobenius": 0.9, "threshold": 0.1}])
+def test_unknown_mapping_for_n_components_is_refused(asked):
+    with pytest.raises(ParameterError, match=r'expected \{"threshold": eps\} or '):
+        sp.PCA(asked).fit(np.eye(4))
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_frobenius_is_refused_by_solvers_without_the_matrix(solver):
+    with pytest.raises(NotAvailableError, match="Frobenius norm is known of the whole covariance"):
+        sp.PCA(sp.Frobenius(0.9), solver=solver).fit(np.random.default_rng(0).standard_normal((300, 80)))
+
+
+def test_frobenius_is_refused_by_kernel_pca():
+    with pytest.raises(ParameterError, match="is for PCA alone"):
+        sp.KernelPCA(sp.Frobenius(0.9)).fit(np.eye(4))
+
+
+def test_frobenius_is_kept_by_saved_models_and_states(tmp_path):
+    rows = np.random.default_rng(3).standard_normal((30, 6))
+    pca = sp.PCA({"frobenius": 0.7}, solver="covariance").fit(rows[:20])
+    pca.save(tmp_path / "model.zarr", state=True)
+    loaded = sp.load(tmp_path / "model.zarr")
+    assert loaded.n_components == {"frobenius": 0.7}
+    loaded.partial_fit(rows[20:])
+    assert loaded.n_components_ == sp.PCA(sp.Frobenius(0.7), solver="covariance").fit(rows).n_components_
