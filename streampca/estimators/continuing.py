@@ -19,7 +19,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.solvers.result import Fit
-from streampca.solvers.state import accumulate, continued, solve, subtracted
+from streampca.solvers.state import accumulate, continued, require_new, solve, subtracted
 from streampca.sources import Source, open_source
 from streampca.sources.frames import numeric_frame
 from streampca.sources.like import open_xarray_like
@@ -74,12 +74,15 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         ------
         MergeError
             If a parameter is not what it was when the first rows came, the rows are of another precision, or the model
-            keeps no state: it was loaded without one, or fitted by a solver that has none.
+            keeps no state: it was loaded without one, or fitted by a solver that has none. Also if `X` has a file whose
+            rows are already in the model, also under another name.
         """
         parameters, fitted = self._weighted(sample_weight), self._state_or_none()
         source = self._open_batch(X, first=fitted is None)
         if fitted is None:
             as_selection(parameters.n_components, source.shape[1])
+        else:
+            require_new(source.fragments, fitted.fragments)
         more, plan, count = accumulate(source, parameters, fitted, progress=self.progress)
         self._hold(more if fitted is None else continued(fitted, more))
         self.plan_, self.n_passes_ = plan, plan.passes

@@ -25,7 +25,7 @@ def merge(models: Sequence[PCA]) -> PCA:
     ------
     MergeError
         If a parameter that enters the state or the model differs, with its name and both values; if a model has no
-        state (save it with ``state=True``); or if the same model is given twice.
+        state (save it with ``state=True``); or if the same model, or the rows of the same file, are given twice.
     """
     models = list(models)
     if not models or not all(isinstance(model, Continuing) for model in models):

@@ -7,6 +7,7 @@ from typing import Any
 
 from streampca.labels import Labels
 from streampca.parameters import Parameters
+from streampca.sources.files.records import Fragment
 from streampca.typing import Json
 
 AGREE = (
@@ -47,6 +48,8 @@ class FittedState:
     """Rows that were left out because values are missing in them."""
     labels: Labels | None = None
     """Labels of the features, and of as many samples as there are; None where the data had none."""
+    fragments: tuple[Fragment, ...] = ()
+    """Records of the files whose rows are in the state; none of rows that came from elsewhere."""
 
     @property
     def n_features(self) -> int:

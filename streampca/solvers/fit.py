@@ -23,6 +23,7 @@ from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
+from streampca.sources.files.records import require_distinct
 from streampca.sources.naming import naming_places
 from streampca.system.process import n_cores, process_bytes
 
@@ -54,9 +55,10 @@ def plan_fit(
     PlanError
         If it does not fit in the memory that is allowed.
     DataError
-        If there are not more rows than `ddof`.
+        If there are not more rows than `ddof`, or two files of rows have the same content.
     """
     n = source.shape[0]
+    require_distinct(source.fragments)
     if n <= parameters.ddof:
         samples = "1 sample" if n == 1 else f"{n} samples"
         raise DataError(

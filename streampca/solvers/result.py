@@ -52,6 +52,7 @@ class Accumulated:
             exact=integers,
             n_left_out=self.n_left_out,
             labels=None if source.labels is None else source.labels.without_sample_coordinates(),
+            fragments=source.fragments,
         )
 
 

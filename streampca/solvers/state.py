@@ -23,6 +23,7 @@ from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import CONTINUABLE
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.files.records import Fragment, repeated
 from streampca.sources.naming import naming_places
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Json
@@ -109,6 +110,19 @@ def require_same(first: FittedState, second: FittedState, doing: str) -> None:
             raise MergeError(f"the second has {difference}: such states cannot be {doing}")
 
 
+def require_new(fragments: Sequence[Fragment], earlier: Sequence[Fragment]) -> None:
+    """Raise `MergeError`, naming the file, if the rows of one of `fragments` are already in a state of the files `earlier`."""
+    pair = repeated(fragments, earlier)
+    if pair is None:
+        return
+    fragment, other = pair
+    same = "" if fragment.name == other.name else f", as {other.name}, which has the same content"
+    raise MergeError(
+        f"{fragment.name} is already among the rows of the model{same}: its {fragment.n_rows:,} rows would count twice; leave it "
+        "out, or give its rows as an array (sp.open(…).to_dask()) if they are meant to count again"
+    )
+
+
 def continued(fitted: FittedState, more: FittedState) -> FittedState:
     """Return `fitted` with the rows of `more` added, in the memory of `fitted`."""
     require_same(fitted, more, "joined")
@@ -121,14 +135,17 @@ def continued(fitted: FittedState, more: FittedState) -> FittedState:
         exact=fitted.exact and more.exact,
         n_left_out=fitted.n_left_out + more.n_left_out,
         labels=_labels_of_rows([fitted, more], state.n_samples),
+        fragments=fitted.fragments + more.fragments,
     )
 
 
 def merged(states: Sequence[FittedState]) -> FittedState:
-    """Return the state of all rows behind `states`, none of which is changed."""
-    first = states[0]
+    """Return the state of all rows behind `states`, none of which is changed; raise `MergeError` if files are in two of them."""
+    first, fragments = states[0], states[0].fragments
     for each in states[1:]:
         require_same(first, each, "merged")
+        require_new(each.fragments, fragments)
+        fragments += each.fragments
     with one_blas_thread():
         state = first.accumulator.merge([each.state for each in states])
     n_samples = sum(each.state.n_samples for each in states)
@@ -142,6 +159,7 @@ def merged(states: Sequence[FittedState]) -> FittedState:
         exact=all(each.exact for each in states),
         n_left_out=sum(each.n_left_out for each in states),
         labels=_labels_of_rows(states, n_samples),
+        fragments=fragments,
     )
 
 
@@ -156,6 +174,7 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
             fitted.state, less.state, precision=fitted.error_growth * precision
         )
     error_growth = fitted.error_growth * error_growth if state.n_samples else 1.0
+    removed = {fragment.fingerprint for fragment in less.fragments}
     return replace(
         fitted,
         state=state,
@@ -164,6 +183,7 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
         exact=False,
         n_left_out=max(0, fitted.n_left_out - less.n_left_out),
         labels=_labels_of_rows([fitted, less], state.n_samples),
+        fragments=tuple(each for each in fitted.fragments if each.fingerprint not in removed),
     )
 
 

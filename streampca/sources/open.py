@@ -16,6 +16,7 @@ from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.files.paths import Paths, files_of, is_paths
+from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
@@ -210,6 +211,7 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
         raise NotAvailableError(
             f"{path}: orientation features_first is read from zarr stores and arrays in memory, not from .npy files"
         )
+    source.fragments = (Fragment.of(Path(path), source.shape, source.dtype),)
     return source
 
 

@@ -42,7 +42,10 @@ _MODEL_ARRAYS = (
     r"|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors|label_\w+"
     "|removal_coefficients|removal_groups|removal_columns"
 )
-_STATE_ARRAYS = "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
+_STATE_ARRAYS = (
+    "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
+    r"|fragment_\w+"
+)
 
 
 def _files_of(*arrays: str) -> str:

@@ -22,6 +22,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, with_seconds
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
+from streampca.sources.files.records import require_distinct
 from streampca.sources.naming import naming_places
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def plan_kernel(
     PlanError
         If it does not fit in the memory that is allowed, with what would.
     DataError
-        If there are fewer than two rows.
+        If there are fewer than two rows, or two files of rows have the same content.
     """
     n = source.shape[0]
+    require_distinct(source.fragments)
     if n < 2:
         raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
     limits = worker_limits(client)
