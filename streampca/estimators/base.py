@@ -214,11 +214,24 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         scores = map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
         return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
 
-    def transform_to(self, X: Input, path: str | Path, *, overwrite: bool = False, remove: Given | None = None) -> Path:
+    def transform_to(
+        self,
+        X: Input,
+        path: str | Path,
+        *,
+        overwrite: bool = False,
+        remove: Given | None = None,
+        diagnostics: bool = False,
+    ) -> Path:
         """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
 
         Reads `X` once, within `memory`. The array has shape (n_samples, k), float32 for float16 and float32 input and
         float64 else. `remove` is that of `transform`.
+
+        With `diagnostics`, for `PCA`, two arrays of shape (n_samples,) beside it, float64, from the same reading: ``t2``, Hotelling's
+        T², the squared scores over the eigenvalues, and ``q``, the squared distance of the centred, scaled and weighted row from
+        the space of the components; see `t2_limit`, `q_limit` and `contributions`. `NotAvailableError` for kernel PCA, and where
+        the components are on disk or blocks of rows do not fit in `memory`.
 
         `OutputError` if something is there that is not scores of ours, or is and `overwrite` is not set; `NoSpaceError`,
         before anything is read, if there is less room than the scores take.
@@ -228,9 +241,9 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         check_is_fitted(self)
         source = residuals_of(self._open_fitted(X), self._model, remove)
         require_apart(Path(path), source.description)
-        plan = plan_scores(source, self._model, self.memory)
+        plan = plan_scores(source, self._model, self.memory, diagnostics=diagnostics)
         with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
-            write_scores(source, self._model, plan, aside, progress=self.progress)
+            write_scores(source, self._model, plan, aside, progress=self.progress, diagnostics=diagnostics)
         return Path(path)
 
     @overload

@@ -16,8 +16,8 @@ from streampca.errors import ModelError
 from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.inputs import is_array_like
-from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
+from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
 from streampca.models.pca import PCAModel
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
 
 
-class PCA(Continuing, Likelihood):
+class PCA(Continuing, RowDiagnostics):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters

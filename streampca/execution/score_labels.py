@@ -30,8 +30,13 @@ def sample_axis(labels: Labels | None) -> str:
     return "sample" if name in _OTHERS or not name or re.fullmatch(r"dim_\d+", name) else name
 
 
-def write_sample_labels(group: zarr.Group, labels: Labels | None, n_components: int) -> None:
-    """Write the coordinates of samples, and the numbers of components from 1 on, as arrays of a new group of scores."""
+def write_sample_labels(
+    group: zarr.Group, labels: Labels | None, n_components: int, further: tuple[str, ...] = ()
+) -> None:
+    """Write the coordinates of samples, and the numbers of components from 1 on, as arrays of a new group of scores.
+
+    `further` are names of arrays that will stand beside them.
+    """
     _write(group, "mode", np.arange(1, n_components + 1), {})
     names = ["mode"]
     for dimension in () if labels is None else labels.samples:
@@ -41,7 +46,7 @@ def write_sample_labels(group: zarr.Group, labels: Labels | None, n_components: 
             _write_coordinate(group, dimension)
             names.append(dimension.name)
     document = None if labels is None else labels.to_dict()["samples"]
-    group.attrs.update({ARRAYS_BESIDE_SCORES: names, "samples": document})
+    group.attrs.update({ARRAYS_BESIDE_SCORES: [*names, *further], "samples": document})
 
 
 def _write_coordinate(group: zarr.Group, dimension: Dimension) -> None:

@@ -26,6 +26,7 @@ from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_labels import sample_axis, write_sample_labels
 from streampca.execution.scores_by_features import scores_by_features
+from streampca.models.diagnostics import row_diagnostics
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan
@@ -33,11 +34,11 @@ from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.zarr.strictness import strict
-from streampca.storage.directories import arrays_of_scores, require_space
+from streampca.storage.directories import DIAGNOSTICS, arrays_of_scores, require_space
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
-from streampca.typing import FloatArray
+from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ZarrArray
@@ -49,8 +50,8 @@ _LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 
 
 @dataclass(frozen=True)
-class ScoreTask(Task["ZarrArray | None"]):
-    """Transform the blocks of a leaf and write each as one chunk; the state is the array of scores, once it is open."""
+class ScoreTask(Task["tuple[ZarrArray, ...] | None"]):
+    """Transform the blocks of a leaf and write each as one chunk; the state are the arrays, once they are open."""
 
     common: ClassVar[str] = "model"
     """Name of the field that all leaves share."""
@@ -60,6 +61,8 @@ class ScoreTask(Task["ZarrArray | None"]):
     """Model that transforms them."""
     path: Path
     """Path of the zarr group."""
+    diagnostics: bool = False
+    """Whether T² and Q of the rows are written, too."""
 
     def for_leaf(self, leaf: Leaf) -> ScoreTask:
         """Return the task with no more of the source than `leaf` needs."""
@@ -68,8 +71,8 @@ class ScoreTask(Task["ZarrArray | None"]):
     def init(self, leaf: Leaf) -> None:
         """Return nothing: the first block opens the array."""
 
-    def update(self, state: ZarrArray | None, block: Block) -> ZarrArray:
-        """Transform `block` and write its scores.
+    def update(self, state: tuple[ZarrArray, ...] | None, block: Block) -> tuple[ZarrArray, ...]:
+        """Transform `block` and write its scores, and T² and Q.
 
         Raises
         ------
@@ -82,6 +85,9 @@ class ScoreTask(Task["ZarrArray | None"]):
         out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self.model.transform(block.values, out)
+            values = [scores]
+            if self.diagnostics and isinstance(self.model, PCAModel):
+                values += row_diagnostics(self.model, block.values, scores)
         if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
             (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
             raise NotFiniteError(
@@ -91,22 +97,32 @@ class ScoreTask(Task["ZarrArray | None"]):
             raise OutputError(
                 f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
             )
-        array = zarr.open_array(self.path / "scores", mode="r+") if state is None else state
-        array[block.start : block.start + n_rows] = scores
-        return array
+        if state is None:
+            names = ("scores", *DIAGNOSTICS)[: len(values)]
+            state = tuple(zarr.open_array(self.path / name, mode="r+") for name in names)
+        for array, value in zip(state, values, strict=True):
+            array[block.start : block.start + n_rows] = value
+        return state
 
-    def finish(self, state: ZarrArray | None) -> None:
+    def finish(self, state: tuple[ZarrArray, ...] | None) -> None:
         """Return nothing: scores are in the store."""
 
 
 @naming_places
 def write_scores(
-    source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, *, progress: ProgressCallback | None = None
+    source: Source,
+    model: PCAModel | KernelModel,
+    plan: Plan,
+    path: Path,
+    *,
+    progress: ProgressCallback | None = None,
+    diagnostics: bool = False,
 ) -> ReadCount:
     """Read `source` once more and write its scores to the array ``scores`` of a new zarr group at `path`.
 
     The array has shape ``(n_samples, k)``, float32 for float32 input and float64 else; a chunk holds the rows of one
-    block, so every chunk has one writer. The caller commits the directory (`output.Aside`).
+    block, so every chunk has one writer. With `diagnostics`, T² and Q of the rows are written to ``t2`` and ``q``,
+    ``(n_samples,)``, in the same chunks; `plan` reads by rows then. The caller commits the directory (`AtomicDirectory`).
 
     Raises
     ------
@@ -119,13 +135,11 @@ def write_scores(
     with source.reading():
         if plan.axis == "features" and isinstance(model, PCAModel):
             return _write_by_features(source, model, plan, path, progress)
-        return _write_by_rows(source, model, plan, path, progress)
+        return _write_by_rows(ScoreTask(source, model, path, diagnostics), plan, progress)
 
 
-def _write_by_rows(
-    source: Source, model: PCAModel | KernelModel, plan: Plan, path: Path, progress: ProgressCallback | None
-) -> ReadCount:
-    plan = _in_small_leaves(plan)
+def _write_by_rows(task: ScoreTask, plan: Plan, progress: ProgressCallback | None) -> ReadCount:
+    source, model, path, plan = task.source, task.model, task.path, _in_small_leaves(plan)
 
     def flush(first: int, last: int) -> None:
         _flush_chunks(path, plan, first, last)
@@ -139,8 +153,8 @@ def _write_by_rows(
     else:
         if record.log is not None:  # in the directory of a run: what it had written before it was killed
             shutil.rmtree(path, ignore_errors=True)
-        _create(path, model, source, plan.rows_per_block)
-    client, task = active_client(source), ScoreTask(source, model, path)
+        _create(path, model, source, plan.rows_per_block, diagnostics=task.diagnostics)
+    client = active_client(source)
     require_writable_by_workers(client, path)
     with one_blas_thread():
         _, count = drive(task, plan, record, start, lambda total, _: total, client=client, progress=progress)
@@ -191,13 +205,15 @@ def _in_small_leaves(plan: Plan) -> Plan:
 def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
     """Tell whether the scores of the first leaves can all be read; every chunk has a checksum."""
     try:
-        for name in arrays_of_scores(path):
-            if name != "scores":
-                strict(zarr.open_array(path / name, mode="r"))[:]
-        array = strict(zarr.open_array(path / "scores", mode="r"))
+        names = arrays_of_scores(path)
+        arrays = {name: strict(zarr.open_array(path / name, mode="r")) for name in names}
+        by_row = [arrays.pop(name) for name in ("scores", *DIAGNOSTICS) if name in arrays]
+        for array in arrays.values():
+            array[:]
         for index in range(n_leaves):
             for start, stop in plan.leaf(index).spans:
-                array[start:stop]
+                for array in by_row:
+                    array[start:stop]
     except Exception:  # noqa: BLE001 every codec has its own
         return False
     return True
@@ -211,19 +227,21 @@ def _sweep(path: Path) -> None:
 
 
 def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:
-    """Force the chunks of the scores of leaves `first` to before `last` to the disk, before a ledger says that they are there."""
-    array = path / "scores"
-    rows = int(zarr.open_array(array, mode="r").chunks[0])
+    """Force the chunks of the arrays of leaves `first` to before `last` to the disk, before a ledger says that they are there."""
+    rows = int(zarr.open_array(path / "scores", mode="r").chunks[0])
     start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
+    by_row = [path / name for name in ("scores", *DIAGNOSTICS) if (path / name).is_dir()]
     with writing(path):
         for chunk in range(start // rows, -(-stop // rows)):
-            flush_one(array / f"c/{chunk}/0")
-            flush_one(array / f"c/{chunk}")
-        for beside in (path / name for name in arrays_of_scores(path) if name != "scores"):
+            flush_one(path / f"scores/c/{chunk}/0")
+            for array in by_row:
+                flush_one(array / f"c/{chunk}")
+        for beside in (path / name for name in arrays_of_scores(path) if path / name not in by_row):
             for file in (*beside.rglob("*"), beside):
                 flush_one(file)
-        for place in (array / "zarr.json", path / "zarr.json", array / "c", array, path, path.parent):
+        for place in (*(array / name for array in by_row for name in ("zarr.json", "c", "")), path / "zarr.json", path):
             flush_one(place)
+        flush_one(path.parent)
 
 
 def _write_by_features(
@@ -260,20 +278,33 @@ def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path
         array[start : start + rows] = part / model.deviations if model.whiten else part
 
 
-def _create(path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int) -> ZarrArray:
+def _create(
+    path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
+) -> ZarrArray:
     n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
-    require_space(path, n * k * dtype.itemsize)
+    names = DIAGNOSTICS if diagnostics else ()
+    require_space(path, n * (k * dtype.itemsize + 8 * len(names)))
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
-    write_sample_labels(group, source.labels, k)
-    array = group.create_array(
-        "scores",
-        shape=(n, k),
-        chunks=(min(n, rows_per_chunk), k),
-        dtype=dtype,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        dimension_names=(sample_axis(source.labels), "mode"),
-        config={"write_empty_chunks": True},
-    )
+    write_sample_labels(group, source.labels, k, names)
+    axis, rows = sample_axis(source.labels), min(n, rows_per_chunk)
+    array = _array(group, "scores", (n, k), (rows, k), dtype, (axis, "mode"))
+    for name in names:
+        _array(group, name, (n,), (rows,), np.dtype(np.float64), (axis,))
     array.attrs.update(model.score_attributes)
     return array
+
+
+def _array(
+    group: zarr.Group, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: DType, axes: tuple[str, ...]
+) -> ZarrArray:
+    """Return a new array, every chunk of which has a checksum and is written."""
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        dimension_names=axes,
+        config={"write_empty_chunks": True},
+    )

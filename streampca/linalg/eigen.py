@@ -182,6 +182,8 @@ class Spectrum:
     """Number of `values` above the rounding of the accumulation."""
     method: str
     """``"lapack"`` or ``"block krylov"``."""
+    residual_moments: tuple[float, ...] = ()
+    """Power sums of the eigenvalues that `values` lacks, see `residual_moments`; empty where they are not known."""
 
 
 def solve(

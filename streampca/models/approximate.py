@@ -84,6 +84,8 @@ class Answer:
     """Whether the requested number was reached."""
     certified: Certified
     """Bounds of their errors."""
+    residual_moments: tuple[float, ...]
+    """θ₂/θ₁² of the eigenvalues left out, estimated from held-out columns; empty without them."""
 
     def within(self, tolerance: float | None) -> bool:
         """Return whether every eigenvalue is certified to the relative `tolerance`; True if it is None."""
@@ -104,7 +106,8 @@ class Answer:
         values = np.zeros(axes.shape[1])
         values[:k] = self.reported.values[:k]
         residual = certificate["eigen_residual"] or 0.0
-        spectrum = Spectrum(values, signed(axes), moments.total, residual, rank, str(certificate["eigen_solver"]))
+        method, left = str(certificate["eigen_solver"]), self.residual_moments
+        spectrum = Spectrum(values, signed(axes), moments.total, residual, rank, method, left)
         model = PCAModel.of_spectrum(
             spectrum,
             moments,
@@ -208,7 +211,22 @@ def answer_of(
     reached = selected is not None or _n_components(parameters, n_components, moments) >= min(
         moments.n_samples, len(moments.mean)
     )
-    return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate)
+    left = _residual_moments(taken, n_components, evidence, moments.total)
+    return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate, left)
+
+
+def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float) -> tuple[float, ...]:
+    """Return θ₂/θ₁² of the part of C that `k` components leave, empty without held-out columns.
+
+    θ₁ is what of the exact trace is not in the eigenvalues, and θ₂ ≈ ‖(I − VVᵀ) C G‖² / g for g standard normal columns G.
+    """
+    vectors, n_columns = taken.vectors[:, :k], evidence.products.shape[1]
+    left = total - float(taken.values[:k].sum())
+    if n_columns < 2 or not left > 1e-14 * total:
+        return ()
+    outside = (evidence.products - vectors @ (vectors.T @ evidence.products)) / left
+    squares = float(np.vdot(outside, outside)) / n_columns
+    return (min(squares, 1.0),) if squares > 0 else ()
 
 
 def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:

@@ -25,6 +25,8 @@ from streampca.typing import BoolArray, FloatArray, IntArray
 _BATCH_VALUES = 2**16
 """Entries of the k × k matrices that are solved at once."""
 _EPS = float(np.finfo(np.float64).eps)
+_Z_99 = 2.3263478740408408
+"""Quantile at 0.99 of the standard normal distribution."""
 _NOISE_FLOOR = 1e-10
 """Share of the largest S above which σ² makes the system safe for a Cholesky-like solution."""
 
@@ -103,7 +105,7 @@ def fill_in_from(model: ProbabilisticModel, lost: FloatArray, scores: NDArray[np
     upper = np.triu_indices(model.n_components)
 
     def products(row: int) -> FloatArray:
-        return _unpacked(lost[row], upper)
+        return unpacked(lost[row], upper)
 
     _apply(model, scores, [(int(row), holes[i : i + 1]) for i, row in enumerate(holes)], products, whitened=False)
 
@@ -173,6 +175,64 @@ def posterior(
     return unit[:, None] * inverse * unit, logarithm + len(unit) * np.log(largest)
 
 
+def gains(model: ProbabilisticModel, observed: FloatArray) -> FloatArray:
+    """Return the matrices K = I + (I − A) P with ŝ = K V_o z_o, for a stack of A, ``(n, k, k)``."""
+    spread = np.maximum(np.asarray(model.explained_variance, dtype=np.float64) - model.noise_variance, 0.0)
+    unit = np.eye(model.n_components)
+    gain: FloatArray = unit + (unit - observed) @ posterior(spread, model.noise_variance, observed)[0]
+    return gain
+
+
+def residual_factors(
+    model: ProbabilisticModel, observed: FloatArray, n_observed: IntArray, n_complete: int
+) -> FloatArray:
+    """Return what the squared residuals of rows with holes are multiplied by to have the limit of complete rows, ``(n,)``.
+
+    In the probabilistic model the residual z_o − V_oᵀ ŝ = (I − V_oᵀ K V_o) z_o of the observed features, with ŝ = K V_o z_o, has the
+    covariance σ² I + V_oᵀ G V_o, G = (I − KA) S (I − KA)ᵀ − σ² (K + Kᵀ − K A Kᵀ). Its squared norm has the mean E = tr and
+    the variance 2 tr(·²), hence ν = E² / tr(·²) degrees of freedom, and by Wilson & Hilferty (1931) the quantile
+    E (1 − c + z √c)³ with c = 2 / (9ν). The factor is the quantile of complete rows, E = σ² (d − k) and ν = d − k, over that of the
+    observed features, both at 0.99. It is 1 for rows without holes, and where there is no noise.
+
+    Parameters
+    ----------
+    model : ProbabilisticModel
+        Its components, variances and noise.
+    observed : array, shape (n, k, k)
+        The matrices A of patterns of holes.
+    n_observed : array of int, shape (n,)
+        Numbers of observed features.
+    n_complete : int
+        Number of features d of a row without holes.
+    """
+    k, noise = model.n_components, model.noise_variance
+    spread = np.maximum(np.asarray(model.explained_variance, dtype=np.float64) - noise, 0.0)
+    if n_complete <= k or noise <= _NOISE_FLOOR * float(spread.max(initial=0.0)):
+        return np.ones(len(observed))
+    spread, unit = spread / noise, np.eye(k)
+    gain = gains(model, observed)
+    left = unit - gain @ observed
+    turned = gain.transpose(0, 2, 1)
+    inner = (left * spread) @ left.transpose(0, 2, 1) - gain - turned + gain @ observed @ turned
+    product = inner @ observed
+    trace = np.trace(product, axis1=1, axis2=2)
+    mean = n_observed + trace
+    squares = n_observed + 2 * trace + np.einsum("nij,nji->n", product, product)
+    factors: FloatArray = np.ones(len(observed))
+    some = (n_observed > 0) & (mean > 0)
+    freedom = np.divide(mean**2, squares, out=np.ones_like(mean), where=some)
+    complete = float(n_complete - k)
+    np.divide(complete * _quantile(complete), mean * _quantile(freedom), out=factors, where=some)
+    return factors
+
+
+def _quantile(freedom: FloatArray | float) -> FloatArray | float:
+    """Return the quantile at 0.99 of χ²(ν) / ν by Wilson & Hilferty (1931)."""
+    variance = 2 / (9 * np.asarray(freedom))
+    quantile: FloatArray = (1 - variance + _Z_99 * np.sqrt(variance)) ** 3
+    return quantile
+
+
 def _apply(
     model: ProbabilisticModel,
     scores: NDArray[np.floating],
@@ -197,7 +257,8 @@ def _apply(
             scores[rows] = made * ahead
 
 
-def _unpacked(numbers: FloatArray, upper: tuple[IntArray, IntArray]) -> FloatArray:
+def unpacked(numbers: FloatArray, upper: tuple[IntArray, IntArray]) -> FloatArray:
+    """Return the symmetric matrix of the numbers of its upper triangle, at the places `upper`."""
     k = int(upper[0][-1]) + 1
     matrix = np.zeros((k, k))
     matrix[upper] = numbers

@@ -69,6 +69,8 @@ class PCAModel:
     """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
+    residual_moments: tuple[float, ...] = ()
+    """Power sums of the eigenvalues left out, without units, for limits of Q; see `linalg.residual_moments`. Empty = not known."""
 
     @classmethod
     def of_spectrum(
@@ -99,6 +101,7 @@ class PCAModel:
             source=source,
             feature_weight=parameters.feature_weight,
             sample_weight=sample_weight,
+            residual_moments=spectrum.residual_moments,
         )
 
     @property

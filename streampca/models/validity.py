@@ -57,6 +57,7 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
         # Weights may add up to more than ddof in a single row, so that only unweighted rows are counted.
         "ddof": model.ddof >= 0 and (weight is not None or model.ddof < model.n_samples),
         "numerical_rank": 0 <= model.numerical_rank <= len(values),
+        "residual_moments": len(model.residual_moments) <= 2 and all(0 < each <= 1 for each in model.residual_moments),
         "constant_features": bool(((constant >= 0) & (constant < d)).all()),
     }
     for name, valid in ranges.items():

@@ -28,6 +28,7 @@ Purpose = Literal[
     "components",
     "axes",
     "conditional means",
+    "diagnostics",
     "scores",
     "report",
 ]

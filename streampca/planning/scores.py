@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import NotAvailableError
+from streampca.models.diagnostics import scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
@@ -24,26 +25,37 @@ ScoresNeeds = Callable[[int, int], list[MemoryNeed]]
 
 
 def plan_scores(
-    source: Source, model: PCAModel | KernelModel, memory: int | str | None, threads: int | None = None
+    source: Source,
+    model: PCAModel | KernelModel,
+    memory: int | str | None,
+    threads: int | None = None,
+    *,
+    diagnostics: bool = False,
 ) -> Plan:
     """Return how the scores of `source` are written within the memory that is allowed.
 
     By rows; by features where the components are on disk, which are then read once and not for every block of rows,
-    or where blocks of rows do not fit.
+    or where blocks of rows do not fit. With `diagnostics`, T² and Q of rows, by rows alone.
 
     Raises
     ------
     PlanError
         If it does not fit.
+    NotAvailableError
+        If `diagnostics` are asked for of kernel PCA, or of components on disk.
     """
     resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
-    by_features = None if isinstance(model, KernelModel) else plan_by_features(source, model, resources)
+    if diagnostics:
+        require_diagnosable(model)
+    by_features = None
+    if not isinstance(model, KernelModel) and not diagnostics:
+        by_features = plan_by_features(source, model, resources)
     if by_features is not None and not by_features.budget.fits:
         by_features = None
     on_disk = isinstance(model, PCAModel) and isinstance(model.components, StoredComponents)
     if by_features is not None and on_disk:
         return by_features
-    plan = _plan_by_rows(source, model, resources)
+    plan = _plan_by_rows(source, model, resources, diagnostics=diagnostics)
     if plan.budget.fits:
         return with_repeated_reads(plan, source)
     if by_features is not None:
@@ -51,13 +63,27 @@ def plan_scores(
     raise plan.budget.refusal("", subject="writing scores: ")
 
 
-def _plan_by_rows(source: Source, model: PCAModel | KernelModel, resources: Resources) -> Plan:
+def require_diagnosable(model: PCAModel | KernelModel) -> None:
+    """Raise `NotAvailableError` if T² and Q of rows cannot be computed beside their scores."""
+    if isinstance(model, KernelModel):
+        raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
+    if isinstance(model.components, StoredComponents):
+        raise NotAvailableError(
+            "diagnostics (T² and Q of rows) need the components in memory, and they are on disk: fit fewer components, or give "
+            "more memory"
+        )
+
+
+def _plan_by_rows(
+    source: Source, model: PCAModel | KernelModel, resources: Resources, *, diagnostics: bool = False
+) -> Plan:
     """Return how scores are computed by rows, with the least memory if nothing fits."""
 
     def needs(rows: int, leaves: int) -> list[MemoryNeed]:
         if isinstance(model, KernelModel):
             return kernel_scores_needs(source, model, rows, leaves, resources)
-        return scores_needs(source, model, rows, leaves, resources)
+        own = scores_needs(source, model, rows, leaves, resources)
+        return [*own, MemoryNeed("diagnostics", leaves * scratch_bytes(model, rows))] if diagnostics else own
 
     (n, d), k = source.shape, model.n_components
     flops = 2.0 * n * d * k

@@ -8,6 +8,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.eigen import negative_mass, relative_precision, solve
+from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import as_selection
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
@@ -32,6 +33,7 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
     spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
+    spectrum = with_moments(spectrum, reduced, parameters.seed, definite=clipped is None)
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,

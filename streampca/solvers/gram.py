@@ -14,6 +14,7 @@ from streampca.accumulators.rows import RowsState
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
+from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
@@ -214,6 +215,7 @@ class GramSolver(PCASolver):
             selection = as_selection(parameters.n_components, reduced.rank_limit)
             precision = relative_precision(plan.work_dtype, reduced.side)
             spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
+            spectrum = with_moments(spectrum, reduced, parameters.seed)
             del state
             reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.variance)
             release_freed_memory()

@@ -11,6 +11,7 @@ from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
+from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection, as_selection
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
@@ -51,9 +52,11 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
     )
     chosen = selection.select(values[:limit], measure, 2 * np.sqrt(precision))
     k = limit if chosen is None else chosen
+    moments = moments_of_values(values[k:limit])
     values, vectors = values[:k].copy(), vectors[:k]
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
-    return Spectrum(values, signed(vectors.T), total, _residual(factored, values, vectors), rank, "lapack svd")
+    residual = _residual(factored, values, vectors)
+    return Spectrum(values, signed(vectors.T), total, residual, rank, "lapack svd", moments)
 
 
 def _residual(factored: Factored, values: FloatArray, vectors: FloatArray) -> float:

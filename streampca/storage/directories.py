@@ -53,6 +53,8 @@ def _files_of(*arrays: str) -> str:
     return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
 
 
+DIAGNOSTICS = ("t2", "q")
+"""Arrays beside scores with a value for each row, which are written with them."""
 ARRAYS_BESIDE_SCORES = "coordinate_arrays"
 """Attribute of a group of scores that names the arrays beside them."""
 _SCORES_FILES = _files_of("scores", "[A-Za-z][A-Za-z0-9_]*")

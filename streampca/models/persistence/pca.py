@@ -76,8 +76,9 @@ FORM = GroupFormat(
         "missing_scores": (str,),
         "labels": (dict, type(None)),
         "removal": (dict, type(None)),
+        "residual_moments": (list,),
     },
-    defaults={"missing": "error", "missing_scores": "mean", "removal": None},
+    defaults={"missing": "error", "missing_scores": "mean", "removal": None, "residual_moments": []},
 )
 
 
@@ -95,6 +96,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     attributes = {name: getattr(model, name) for name in FORM.attributes if name != "removal"}
     removal, rows = model.removal, None if model.removal is None else model.removal.rows
     attributes["removal"] = None if removal is None else removal.basis.to_dict()
+    attributes["residual_moments"] = list(model.residual_moments)
     arrays["removal_coefficients"] = None if removal is None else removal.coefficients
     if rows is not None and rows.codes.nbytes + rows.columns.nbytes <= _REMOVAL_BYTES:
         arrays |= {"removal_groups": rows.codes, "removal_columns": rows.columns if rows.columns.size else None}
@@ -136,6 +138,9 @@ def build(group: StoredGroup) -> PCAModel:
     n_features = components.shape[1]
     described: Json = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
     described["removal"] = _removal_of(group, arrays["mean"])
+    moments = group.attributes["residual_moments"]
+    group.require(all(type(each) is float for each in moments), "its residual_moments are damaged")
+    described["residual_moments"] = tuple(moments)
     model = PCAModel(**arrays, **(group.attributes | described))
     require_valid(model, surveyed, group.path)
     return model

@@ -1,0 +1,81 @@
+"""Rows that do not fit: limits of T² and Q, and what features contribute to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
+
+from streampca.estimators.likelihood import Likelihood
+from streampca.linalg.control_limits import Distribution
+from streampca.models.contributions import Contributions, contributions_of
+from streampca.models.limits import q_limit_of, t2_limit_of
+from streampca.models.removal import Given
+
+if TYPE_CHECKING:
+    from streampca.models.pca import PCAModel
+
+
+class RowDiagnostics(Likelihood):
+    """The part of `PCA` that measures how far rows are from the model."""
+
+    if TYPE_CHECKING:
+        _model: PCAModel
+
+    def t2_limit(self, probability: float = 0.99, *, distribution: Distribution = "f") -> float:
+        """Return the value that Hotelling's T² of normally distributed rows exceeds with the probability 1 − `probability`.
+
+        Parameters
+        ----------
+        probability : float
+            Share of rows that are not above the limit, in (0, 1).
+        distribution : {"f", "beta", "chi2"}
+            ``"f"``: for rows that were not in the fit, k (n² − 1) / (n (n − k)) · F(k, n − k). ``"beta"``: for the rows of the fit,
+            (n − 1)² / n · Beta(k/2, (n − k − 1)/2), smaller (Tracy, Young & Mason 1992). Both are exact for normal rows where
+            all components are taken, and n is the sum of the weights. ``"chi2"``: their limit for many rows, χ²(k). k counts the
+            components above rounding.
+
+        Raises
+        ------
+        NotAvailableError
+            If no component is above rounding, or there are not enough rows for the first two.
+        """
+        check_is_fitted(self)
+        return t2_limit_of(self._model, probability, distribution)
+
+    def q_limit(self, probability: float = 0.99) -> float:
+        """Return the value that Q, the squared prediction error, of normally distributed rows exceeds with 1 − `probability`.
+
+        By Jackson & Mudholkar (1979) from sums of the first three powers of the eigenvalues left out, for exact solvers; by Box
+        (1954), g χ²(h), from two, which approximate solvers estimate from held-out columns.
+
+        Raises
+        ------
+        NotAvailableError
+            If these sums are not known, as of models of earlier versions, or nothing is left out.
+        """
+        check_is_fitted(self)
+        return q_limit_of(self._model, probability)[0]
+
+    def contributions(self, rows: ArrayLike, *, remove: Given | None = None) -> Contributions:
+        """Return what each feature contributes to T² and Q of `rows`, array-like or sparse, (n_rows, n_features).
+
+        The result takes 16 bytes for each value of `rows`, which no plan counts: it is for the rows that stand out. `remove` is
+        that of `transform`. Raises `NotAvailableError` if the components are on disk.
+        """
+        self._require_in_memory("contributions")
+        checked = self._validated(rows)
+        dense = np.asarray(self._without_removed(getattr(checked, "toarray", lambda: checked)(), remove))
+        return contributions_of(self._model, dense, self._names())
+
+    def _names(self) -> tuple[str, ...] | None:
+        """Return the names of the features, None where they have none."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None:
+            return tuple(map(str, names))
+        labels = self._model.labels
+        if labels is None or not labels.named:
+            return None
+        return tuple(labels.known_name(j) or str(j) for j in range(self._model.components.shape[1]))

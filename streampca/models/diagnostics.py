@@ -1,0 +1,217 @@
+"""Two distances of rows from a model: Hotelling's T² within the space of the components, and the squared distance Q from it.
+
+A row z is centred, scaled and weighted, and s = V z are its scores. T² = Σ sᵢ²/λᵢ over the components above rounding, and
+Q = ‖z − Vᵀ s‖², the squared prediction error, with the same components. Of rows with missing values, s are the conditional means
+given the observed features o, and Q = f ‖z_o − V_oᵀ s‖², with the factor f of `conditional.residual_factors` by which such rows have
+the limit of complete ones. Where missing values count as the mean (``missing_scores="mean"``) the row is the one that is filled
+with means. Rows that have no scores have neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampca.models.conditional import add_lost, n_packed, patterns_of, residual_factors, unpacked
+from streampca.models.pca import PCAModel
+from streampca.models.stored_components import StoredComponents
+from streampca.typing import Array, BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_PANEL_BYTES = 2**20
+_BATCH_VALUES = 2**16
+"""Entries of the k × k matrices of patterns of holes that are in memory at once."""
+_SUBTRACTED_FROM = 0.01
+"""Share Q / ‖z‖² from which Q is ‖z‖² − ‖s‖²."""
+_ORTHONORMAL = 1e-13
+"""Orthonormality of components up to which that is so."""
+
+
+def t2_of_scores(model: PCAModel, scores: Array) -> FloatArray:
+    """Return T² of rows with these scores, ``(n_rows, k)``, whitened if the model whitens; ``(n_rows,)``."""
+    rank = model.numerical_rank
+    unit = scores[:, :rank].astype(np.float64)
+    if not model.whiten:
+        unit /= np.sqrt(model.explained_variance[:rank])
+    t2: FloatArray = np.einsum("ij,ij->i", unit, unit)
+    return t2
+
+
+def row_diagnostics(model: PCAModel, rows: Any, scores: Array) -> tuple[FloatArray, FloatArray]:
+    """Return T² and Q of `rows`, each ``(n_rows,)``, in float64.
+
+    Q is ‖z‖² − ‖s‖² where that is at least a hundredth of ‖z‖², so that the subtraction costs at most two digits of the
+    accuracy of the scores, and else the sum of the squared residuals, for which the rows are projected back: 2 d k flops a row.
+    That is also done for all rows with missing values.
+
+    Parameters
+    ----------
+    model : PCAModel
+        The model.
+    rows : array or sparse matrix, shape (n_rows, n_features)
+        Rows as `PCAModel.transform` takes them.
+    scores : array, shape (n_rows, k)
+        Their scores.
+    """
+    t2 = t2_of_scores(model, scores)
+    if not isinstance(rows, np.ndarray):
+        return t2, _q_of_sparse(model, rows.tocsr(), scores)
+    q, step = np.empty(len(scores)), _panel_rows(model)
+    for start in range(0, len(q), step):
+        panel = slice(start, start + step)
+        q[panel] = _q(model, rows[panel], _plain_scores(model, scores[panel]))
+    return t2, q
+
+
+def scratch_bytes(model: PCAModel, rows: int) -> int:
+    """Return the scratch memory in bytes of `row_diagnostics` for blocks of `rows` dense rows."""
+    k, width, panel = model.n_components, _width(model), _panel_rows(model)
+    values = 6 * 8 * panel * width + 16 * k * panel + 48 * rows
+    if isinstance(model.components, StoredComponents):
+        values += 16 * k * width
+    if model.conditional:
+        values += 10 * 8 * max(_BATCH_VALUES, k**2) + 8 * panel * (n_packed(k) if model.conditional else 0)
+    return values
+
+
+def _panel_rows(model: PCAModel) -> int:
+    """Return how many dense rows are looked at at once: about 1 MiB of them."""
+    return max(1, _PANEL_BYTES // (8 * _width(model)))
+
+
+def _width(model: PCAModel) -> int:
+    """Return how many features are in memory at once."""
+    stored = model.components
+    return stored.width if isinstance(stored, StoredComponents) else stored.shape[1]
+
+
+def _plain_scores(model: PCAModel, scores: Array) -> FloatArray:
+    """Return scores without whitening of the components above rounding, ``(n_rows, rank)``, in float64."""
+    plain = scores[:, : model.numerical_rank].astype(np.float64)
+    if model.whiten:
+        plain *= model.deviations[: model.numerical_rank]
+    return plain
+
+
+def _slabs(model: PCAModel) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield the components above rounding of runs of features."""
+    components, rank = model.components, model.numerical_rank
+    if not isinstance(components, StoredComponents):
+        yield slice(0, components.shape[1]), components[:rank]
+        return
+    for features, slab in components.slabs():
+        yield features, slab[:rank]
+
+
+def centred_rows(model: PCAModel, rows: Array, features: slice) -> tuple[FloatArray, BoolArray | None]:
+    """Return some features of rows, centred, scaled and weighted, in float64, 0 where they count as missing, and where that is."""
+    values = np.subtract(rows[:, features], model.mean[features], dtype=np.float64)
+    missing = None
+    if model.stand_in is not None and rows.dtype.kind == "f":
+        absent = np.isnan(values)
+        if absent.any():
+            np.copyto(values, (model.stand_in - model.mean)[features], where=absent)
+            missing = absent if model.conditional else None
+    weights = model.weights_of(features)
+    if weights is not None:
+        values *= weights
+    return values, missing
+
+
+def _q(model: PCAModel, rows: Array, scores: FloatArray) -> FloatArray:
+    """Return Q of a panel of dense rows with the scores of the components above rounding."""
+    lengths, holes = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
+    for features in _runs(model):
+        values, missing = centred_rows(model, rows, features)
+        lengths += np.einsum("ij,ij->i", values, values)
+        if missing is not None:
+            holes |= missing.any(axis=1)
+    q: FloatArray = lengths - np.einsum("ij,ij->i", scores, scores)
+    again = np.flatnonzero(~(q >= _least_share(model) * lengths) | holes)
+    if len(again):
+        q[again] = _squared_residuals(model, rows[again], scores[again])
+    if holes.any():
+        q[holes] *= _factors(model, rows[holes])
+    return q
+
+
+def _runs(model: PCAModel) -> Iterator[slice]:
+    width, d = _width(model), model.components.shape[1]
+    return (slice(start, min(d, start + width)) for start in range(0, d, width))
+
+
+def _least_share(model: PCAModel) -> float:
+    return _SUBTRACTED_FROM if model.certificate.get("orthonormality", 0.0) <= _ORTHONORMAL else np.inf
+
+
+def _squared_residuals(model: PCAModel, rows: Array, scores: FloatArray) -> FloatArray:
+    """Return ‖z_o − V_oᵀ s‖² of dense rows."""
+    squares = np.zeros(len(rows))
+    for features, slab in _slabs(model):
+        residual, missing = centred_rows(model, rows, features)
+        residual -= scores @ slab
+        if missing is not None:
+            residual[missing] = 0.0
+        squares += np.einsum("ij,ij->i", residual, residual)
+    return squares
+
+
+def _q_of_sparse(model: PCAModel, rows: csr_array, scores: Array) -> FloatArray:
+    """Return Q of sparse rows; those are made dense, some at a time, where the sum of squares cancels."""
+    own, weights = _plain_scores(model, scores), model.weights
+    squared = np.ones(rows.shape[1]) if weights is None else weights**2
+    far = float(squared @ model.mean**2)
+    values, mean, factor = rows.data.astype(np.float64), model.mean[rows.indices], squared[rows.indices]
+    lengths = far + _row_sums(rows, factor * values * (values - 2 * mean))
+    largest = far + _row_sums(rows, factor * values**2)
+    q: FloatArray = lengths - np.einsum("ij,ij->i", own, own)
+    again, step = np.flatnonzero(~(q >= _least_share(model) * largest)), _panel_rows(model)
+    for start in range(0, len(again), step):
+        some = again[start : start + step]
+        q[some] = _squared_residuals(model, rows[some].toarray(), own[some])
+    return q
+
+
+def _row_sums(rows: csr_array, values: FloatArray) -> FloatArray:
+    """Return the sums over each row of `values` at the places that `rows` stores."""
+    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    return np.asarray(np.bincount(owner, values, minlength=rows.shape[0]), dtype=np.float64)
+
+
+def _factors(model: PCAModel, rows: Array) -> FloatArray:
+    """Return the factor f of every one of dense rows with holes, ``(n_rows,)``."""
+    counted = np.ones(model.components.shape[1], dtype=bool) if model.weights is None else model.weights > 0
+    missing = np.isnan(rows)
+    n_observed = np.count_nonzero(~missing & counted, axis=1)
+    factors = np.empty(len(rows))
+    for patterns, observed in observed_products(model, missing):
+        first = [members[0] for members in patterns]
+        found = residual_factors(model, observed, n_observed[first], int(counted.sum()))
+        for members, factor in zip(patterns, found, strict=True):
+            factors[members] = factor
+    return factors
+
+
+def observed_products(model: PCAModel, missing: BoolArray) -> Iterator[tuple[list[IntArray], FloatArray]]:
+    """Yield rows that share a pattern of holes, and A = V_o V_oᵀ of each pattern, ``(n, k, k)``, some patterns at a time."""
+    k, components = model.n_components, model.components
+    lost = np.empty((0, 0))
+    if isinstance(components, StoredComponents):
+        lost = np.zeros((len(missing), n_packed(k)))
+        for features, slab in components.slabs():
+            add_lost(missing[:, features], slab, lost)
+    patterns = [members for _, members in patterns_of(missing)]
+    size = max(1, _BATCH_VALUES // k**2)
+    for start in range(0, len(patterns), size):
+        batch, products = patterns[start : start + size], []
+        for members in batch:
+            if isinstance(components, StoredComponents):
+                products.append(unpacked(lost[members[0]], np.triu_indices(k)))
+            else:
+                absent = components[:, missing[members[0]]]
+                products.append(absent @ absent.T)
+        yield batch, np.eye(k) - np.stack(products)
