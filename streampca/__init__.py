@@ -13,6 +13,7 @@ _EXPORTS = {
     "KernelPCA": "streampca.estimators",
     "Threshold": "streampca.linalg.selection",
     "Frobenius": "streampca.linalg.selection",
+    "fit_many": "streampca.estimators.many",
     "load": "streampca.estimators.loading",
     "merge": "streampca.estimators.merging",
     "open": "streampca.sources.open",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from streampca.estimators import PCA as PCA
     from streampca.estimators import KernelPCA as KernelPCA
     from streampca.estimators.loading import load as load
+    from streampca.estimators.many import fit_many as fit_many
     from streampca.estimators.merging import merge as merge
     from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Frobenius as Frobenius

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 
@@ -76,6 +77,10 @@ class Covariance(SequentialMerge[CovarianceState]):
     """Largest side of a tile of the scatter; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
     """Threads that share the tiles of one update; the bits do not depend on it."""
+
+    def for_reading(self) -> Self:
+        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
+        return replace(self, center=True, scale=False, ddof=1)
 
     def grid(self, n_features: int) -> TileGrid:
         """Return the tile layout of the scatter."""

@@ -72,6 +72,10 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
         """Return the tile layout of the products."""
         return self.covariance.grid(n_features)
 
+    def for_reading(self) -> ExactIntegerCovariance:
+        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
+        return replace(self, covariance=self.covariance.for_reading())
+
     def init(self, n_features: int) -> IntegerState:
         """Return the state of no rows, the identity of `merge`."""
         return IntegerState(0, np.zeros(n_features), np.zeros(self.grid(n_features).size))

@@ -1,9 +1,10 @@
-"""Several accumulators in one pass over the data."""
+"""Several accumulators in one pass over the data, and one with smaller blocks than those that are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.block import Block, as_block
@@ -47,3 +48,47 @@ class Joint:
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of all accumulators."""
         return sum(accumulator.scratch_bytes(n_features, n_rows, itemsize) for accumulator in self.parts)
+
+
+@dataclass(frozen=True)
+class InPieces:
+    """An accumulator that gets the rows of a block in pieces, so that it takes no more memory than with blocks of that size."""
+
+    accumulator: AnyAccumulator
+    """The accumulator, whose states these are."""
+    n_rows: int
+    """Rows of a piece, counted from the first row of the source."""
+
+    def init(self, n_features: int) -> Any:
+        """Return the state of no rows."""
+        return self.accumulator.init(n_features)
+
+    def update(self, state: Any, block: Block | Array) -> Any:
+        """Return `state` with the rows of `block` added."""
+        block = as_block(block)
+        start = 0
+        while start < len(block):
+            stop = min(len(block), start + self.n_rows - (block.start + start) % self.n_rows)
+            state = self.accumulator.update(state, block.slice(start, stop))
+            start = stop
+        return state
+
+    def merge(self, states: Sequence[Any]) -> Any:
+        """Merge states."""
+        return self.accumulator.merge(states)
+
+    def absorb(self, state: Any, other: Any) -> Any:
+        """Absorb a state."""
+        return self.accumulator.absorb(state, other)
+
+    def finalize(self, state: Any) -> Any:
+        """Return the result."""
+        return self.accumulator.finalize(state)
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return self.accumulator.state_bytes(n_features)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of an update with a piece."""
+        return self.accumulator.scratch_bytes(n_features, min(n_rows, self.n_rows), itemsize)

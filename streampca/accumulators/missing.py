@@ -118,6 +118,10 @@ class CompleteRows(SequentialMerge[CompleteRowsState]):
     n_threads: int = field(default=1, compare=False)
     """Threads that share the tiles of one update; the bits do not depend on it."""
 
+    def for_reading(self) -> CompleteRows:
+        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
+        return replace(self, covariance=self.covariance.for_reading())
+
     @property
     def _inner(self) -> Covariance:
         return replace(self.covariance, n_threads=self.n_threads)

@@ -47,6 +47,10 @@ class RowSample:
         n_sampled = min(self.n_sampled, self.n_samples)
         return (np.arange(n_sampled, dtype=np.int64) * self.n_samples + self.n_samples // 2) // max(1, n_sampled)
 
+    def for_reading(self) -> RowSample:
+        """Return the accumulator itself: equal ones copy the same rows."""
+        return self
+
     def init(self, n_features: int) -> RowsState:
         """Return the state of no rows."""
         return RowsState(np.empty(0, dtype=np.int64), np.empty((0, n_features), dtype=self.dtype))

@@ -92,6 +92,10 @@ class QRFactor(SequentialMerge[TriangleState]):
     ddof: int = 1
     """Variances are divided by n − ddof."""
 
+    def for_reading(self) -> QRFactor:
+        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
+        return replace(self, center=True, scale=False, ddof=1)
+
     def init(self, n_features: int) -> TriangleState:
         """Return the state of no rows, the identity of `merge`."""
         factor = np.zeros((n_features, n_features), order="F")

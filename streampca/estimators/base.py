@@ -31,7 +31,8 @@ from streampca.estimators.labelled import (
     rows_of_scores,
     scores_array,
 )
-from streampca.execution.checkpoint.resume import fit_with_checkpoint
+from streampca.execution.checkpoint.progress_log import ProgressLog
+from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
@@ -120,13 +121,13 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Return the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
         if self.checkpoint is None:
             return self._fit_source(source, parameters, progress=self.progress)
-        return fit_with_checkpoint(
-            Path(self.checkpoint),
-            source,
-            parameters,
-            plan=lambda: self._plan_source(source, parameters, client=active_client(source)),
-            fit=lambda plan: self._fit_source(source, parameters, plan, progress=self.progress),
-        )
+
+        def fit(log: ProgressLog) -> AnyFit:
+            plan = recorded_plan(log, self._plan_source(source, parameters, client=active_client(source)))
+            log.plan = plan.to_dict()
+            return self._fit_source(source, parameters, plan, progress=self.progress)
+
+        return fit_with_checkpoint(Path(self.checkpoint), identity_of_fit(source, parameters), fit)
 
     @property
     def error_(self) -> Mapping[str, Any]:
@@ -321,6 +322,16 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if removed_by(self._model, remove) is None:
             return rows
         return residuals_of(open_source(rows), self._model, remove).read(0, len(rows))[0]
+
+    def _adopt(self, X: Input, source: Source, result: AnyFit) -> None:
+        """Become the estimator that was fitted to `source`, the reader of `X`, with this result."""
+        self._take(result, source)
+        if not is_array_like(X):
+            self._remember_features(source)
+
+    def _take(self, result: AnyFit, source: Source) -> None:
+        """Set the attributes of a fit of `source`."""
+        raise NotImplementedError
 
     def _remember_features(self, source: Source) -> None:
         self.n_features_in_ = source.shape[1]

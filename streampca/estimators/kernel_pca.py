@@ -214,11 +214,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         """
         source = self._open(X)
         result = self._fit_or_resume(source, self._parameters())
-        self._take(result, source if not source.buffered else None)
+        self._adopt(X, source, result)
         for concern in result.model.concerns:
             warnings.warn(concern, UserWarning, stacklevel=2)
-        if not is_array_like(X):
-            self._remember_features(source)
         return self
 
     def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
@@ -305,9 +303,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     ) -> KernelFit:
         return fit_kernel(source, parameters, plan, **options)  # type: ignore[arg-type]
 
-    def _take(self, result: KernelFit, rows: Source | None) -> None:
+    def _take(self, result: KernelFit, source: Source) -> None:
         self.__dict__.pop("eigenvectors_", None)
-        self._rows = rows
+        self._rows = None if source.buffered else source
         if result.eigenvectors is not None:
             self.eigenvectors_ = result.eigenvectors
         self._set_model(result.model)

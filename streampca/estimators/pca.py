@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from streampca.errors import ModelError
 from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
-from streampca.estimators.inputs import is_array_like
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.selection import NComponents, from_plain
@@ -264,9 +263,7 @@ class PCA(Continuing, RowDiagnostics):
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
-        self._take(self._fit_or_resume(source, with_columns(parameters, source)))
-        if not is_array_like(X):
-            self._remember_features(source)
+        self._adopt(X, source, self._fit_or_resume(source, with_columns(parameters, source)))
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
@@ -321,7 +318,7 @@ class PCA(Continuing, RowDiagnostics):
     ) -> Fit:
         return fit(source, parameters, plan, **options)
 
-    def _take(self, result: Fit) -> None:
+    def _take(self, result: Fit, source: Source) -> None:
         self._set_model(result.model)
         self._fitted_state = result.fitted_state
         self.plan_, self.solver_ = result.plan, result.plan.solver

@@ -141,6 +141,17 @@ class WorkShape:
         return states_at_once(self.window, self.n_leaves, self.leaves_per_branch)
 
     @property
+    def blocks(self) -> tuple[object, ...]:
+        """Return what determines blocks, leaves and the order of merging, and with them the bits of a state."""
+        blocks = (self.axis, self.extent, self.rows_per_block, self.n_blocks, self.edges, self.shuffle_seed)
+        return (*blocks, self.n_leaves, self.leaves_per_branch)
+
+    @property
+    def in_row_order(self) -> bool:
+        """Tell whether the blocks are rows, read in their order."""
+        return self.axis == "samples" and self.shuffle_seed is None
+
+    @property
     def merging(self) -> str:
         """Return the order of merging in words, with branches."""
         if self.leaves_per_branch == 1:

@@ -19,6 +19,7 @@ from strategies import Chunked, chunked, examples
 
 from streampca.accumulators import Accumulator, Covariance, IncrementalSVD, Joint, Moments, QRFactor, RowSample, Sketch
 from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.joint import InPieces
 from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
@@ -210,6 +211,10 @@ def each_part(check: str) -> Callable[..., None]:
     return checked
 
 
+def in_pieces(check: str) -> Callable[..., None]:
+    return lambda accumulator, *arguments: getattr(COVARIANCE, check)(accumulator.accumulator, *arguments)
+
+
 def covariance(name: str, **parameters: Any) -> Law:
     return Law(f"covariance {name}".strip(), lambda _: Covariance(**parameters), same_covariance, right_covariance)
 
@@ -256,6 +261,7 @@ LAWS = [
     *kernel_sums(Law),
     MOMENTS,
     ROWS,
+    Law("in pieces", lambda _: InPieces(Covariance(), 3), in_pieces("same"), in_pieces("right")),
     Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("same"), each_part("right")),
 ]
 every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)

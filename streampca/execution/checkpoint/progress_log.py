@@ -137,7 +137,11 @@ class ProgressLog:
         return phase if number == 1 else f"{phase} ({number})"
 
     def once(self, name: str, make: Callable[[], _T]) -> _T:
-        """Return the result of `make`, or its stored result if a stopped run called it."""
+        """Return the result of `make`, or its stored result if a stopped run called it.
+
+        Of several calls with the same name, those of fits that share their readings, each has a result of its own.
+        """
+        name = self.key_of_next_pass(name)
         entry = self._entries.get(name)
         if entry is not None and entry.state is not None:
             stored: _T = read_state_file(self.directory.path / entry.state.file)

@@ -19,6 +19,7 @@ from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.sources.base import Source
 from streampca.storage.lock import Lock
+from streampca.typing import Json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -52,6 +53,11 @@ _SHAPE_OF_THE_WORK = (
 
 def identity_of_fit(source: Source, parameters: DataclassInstance) -> dict[str, str]:
     """Return, by name, everything that determines the bits of a fit."""
+    return identity_of_parameters(parameters) | versions_and_input(source)
+
+
+def identity_of_parameters(parameters: DataclassInstance) -> dict[str, str]:
+    """Return, by name, the parameters that determine the bits of a fit."""
     identity = {}
     for field in fields(parameters):
         if field.name not in ("memory", "threads"):
@@ -61,7 +67,7 @@ def identity_of_fit(source: Source, parameters: DataclassInstance) -> dict[str, 
                 identity[field.name] = json.dumps(as_data(), sort_keys=True)
             else:
                 identity[field.name] = array_digest(value) if isinstance(value, np.ndarray) else repr(value)
-    return identity | versions_and_input(source)
+    return identity
 
 
 def versions_and_input(source: Source) -> dict[str, str]:
@@ -173,11 +179,14 @@ def _progress(log: ProgressLog) -> str:
 
 def recorded_plan(log: ProgressLog, plan: _Plan) -> _Plan:
     """Return `plan`, or that of the stopped run where blocks or leaves would be others; `PlanError` if it does not fit now."""
-    if log.plan is None:
-        return plan
-    before = type(plan).from_dict(log.plan)
+    return plan if log.plan is None else plan_as_before(log.plan, plan)
+
+
+def plan_as_before(stored: Json, plan: _Plan) -> _Plan:
+    """Return `plan`, or the one that is `stored` where blocks or leaves would be others; `PlanError` if it does not fit now."""
+    before = type(plan).from_dict(stored)
     now = json.loads(json.dumps(plan.to_dict()))
-    if all(log.plan.get(name) == now.get(name) for name in _SHAPE_OF_THE_WORK):
+    if all(stored.get(name) == now.get(name) for name in _SHAPE_OF_THE_WORK):
         return plan
     if before.projected_bytes > plan.allowed_bytes:
         raise PlanError(
@@ -201,32 +210,22 @@ def concluding(log: ProgressLog) -> Iterator[None]:
     log.remove()
 
 
-def fit_with_checkpoint(
-    directory: Path,
-    source: Source,
-    parameters: DataclassInstance,
-    *,
-    plan: Callable[[], _Plan],
-    fit: Callable[[_Plan], _Fit],
-) -> _Fit:
-    """Return what `fit` makes of what `plan` returns, from where an earlier fit stopped whose checkpoint is `directory`.
+def fit_with_checkpoint(directory: Path, identity: dict[str, str], fit: Callable[[ProgressLog], _Fit]) -> _Fit:
+    """Return what `fit` makes with the log of its progress, from where an earlier fit stopped whose checkpoint is `directory`.
 
-    The checkpoint is removed when the fit is done.
+    The checkpoint is removed when the fit is done. `identity` is what must be the same, by name.
 
     Raises
     ------
     OutputError
         If something else stands there, or the checkpoint of another fit, or another process is at work on it.
     """
-    identity = identity_of_fit(source, parameters)
     with Lock(directory, secrets.token_hex(8)) as lock:
         terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
         notice = logging.getLogger("streampca").info
         log = open_log(place, terms, resume=False, fresh=False, notice=notice, require_held=lock.require_held)
         with concluding(log), recording(log):
-            used = recorded_plan(log, plan())
-            log.plan = used.to_dict()
-            return fit(used)
+            return fit(log)
 
 
 def _from_here(path: Path) -> Path:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from streampca.errors import ClusterError
 from streampca.sources.base import Source
 from streampca.system.distributed_interface import DaskClient, clients_and_workers
 from streampca.system.process import worker_of_this_task
 
+_decided: ContextVar[tuple[DaskClient | None] | None] = ContextVar("streampca client in use", default=None)
 _inherited: weakref.WeakSet[object] = weakref.WeakSet()
 """Clients and workers of the process that this one was forked from: their event loops do not run here."""
 
@@ -29,12 +33,25 @@ def active_client(source: Source) -> DaskClient | None:
     """
     if not source.portable:
         return None
+    decided = _decided.get()
+    if decided is not None:
+        return decided[0]
     client = _usable_client()
     if client is not None:
         from streampca.execution.distributed.credentials import give_credentials
 
         give_credentials(client)
     return client
+
+
+@contextmanager
+def using_client(client: DaskClient | None) -> Iterator[None]:
+    """Have the fits of this block use `client`, also in threads of their own, which hold no thread of a worker."""
+    token = _decided.set((client,))
+    try:
+        yield
+    finally:
+        _decided.reset(token)
 
 
 def share_credentials(source: Source) -> None:

@@ -1,0 +1,171 @@
+"""Several models of the same data, fitted from the same readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from streampca.errors import ParameterError
+from streampca.estimators.inputs import is_array_like
+from streampca.estimators.kernel_pca import KernelPCA
+from streampca.estimators.pca import PCA
+from streampca.execution.checkpoint.progress_log import ProgressLog
+from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_parameters, versions_and_input
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.together import Together
+from streampca.planning.checks import as_weights
+from streampca.planning.columns import with_columns
+from streampca.planning.many import ManyPlan
+from streampca.planning.plan import Plan
+from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
+from streampca.sources import Source
+
+if TYPE_CHECKING:
+    from streampca.estimators.inputs import Input
+    from streampca.execution.progress import ProgressCallback
+
+Model: TypeAlias = PCA | KernelPCA
+
+
+class FittedModels(dict[str, Model]):
+    """Fitted estimators by name, as `fit_many` returns them.
+
+    Attributes
+    ----------
+    plan_ : ManyPlan
+        What was planned: ``plan_.plans[name]`` for each model, ``plan_.together`` for all.
+    n_passes_, bytes_read_ : int
+        Readings of the source, those that models share counted once, and decoded bytes of them.
+    """
+
+    plan_: ManyPlan
+    n_passes_: int
+    bytes_read_: int
+
+
+def fit_many(
+    models: Mapping[str, Model],
+    X: Input,
+    *,
+    sample_weight: ArrayLike | None = None,
+    memory: int | str | None = None,
+    checkpoint: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+) -> FittedModels:
+    """Fit several estimators to `X`, which is read once for all of them, or as often as the one that reads most.
+
+    The first readings of all models are one reading, so are the second ones of those that need it, and so on: each block is
+    read and decoded once. Exact linear PCAs that differ only in `center`, `scale`, `ddof`, `whiten`, `n_components` or feature weights
+    share the products, too. Blocks, leaves and results are those of single fits, bit for bit; where models would have
+    different blocks (kernel PCA beside PCA of many rows) the minority takes those of the majority, and its
+    results agree up to rounding. The plan names them, and the solvers that share no reading: ``gram``, the first reading of
+    ``adaptive``, and kernel PCA that keeps all rows.
+
+    Parameters
+    ----------
+    models : mapping of str to PCA or KernelPCA
+        Estimators by name; they are fitted in place. Their `memory`, `checkpoint` and `progress` must be None.
+    X : array-like, shape (n_samples, n_features), path, lazy array or table
+        Everything that `PCA.fit` takes.
+    sample_weight : array-like, shape (n_samples,), optional
+        Weights of the rows for all models, as in `PCA.fit`.
+    memory : int, str or None
+        Ceiling for the resident memory of the process, with the states of all models.
+    checkpoint : path, optional
+        A directory in which progress is kept, as that of `PCA`.
+    progress : callable, optional
+        Called with a `Progress` as blocks finish.
+
+    Returns
+    -------
+    FittedModels
+        The same estimators by the same names.
+
+    Raises
+    ------
+    ParameterError
+        If `models` is empty, holds something else, or the same estimator twice.
+    PlanError
+        If the models together do not fit in `memory`, with what is projected.
+    DataError
+        If the data is missing, damaged, or not finite.
+    """
+    _require_models(models)
+    source, fits, parameters = _prepared(models, X, sample_weight, progress)
+    client = active_client(source)
+    planned = partial(plan_many, source, fits, memory, client=client)
+    if checkpoint is None:
+        plan = planned()
+        done = run_many(source, fits, plan)
+    else:
+
+        def fit(log: ProgressLog) -> tuple[ManyPlan, Together[Any]]:
+            plan = recorded_plans(log, planned())
+            return plan, run_many(source, fits, plan)
+
+        identity = {
+            f"{name}.{key}": value
+            for name, each in parameters.items()
+            for key, value in identity_of_parameters(each).items()
+        }
+        plan, done = fit_with_checkpoint(Path(checkpoint), identity | versions_and_input(source), fit)
+    fitted = FittedModels(models)
+    for name, result in done.results.items():
+        models[name]._adopt(X, source, result)
+    fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
+    return fitted
+
+
+def _require_models(models: Mapping[str, Model]) -> None:
+    """Raise `ParameterError` unless `models` are different estimators by name that leave common matters to `fit_many`."""
+    if not isinstance(models, Mapping) or not models:
+        raise ParameterError(f"models: found {models!r}, expected a mapping of names to PCA or KernelPCA estimators")
+    for name, model in models.items():
+        if not isinstance(name, str) or not isinstance(model, PCA | KernelPCA):
+            raise ParameterError(
+                f"models: found {name!r}: {type(model).__name__}, expected names and PCA or KernelPCA estimators"
+            )
+        for parameter in ("memory", "checkpoint", "progress"):
+            if getattr(model, parameter) is not None:
+                raise ParameterError(
+                    f"models: {name} has {parameter}={getattr(model, parameter)!r}: give it to fit_many, for all models"
+                )
+    if len({id(model) for model in models.values()}) < len(models):
+        raise ParameterError("models: the same estimator has two names: use sklearn.base.clone")
+
+
+def _prepared(
+    models: Mapping[str, Model], X: Input, sample_weight: ArrayLike | None, progress: ProgressCallback | None
+) -> tuple[Source, dict[str, PlannedFit], dict[str, Any]]:
+    """Return the source that all models read, their fits, and the parameters of these."""
+    weights = as_weights("sample_weight", sample_weight)
+    each = list(models.values())
+    source = each[0]._open(X)
+    for model in each[1:] if is_array_like(X) else ():
+        model._open(X)  # scikit-learn checks features and their names
+    fits: dict[str, PlannedFit] = {}
+    parameters: dict[str, Any] = {}
+    for name, model in models.items():
+        wanted: Any = model._parameters()
+        if isinstance(model, PCA):
+            wanted = replace(wanted, sample_weight=weights)
+        elif weights is not None:
+            raise ParameterError(f"sample_weight: {name} is a KernelPCA, which takes no weights")
+        parameters[name] = wanted = with_columns(wanted, source)
+        fits[name] = fit_of_model(model, source, wanted, progress=progress)
+    return source, fits, parameters
+
+
+def fit_of_model(model: Any, source: Source, parameters: Any, **options: Any) -> PlannedFit:
+    """Return the fit of `model` to `source` with checked `parameters`."""
+
+    def plan(allowed: int, threads: int) -> Plan:
+        planned: Plan = model._plan_source(source, replace(parameters, memory=allowed, threads=threads))
+        return planned
+
+    return PlannedFit(plan, lambda plan: model._fit_source(source, parameters, plan, **options))

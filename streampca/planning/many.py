@@ -1,0 +1,181 @@
+"""The plan of several fits that share their readings: the sum of their states and work, each reading once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from streampca.planning.budget import MemoryBudget, Purpose
+from streampca.planning.plan import Cost, Plan
+from streampca.planning.shape import WorkShape
+from streampca.typing import Json
+
+_RETAINED: tuple[Purpose, ...] = (
+    "feature means",
+    "rows kept",
+    "test matrix",
+    "kept products",
+    "landmarks",
+    "model",
+    "axes",
+)
+"""What a fit holds beside one state while others read or solve."""
+_PAIRS = ("exact", "empirical_map")
+"""Methods that read all rows into memory."""
+
+
+@dataclass(frozen=True, repr=False)
+class ManyPlan:
+    """What will be done in a fit of several models: their plans, and the readings, memory and work of all together."""
+
+    plans: Mapping[str, Plan]
+    """The plan of each model by name, as that of a fit of its own."""
+    together: Plan
+    """Shape of the common readings, memory of all models, and the sum of what they cost."""
+
+    def to_dict(self) -> Json:
+        """Return plain data for JSON."""
+        return {
+            "models": {name: plan.to_dict() for name, plan in self.plans.items()},
+            "together": self.together.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Json, kinds: Mapping[str, type[Plan]]) -> Self:
+        """Return the plan of the plain form `data`; `kinds` are the types of the plans by the names of the models."""
+        plans = {name: kinds[name].from_dict(plan) for name, plan in data["models"].items()}
+        return cls(plans, Plan.from_dict(data["together"]))
+
+    @property
+    def projected_bytes(self) -> int:
+        """Return the projected peak of the resident memory."""
+        return self.together.projected_bytes
+
+    @property
+    def passes(self) -> int:
+        """Return the number of readings of the source, common ones counted once."""
+        return self.together.passes
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Return the decoded bytes of all readings."""
+        return self.together.bytes_to_read
+
+    def __repr__(self) -> str:
+        return f"<ManyPlan of {', '.join(self.plans)}: {self.together!r}>"
+
+    def __str__(self) -> str:
+        models = (f"{name}: {plan.solver}, {plan.reason}" for name, plan in self.plans.items())
+        return "\n".join([str(self.together), *(f"{'model':<13}{line}" for line in models)])
+
+    def _repr_html_(self) -> str:
+        return self.together._repr_html_()
+
+
+def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: int) -> Plan:
+    """Return the plan of the readings that `plans` share, with the memory of all; it may not fit.
+
+    Parameters
+    ----------
+    plans : mapping of str to Plan
+        The plan of each model, for one process, all made for the same number of threads.
+    allowed_bytes : int
+        Ceiling of the resident memory of that process.
+    process_bytes : int
+        What the process takes before the first block.
+    """
+    each = list(plans.values())
+    shape = _shape_of(each)
+    return Plan(
+        solver="many",
+        reason=f"{len(each)} models from the same readings",
+        data=each[0].data,
+        work_dtype=str(np.result_type(*(plan.work_dtype for plan in each))),
+        n_components=None,
+        shape=shape,
+        budget=_budget(each, shape, allowed_bytes, process_bytes),
+        cost=_cost(each),
+        notes=_notes(plans, shape),
+    )
+
+
+def common_shape(shapes: Sequence[WorkShape]) -> WorkShape:
+    """Return the shape with the blocks that most of `shapes` have, and of these the first."""
+    counts = Counter(shape.blocks for shape in shapes)
+    return max(shapes, key=lambda shape: counts[shape.blocks])
+
+
+def shares_rows(plan: Plan) -> bool:
+    """Tell whether the readings of a fit by `plan` can be those of other fits: rows in their order, into an accumulator."""
+    return plan.shape.in_row_order and plan.solver not in _PAIRS
+
+
+def _shape_of(plans: Sequence[Plan]) -> WorkShape:
+    """Return the shape of the common readings, with as many leaves at once as the most modest of `plans`."""
+    shape = common_shape([plan.shape for plan in plans if shares_rows(plan)] or [plan.shape for plan in plans])
+    leaves = min(min(plan.leaves_in_flight for plan in plans), shape.n_leaves)
+    window = max(leaves, min(min(plan.window for plan in plans), shape.window))
+    return replace(shape, leaves_in_flight=leaves, window=window)
+
+
+def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, process_bytes: int) -> MemoryBudget:
+    """Return the memory of fits that share readings in blocks of `shape`.
+
+    Reading: process and blocks once, and of every fit the states, scratch and all else that it needs in a reading; other
+    phases, which one fit after another goes through: its own, and what the other fits retain, one state each among it.
+    """
+    process = min(plan.budget.bytes_for("process") for plan in plans)
+    blocks = max(plan.budget.bytes_for("blocks") for plan in plans)
+    reading, retained, alone = 0, [], []
+    for plan in plans:
+        budget = plan.budget
+        states, choosing = budget.bytes_for("states"), budget.bytes_for("choosing")
+        states_at_once = max(1.0, shape.n_states / plan.n_states)
+        once = process + budget.bytes_for("blocks")
+        phases = [size for phase, size in budget.by_phase.items() if phase in ("reading", "landmarks")]
+        more = round((states_at_once - 1) * max(states, choosing))
+        reading += max(phases, default=once) - once + more
+        retained.append(budget.bytes_for(*_RETAINED) + states // plan.n_states)
+        alone.append(budget.projected_bytes - process)
+    others = sum(retained)
+    solving = max(one + others - own for one, own in zip(alone, retained, strict=True))
+    purposes: Counter[str] = Counter()
+    for plan in plans:
+        purposes.update({name: size for name, size in plan.memory.items() if name not in ("process", "blocks")})
+    by_phase = {"reading": process_bytes + blocks + reading, "solving": process_bytes + solving}
+    return MemoryBudget(allowed_bytes, {"process": process_bytes, "blocks": blocks, **purposes}, by_phase)
+
+
+def _cost(plans: Sequence[Plan]) -> Cost:
+    """Return readings and bytes, common ones once, and the sum of the floating point operations."""
+    common = [plan for plan in plans if shares_rows(plan)]
+    passes = max((plan.passes for plan in common), default=0)
+    n_bytes = max((plan.bytes_to_read for plan in common), default=0)
+    apart = [plan for plan in plans if not shares_rows(plan)]
+    return Cost(
+        passes + sum(plan.passes for plan in apart),
+        n_bytes + sum(plan.bytes_to_read for plan in apart),
+        sum(plan.flops for plan in plans),
+        disk_bytes=sum(plan.disk_bytes for plan in plans),
+    )
+
+
+def _notes(plans: Mapping[str, Plan], shape: WorkShape) -> tuple[str, ...]:
+    """Return the notes of all plans, and which models share no reading or have other blocks than alone."""
+    notes = [note for plan in plans.values() for note in plan.notes]
+    other = [name for name, plan in plans.items() if shares_rows(plan) and plan.shape.blocks != shape.blocks]
+    if other:
+        notes.append(
+            f"{', '.join(other)}: accumulated in the blocks and leaves of the other models, so the numbers are those of a fit alone "
+            "up to rounding"
+        )
+    apart = [name for name, plan in plans.items() if not shares_rows(plan)]
+    if apart:
+        notes.append(
+            f"{', '.join(apart)}: the solver does not read rows in their order, or keeps them all, and shares no reading with others"
+        )
+    return tuple(dict.fromkeys(notes))

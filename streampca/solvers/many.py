@@ -1,0 +1,101 @@
+"""Several fits of one source that share their readings: planned together, run together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streampca.errors import StreamPCAError
+from streampca.execution.checkpoint.progress_log import ProgressLog
+from streampca.execution.checkpoint.resume import plan_as_before
+from streampca.execution.distributed.active_client import active_client, using_client
+from streampca.execution.together import Together, run_together
+from streampca.formatting import as_text
+from streampca.planning.many import ManyPlan, plan_together
+from streampca.planning.memory import ALLOWANCE_BYTES
+from streampca.planning.plan import Plan
+from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.sources.base import Source
+
+if TYPE_CHECKING:
+    from streampca.system.distributed_interface import DaskClient
+
+
+@dataclass(frozen=True)
+class PlannedFit:
+    """A fit of one of several models."""
+
+    plan: Callable[[int, int], Plan]
+    """Returns its plan for a ceiling of the memory in bytes and a number of threads of this process."""
+    run: Callable[[Plan], Any]
+    """Carries out a plan and returns the result."""
+
+
+def plan_many(
+    source: Source,
+    fits: Mapping[str, PlannedFit],
+    memory: int | str | None,
+    threads: int | None = None,
+    *,
+    client: DaskClient | None = None,
+) -> ManyPlan:
+    """Return the plan of `fits` that share their readings of `source`; reads metadata only.
+
+    Every model has the blocks and leaves of a fit alone, or those of the majority where they differ. As many leaves run at
+    once as fit with the states of all models.
+
+    Raises
+    ------
+    PlanError
+        If one of the models alone, or all together, do not fit in the memory that is allowed.
+    """
+    limits = worker_limits(client)
+    resources = resources_of(source, memory, threads, limits, scores=False, report=False)
+    process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
+    with naming_the_limit(resources, limits):
+        while True:
+            plans = {name: _planned(name, fit, resources.allowed_bytes, n_threads) for name, fit in fits.items()}
+            together = plan_together(plans, resources.allowed_bytes, process)
+            if together.budget.fits or n_threads == 1:
+                break
+            n_threads //= 2
+        if not together.budget.fits:
+            most = max(plans, key=lambda name: plans[name].projected_bytes)
+            raise together.budget.refusal(
+                "fewer models, or ",
+                subject=f"{len(plans)} models from one reading: ",
+                beside=f" and {most} alone {as_text(plans[most].projected_bytes)}",
+            )
+    if limits:
+        retained = together.budget.bytes_for("process", "solve", "model")
+        together = for_workers(together, limits, retained)
+        plans = {name: for_workers(plan, limits, retained) for name, plan in plans.items()}
+    return ManyPlan(plans, together)
+
+
+def run_many(source: Source, fits: Mapping[str, PlannedFit], plan: ManyPlan) -> Together[Any]:
+    """Return the results of `fits`, which share their readings of `source` as `plan` says."""
+    with using_client(active_client(source)):
+        return run_together({name: partial(fit.run, plan.plans[name]) for name, fit in fits.items()}, plan.together)
+
+
+def recorded_plans(log: ProgressLog, plan: ManyPlan) -> ManyPlan:
+    """Return `plan` with the plans of the stopped run where blocks or leaves would be others, and record it in `log`."""
+    stored = (log.plan or {}).get("models", {})
+    plans = {name: plan_as_before(stored[name], each) if name in stored else each for name, each in plan.plans.items()}
+    used = replace(plan, plans=plans)
+    log.plan = used.to_dict()
+    return used
+
+
+def _planned(name: str, fit: PlannedFit, allowed_bytes: int, threads: int) -> Plan:
+    """Return the plan of one model; its name is in front of errors."""
+    try:
+        return fit.plan(allowed_bytes, threads)
+    except StreamPCAError as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (f"{name}: {error.args[0]}", *error.args[1:])
+        raise
