@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 
-from streampca.typing import Array, BoolArray, FloatArray
+from streampca.typing import Array, BoolArray, FloatArray, SparseRows
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Block:
 
     def dense(self) -> Block:
         """Return the block with zeros stored, too; the block itself if its rows are not sparse."""
-        if not issparse(self.values):
-            return self
-        return Block(csr_array(self.values).toarray(), self.start, self.weights)
+        return Block(dense(self.values), self.start, self.weights) if issparse(self.values) else self
 
     def panels(self, most_rows: int) -> Iterator[Block]:
         """Yield the block in panels of at most `most_rows` rows, whose lengths differ by one at most."""
@@ -63,6 +61,11 @@ class Block:
         if self.weights is None:
             return float(len(self)), float(len(self))
         return float(self.weights.sum()), float(self.weights @ self.weights)
+
+
+def dense(values: Array | SparseRows) -> Array:
+    """Return `values` with zeros stored, too; the same array if they are not sparse."""
+    return values.toarray() if issparse(values) else values
 
 
 def as_block(rows: Block | Array) -> Block:

@@ -4,129 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NoReturn
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import centre, refuse_not_finite, work_dtype
 from streampca.accumulators.covariance import weights_within_float32, within_float32
+from streampca.accumulators.gram_state import GramOperator, GramState
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
+from streampca.accumulators.sparse_gram import FewStored, add_sparse_products, few_stored, overflow_of, refuse_values
 from streampca.block import Block, as_block
-from streampca.errors import DataError, MergeError, NotFiniteError
+from streampca.errors import DataError, MergeError
 from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.scaling import Scaling, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
-from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, DType, FloatArray
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
 _PANEL_FEATURES = (256, 8192)
-
-
-@storable
-@dataclass(frozen=True)
-class GramState:
-    """Gram matrix of the accumulated features, with their means and variances."""
-
-    n_samples: int
-    """Number of samples; those of positive weight are the side of the matrix."""
-    products: FloatArray
-    """Sum over features of the outer products of their (shifted, weighted) values, flat tiles of ``(n, n)``."""
-    starts: IntArray
-    """First feature of each accumulated run of features."""
-    lengths: IntArray
-    """Number of features of each run."""
-    means: FloatArray
-    """Mean of each feature in the order of the runs, ``(n_accumulated,)``."""
-    variances: FloatArray
-    """Variance of each feature (divisor n − ddof) in the order of the runs, ``(n_accumulated,)``."""
-    n_missing: int = 0
-    """Number of values that are missing (NaN) in samples of positive weight."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the length of a row."""
-        return self.n_samples
-
-
-@dataclass(frozen=True)
-class GramOperator:
-    """The matrix H G H / (W − ddof) of inner products between centred samples; G as tiles, H = 1 − u uᵀ.
-
-    Samples are multiplied by the square roots √w of their weights, W is the sum of these weights, and u = √w / √W.
-    """
-
-    grid: TileGrid
-    """Layout of `products`."""
-    products: FloatArray
-    """G as flat tiles; shares memory with the state, so it must not be changed."""
-    centre: FloatArray | None
-    """The unit vector u, ``(n_samples,)``, or None where H is not applied."""
-    divisor: float
-    """W − ddof."""
-    mean: FloatArray
-    """Mean of each feature, ``(n_features,)``."""
-    variance: FloatArray
-    """Variance of each feature about its mean, ``(n_features,)``."""
-    n_threads: int
-    """Threads for products with the matrix."""
-    n_missing: int = 0
-    """Number of values that were missing."""
-
-    @property
-    def n_samples(self) -> int:
-        """Return the number of samples of positive weight."""
-        return self.grid.n_features
-
-    @property
-    def side(self) -> int:
-        """Return the side of the matrix: the number of samples."""
-        return self.grid.n_features
-
-    @property
-    def rank_limit(self) -> int:
-        """Return the largest possible number of components."""
-        return min(self.side, len(self.mean))
-
-    def _on_centre(self, centre: FloatArray) -> FloatArray:
-        return self.grid.multiply(self.products, centre[:, None], self.n_threads)[:, 0]
-
-    @property
-    def diagonal(self) -> FloatArray:
-        """Return the diagonal of the matrix, ``(n_samples,)``."""
-        diagonal = self.grid.diagonal(self.products)
-        if self.centre is not None:
-            image = self._on_centre(self.centre)
-            diagonal = diagonal - 2 * self.centre * image + (self.centre @ image) * self.centre**2
-        return diagonal / self.divisor
-
-    def multiply(self, vectors: FloatArray) -> FloatArray:
-        """Return the matrix times `vectors`, ``(n_samples, n_vectors)``."""
-        if self.centre is not None:
-            vectors = vectors - np.outer(self.centre, self.centre @ vectors)
-        product = self.grid.multiply(self.products, vectors, self.n_threads)
-        if self.centre is not None:
-            product -= np.outer(self.centre, self.centre @ product)
-        product /= self.divisor
-        return product
-
-    def dense(self) -> FloatArray:
-        """Return the matrix as a new array, ``(n_samples, n_samples)``."""
-        matrix = self.grid.dense(self.products)
-        if np.shares_memory(matrix, self.products):
-            matrix = matrix.copy()
-        if self.centre is not None:
-            u, image = self.centre, self._on_centre(self.centre)
-            image -= (u @ image / 2) * u
-            for start in range(0, len(matrix), 256):  # in bands, because an outer product is as large as the matrix
-                band = slice(start, start + 256)
-                matrix[band] -= np.outer(u[band], image) + np.outer(image[band], u)
-        matrix /= self.divisor
-        return matrix
 
 
 @dataclass(frozen=True)
@@ -178,20 +77,29 @@ class Gram(SequentialMerge[GramState]):
         weight = float(n_samples) if self.weights is None else float(self.weights[:n_samples].sum())
         return positive_divisor(n_samples, weight, self.ddof)
 
+    def _least_divisor(self, n_samples: int) -> float:
+        """Return the divisor of variances, 1 where it would not be positive for samples without weights."""
+        return float(max(n_samples - self.ddof, 1)) if self.weights is None else self.divisor(n_samples)
+
     def init(self, n_features: int) -> GramState:
         """Return the state of no features; `n_features` is the length of a row of a block: the number of samples."""
         none, empty = np.empty(0, dtype=np.int64), np.empty(0)
         return GramState(n_features, np.zeros(self.grid(n_features).size), none, none, empty, empty)
 
     def update(self, state: GramState, block: Block | Array) -> GramState:
-        """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place."""
+        """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place.
+
+        Sparse blocks are in compressed row form. Those features that store more than 3 % of their values are made dense.
+        """
         block = as_block(block)
         if len(block) == 0 or self.side(block.values.shape[1]) == 0:
             return state
         dtype = work_dtype(block.values.dtype)
         means, variances = np.empty(len(block)), np.empty(len(block))
-        n_missing = 0
-        for panel in block.panels(panel_features(block.values.shape[1], dtype)):
+        n_missing, sparse = 0, issparse(block.values)
+        if sparse:
+            self._add_sparse(state, block, means, variances)
+        for panel in () if sparse else block.panels(panel_features(block.values.shape[1], dtype)):
             features = slice(panel.start - block.start, panel.start - block.start + len(panel))
             n_missing += self._add_panel(state, panel, dtype, means[features], variances[features])
         return replace(
@@ -215,7 +123,7 @@ class Gram(SequentialMerge[GramState]):
             if missing is not None:
                 centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
             if not centred.finite.all() and dtype == np.float64:
-                _refuse_overflow(panel, centred.finite)
+                raise overflow_of(panel.start + int(np.flatnonzero(~centred.finite)[0]))
         accurate = within_float32(centred.squares, columns) and (weights is None or weights_within_float32(weights))
         if dtype == np.float32 and not accurate:
             n_missing = 0
@@ -240,8 +148,7 @@ class Gram(SequentialMerge[GramState]):
                 origin = origin + near
             total, offset, squares = observed_moments(columns, weights, missing)
         means[:] = origin + offset
-        divisor = max(n_samples - self.ddof, 1) if weights is None else self.divisor(n_samples)
-        variances[:] = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / divisor
+        variances[:] = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / self._least_divisor(n_samples)
         if not self.center:
             np.copyto(columns, values)
         if missing is not None:
@@ -254,6 +161,33 @@ class Gram(SequentialMerge[GramState]):
             columns *= factors.astype(dtype)
         self._add_products(state.products, columns)
         return 0 if missing is None else int(missing.sum())
+
+    def _add_sparse(self, state: GramState, block: Block, means: FloatArray, variances: FloatArray) -> None:
+        """Add the features of a sparse block, and write their means and variances."""
+        features, gram = csr_array(block.values), self
+        if self.weights is not None:
+            weights = self.weights[: features.shape[1]]
+            gram = replace(self, weights=weights[weights > 0])
+            features = features if self.counted is None else features[:, weights > 0]
+        n_samples = features.shape[1]
+        refuse_values(features, block.start)
+        few = few_stored(features, gram.weights)
+        if few.any():
+            sparse = FewStored.of(features[few], gram.weights)
+            means[few], variances[:] = sparse.means, 0.0
+            variances[few] = sparse.squares / self._least_divisor(block.values.shape[1])
+            factors = self.factors_of(block.start, variances)
+            samples = sparse.scaled(gram.roots, None if factors is None else factors[few])
+            add_sparse_products(self.grid(block.values.shape[1]), state.products, samples, self.n_threads)
+        many, dtype = np.flatnonzero(~few), work_dtype(features.dtype)
+        step = panel_features(n_samples, dtype)
+        for start in range(0, len(many), step):
+            chosen = many[start : start + step]
+            factors = None if self.factors is None else self.factors[block.start + chosen]
+            moments = np.empty((2, len(chosen)))
+            panel = Block(features[chosen].toarray())
+            replace(gram, factors=factors)._add_panel(state, panel, dtype, moments[0], moments[1])
+            means[chosen], variances[chosen] = moments
 
     def _of_counted(self, samples: Array) -> Array:
         """Return the samples of positive weight; a copy if there are samples of weight 0."""
@@ -383,13 +317,6 @@ class Gram(SequentialMerge[GramState]):
         values = min(n_rows, panel_features(n_features, dtype)) * n_features
         panel = values * dtype.itemsize * (1 if self.counted is None else 2) + (3 * values if self.impute else 0)
         return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
-
-
-def _refuse_overflow(panel: Block, finite: BoolArray) -> NoReturn:
-    raise NotFiniteError(
-        f"column {panel.start + int(np.flatnonzero(~finite)[0])} overflows float64 when squared: expected magnitudes below 1e150; "
-        "rescale this feature first"
-    )
 
 
 def panel_features(n_samples: int, dtype: DType) -> int:

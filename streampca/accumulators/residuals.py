@@ -11,7 +11,8 @@ from scipy.sparse import csr_array
 from streampca.accumulators.base import AnyAccumulator, SequentialMerge
 from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import panel_rows
-from streampca.accumulators.gram import Gram, GramState
+from streampca.accumulators.gram import Gram
+from streampca.accumulators.gram_state import GramState
 from streampca.accumulators.group_rotations import factor_of_indicators, merge_of_indicators
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.shifting import sampled_origin

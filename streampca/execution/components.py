@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, panel_features
-from streampca.block import Block
+from streampca.accumulators.sparse_gram import few_stored
+from streampca.block import Block, dense
 from streampca.execution.checkpoint.pass_record import PassRecord, next_pass
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
@@ -137,7 +139,9 @@ class ComponentsTask(Task[ComponentsPart]):
     def update(self, state: ComponentsPart, block: Block) -> ComponentsPart:
         """Compute the components for the features of `block`."""
         values = block.values.T
-        state.samples[:, block.start - state.start : block.start - state.start + len(block)] = values[self.chosen]
+        state.samples[:, block.start - state.start : block.start - state.start + len(block)] = dense(
+            values[self.chosen]
+        )
         for offset in range(0, len(block), self.width):
             first = block.start + offset
             slab = self._slab(values[:, offset : offset + self.width], first, self.axes, state.summary)
@@ -161,19 +165,19 @@ class ComponentsTask(Task[ComponentsPart]):
         """Return the components for the features from `start` on, scratch memory; adds to ``summary.left``."""
         rank, counted = axes.shape[1], self.gram.counted
         slab = borrow("slab", (self.k, values.shape[1]), np.float64)
-        width = panel_features(len(values), axes.dtype)
+        width = panel_features(values.shape[0], axes.dtype)
         for first in range(0, values.shape[1], width):
             panel, out = values[:, first : first + width], slab[:, first : first + width]
             columns = slice(start + first - self.first, start + first - self.first + panel.shape[1])
             means = self.means[columns]
-            product = axes.T @ self.gram.centred(panel, means, axes.dtype)
+            product = self._products(panel, means, axes)
             factors = self.gram.factors_of(start + first, self.variances[columns])
             if factors is not None:
-                product *= factors.astype(axes.dtype)
+                product *= factors.astype(product.dtype)
             out[:rank] = product
             out[rank:] = drawn(self.seed, range(rank, self.k), start + first, panel.shape[1]).astype(axes.dtype)
             if counted is not None:
-                others = panel[~counted].astype(np.float64)
+                others = dense(panel[~counted]).astype(np.float64)
                 if self.gram.impute:
                     np.copyto(others, means, where=np.isnan(others))
                 if self.gram.center:
@@ -182,6 +186,27 @@ class ComponentsTask(Task[ComponentsPart]):
                     others *= factors
                 np.add(summary.left, others @ out.T, out=summary.left)
         return slab
+
+    def _products(self, panel: Array, means: FloatArray, axes: Array) -> Array:
+        """Return the products of `axes` and the centred features of `panel`, ``(rank, n_some)``, maybe scratch memory.
+
+        Sparse features are multiplied as they are in float64, and their means subtracted afterwards, unless they store more
+        than half of their values.
+        """
+        gram = self.gram
+        if not issparse(panel):
+            return axes.T @ gram.centred(panel, means, axes.dtype)
+        features = csr_array(panel.T)
+        few = few_stored(features, gram.weights, 0.5)
+        product = np.empty((axes.shape[1], len(means)))
+        sparse = features[few] if gram.counted is None else features[few][:, gram.counted]
+        product[:, few] = (sparse.astype(np.float64) @ axes.astype(np.float64)).T
+        if gram.center:
+            product[:, few] -= np.outer(axes.sum(axis=0, dtype=np.float64), means[few])
+        if not few.all():
+            centred = gram.centred(features[~few].toarray().T, means[~few], axes.dtype)
+            product[:, ~few] = axes.T @ centred
+        return product
 
 
 def _n_uncounted(gram: Gram) -> int:

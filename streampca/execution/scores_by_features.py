@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import refuse_infinite
-from streampca.block import Block
+from streampca.block import Block, dense
 from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.checkpoint.progress_log import model_digest
 from streampca.execution.distributed.active_client import active_client
@@ -76,7 +76,7 @@ class FeatureBandTask(Task[FloatArray]):
     def _refuse(self, rows: Array, first_column: int) -> None:
         """Raise `NotFiniteError` for what has no meaning: infinity, and NaN unless the model says what it means."""
         refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
-        refuse(rows, 0, first_column)
+        refuse(dense(rows), 0, first_column)
 
 
 def scores_by_features(

@@ -9,7 +9,7 @@ from streampca.models.pca import PCAModel
 
 if TYPE_CHECKING:
     from streampca.accumulators import CovarianceState, PairwiseState, SketchState
-    from streampca.accumulators.gram import GramOperator
+    from streampca.accumulators.gram_state import GramOperator
 
 
 def with_missing(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.gram import GramOperator
+from streampca.accumulators.gram_state import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
 from streampca.labels import Labels

@@ -54,6 +54,8 @@ class Resources:
     """Whether a report is drawn."""
     report_rows: int = 0
     """Rows that are sampled for the report."""
+    on_workers: bool = False
+    """Whether the workers of a cluster read the rows."""
     n_regressors: int = 0
     """Regressors that are removed from the rows."""
     only_groups: bool = False

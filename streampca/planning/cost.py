@@ -110,7 +110,7 @@ def _columns(detail: SketchDetail) -> int:
 
 def projected_flops(plan: Plan) -> float:
     """Return the floating point operations of the second reading, which the Gram solver takes for the components."""
-    if plan.solver != "gram" or plan.passes < 2:
+    if plan.solver != "gram":
         return 0.0
     return 2.0 * plan.n_samples * plan.n_features * _most_components(plan)
 

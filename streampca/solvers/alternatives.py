@@ -33,6 +33,7 @@ def with_time(
     """
     rates = nominal_rates(plan)
     by_axis = source if plan.axis == "samples" or not probed else source.by_features()
+    probed = probed and (by_axis is source or not by_axis.sparse)  # whose blocks go through all rows
     if probed and by_axis.reads_of(0, min(plan.rows_per_block, by_axis.shape[0])) <= _MOST_PROBED:
         accumulator = SOLVERS[plan.solver].accumulator_of(source, parameters, plan)
         rates = probe(by_axis, accumulator, plan)

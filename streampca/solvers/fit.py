@@ -111,7 +111,7 @@ def resources_of(
         return resources
     # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
     process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
-    resources = replace(resources, process_bytes=process, threads=max(each.threads for each in limits))
+    resources = replace(resources, process_bytes=process, threads=max(each.threads for each in limits), on_workers=True)
     least = least_memory(limits)
     if least is not None and least - WORKER_PROCESS_BYTES < resources.allowed_bytes - process:
         return replace(resources, allowed_bytes=least, process_bytes=WORKER_PROCESS_BYTES)

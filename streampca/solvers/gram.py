@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.accumulators.centring import work_dtype
-from streampca.accumulators.gram import Gram, GramOperator
+from streampca.accumulators.gram import Gram
 from streampca.accumulators.gram_by_variable import GramByVariable
+from streampca.accumulators.gram_state import GramOperator
 from streampca.accumulators.rows import RowsState
+from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
@@ -31,6 +33,7 @@ from streampca.solvers.base import PCASolver
 from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
+from streampca.sources.sparse import SparseFeatures
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
@@ -47,9 +50,13 @@ def _planned(
     work: tuple[int, int, int],
     resources: Resources,
     *,
+    keep: bool,
     on_disk: bool,
 ) -> Plan:
-    """Return the plan for `work`: features in a block, leaves at once, and threads in each."""
+    """Return the plan for `work`: features in a block, leaves at once, and threads in each.
+
+    With `keep`, sparse features that are one block stay in memory from the first reading to the second.
+    """
     (n, d), features, (columns, leaves, threads_per_leaf) = source.shape, source.by_features(), work
     state, side = accumulator.state_bytes(n), accumulator.side(n)
     shape = WorkShape.divide(
@@ -64,10 +71,12 @@ def _planned(
     )
     most = min(side, d) if k is None else k
     shared = replace(accumulator, n_threads=threads_per_leaf)
-    needs = gram_needs(features, shared, most, shape, resources, on_disk=on_disk)
-    reading = 2 * bytes_to_read(features, columns)
+    kept = features.stored_bytes if keep and shape.n_blocks == 1 and isinstance(features, SparseFeatures) else 0
+    needs = gram_needs(features, shared, most, shape, resources, on_disk=on_disk, kept_bytes=kept)
+    passes = 1 if kept else 2
+    reading = passes * bytes_to_read(features, columns)
     disk_bytes = 8 * most * d if on_disk else 0
-    flops = float(d) * side * side + 4 / 3 * float(side) ** 3 + 2.0 * side * d * most
+    flops = float(d) * side * side * _share_multiplied(features) + 4 / 3 * float(side) ** 3 + 2.0 * side * d * most
     return Plan(
         solver="gram",
         reason=f"exact; the {side:,} x {side:,} matrix of samples takes {as_text(state)} as tiles of its lower triangle",
@@ -76,21 +85,35 @@ def _planned(
         n_components=k,
         shape=shape,
         budget=MemoryBudget.of(needs, resources.allowed_bytes),
-        cost=Cost(2, reading, flops, disk_bytes=disk_bytes),
+        cost=Cost(passes, reading, flops, disk_bytes=disk_bytes),
         detail=GramDetail(on_disk),
-        notes=_notes(features, reading, disk_bytes),
+        notes=_notes(features, shape, reading // passes, disk_bytes, kept),
     )
 
 
-def _notes(features: Source, reading: int, disk_bytes: int) -> tuple[str, ...]:
+def _share_multiplied(features: Source) -> float:
+    """Return the share of the products of dense features that are computed, if all features store equally much."""
+    stored = features.row_bytes / (features.shape[1] * (features.dtype.itemsize + 4)) if features.sparse else 1.0
+    return stored**2 if stored < DENSE_FROM else 1.0
+
+
+def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, kept: int) -> tuple[str, ...]:
     notes = ["the first reading gives eigenvalues and scores, the second the components"]
+    if kept:
+        notes = [f"sparse rows stay in memory by features, {as_text(kept)}: the components take no second reading"]
     if disk_bytes:
         notes.append(
             f"components: on disk, up to {as_text(disk_bytes)} in a temporary directory, because they do not fit in memory; "
             "components_ is a zarr array, and a report leaves out what is drawn from rows"
         )
-    times = times_decoded(features, reading // 2)
-    if times > 1.01:
+    times = times_decoded(features, reading)
+    if features.sparse:
+        if shape.n_blocks > 1:
+            notes.append(
+                f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "
+                "reading; more memory would avoid it"
+            )
+    elif times > 1.01:
         notes.append(
             f"a band of whole chunks ({features.chunk_rows:,} features) does not fit: every chunk is decoded {times:.1f} times "
             "in each reading; chunks of fewer features, or more memory, would avoid it"
@@ -165,7 +188,11 @@ class GramSolver(PCASolver):
         for on_disk in (False, True):
 
             def build(columns: int, leaves: int, threads_per_leaf: int, on_disk: bool = on_disk) -> Plan:
-                return _planned(source, accumulator, k, (columns, leaves, threads_per_leaf), resources, on_disk=on_disk)
+                work, keep = (columns, leaves, threads_per_leaf), not resources.on_workers
+                plan = _planned(source, accumulator, k, work, resources, keep=keep, on_disk=on_disk)
+                if plan.passes == 1 and not plan.budget.fits:
+                    return _planned(source, accumulator, k, work, resources, keep=False, on_disk=on_disk)
+                return plan
 
             plan = choose(sizes, build, side, resources.threads, accumulator.grid(source.shape[0]).n_tiles)
             if plan.budget.fits:
@@ -203,6 +230,8 @@ class GramSolver(PCASolver):
     def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
         """Read `source` twice by features and return its principal components."""
         features = source.by_features()
+        if isinstance(features, SparseFeatures):
+            features.keep = plan.passes == 1
         gram = replace(self.accumulator_of(source, parameters), n_threads=plan.threads_per_leaf)
         began = time.perf_counter()
         scratch = Scratch() if plan.components_on_disk else None

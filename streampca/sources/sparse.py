@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import xxhash
 from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
+from streampca.errors import DataError
 from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.versions import InputVersion
 from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
+_FEATURE_COPIES = 4  # rows, all of them together, by features, and those with few or many stored values
+_UNEVEN = 2
 
 
 def as_rows(values: Any) -> csr_array:
@@ -58,12 +61,19 @@ class SparseSource(Source):
             digest.update(np.ascontiguousarray(stored[:: max(1, len(stored) // 4096)]).data)
         return digest.hexdigest()
 
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the size in bytes of rows `start` to `stop` as they are stored, in blocks of `chunk_rows`."""
+        n_edges = stop - start + -(-(stop - start) // self.chunk_rows)
+        n_stored = int(self.rows.indptr[stop]) - int(self.rows.indptr[start])
+        each = self.rows.data.itemsize + self.rows.indices.itemsize
+        return n_stored * each + n_edges * self.rows.indptr.itemsize
+
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a slice, its float64 copy by columns with mostly stored columns filled, and squares."""
         return 8 * n_rows * self.row_bytes
 
     def by_features(self) -> SparseFeatures:
-        """Return a source whose rows are the features of this one, made dense a block at a time."""
+        """Return a source whose rows are the features of this one, sparse as well."""
         return SparseFeatures(self)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
@@ -74,37 +84,112 @@ class SparseSource(Source):
 
 
 class SparseFeatures(Source):
-    """The features of a sparse matrix, ``(n_features, n_samples)``; blocks of them are dense.
+    """The features of sparse rows, ``(n_features, n_samples)``, as sparse rows themselves.
 
-    Centring makes every value nonzero, so blocks of whole features are dense and centred exactly. The matrix is copied
-    to compressed column form when it is first read.
+    Reading some of the features goes through all rows, and takes what these features store three times. So all features are
+    read as one block where that fits in memory; with `keep` that block stays there, and is read once.
     """
 
-    def __init__(self, source: SparseSource):
-        self.source, self.description = source, source.description
+    buffered = False
+    sparse = True
+
+    def __init__(self, source: Source):
+        self.source, self.description, self.portable = source, source.description, source.portable
         self.shape, self.dtype = (source.shape[1], source.shape[0]), source.dtype
-        self._columns: csc_array | None = None
-        self._lock = threading.Lock()
+        self.chunk_rows, self.keep = self.shape[0], False
+        self._kept: csr_array | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SparseFeatures, (self.source,)
 
     @property
     def fingerprint(self) -> str:
         """Return the fingerprint of the rows."""
         return f"{self.source.fingerprint}-features"
 
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes of the matrix by columns, and of a slice of it."""
-        return 2 * self.source.row_bytes * self.source.shape[0]
+    @property
+    def missing_chunks_filled(self) -> int:  # type: ignore[override]
+        """Return the number of missing chunks that are read as the fill value."""
+        return self.source.missing_chunks_filled
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the features, dense, in `out` if given."""
-        with self._lock:
-            if self._columns is None:
-                self._columns = csc_array(self.source.rows)
-            columns = self._columns
-        if out is None:
-            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        columns[:, start:stop].T.toarray(out=out)
-        return out, ReadCount(0, out.nbytes, out.nbytes)
+    @property
+    def stored_bytes(self) -> int:
+        """Return the size of all stored values in memory."""
+        return self.source.row_bytes * self.source.shape[0] + 8 * (self.shape[0] + 1)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the mean size of a feature as it is stored, in bytes."""
+        return max(1, self.stored_bytes // self.shape[0])
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read is known to be missing."""
+        self.source.check()
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return notes about reading the rows for a plan; raise an error if no plan is possible."""
+        return self.source.plan_notes()
+
+    def version(self) -> InputVersion | None:
+        """Return the version of the stored rows, None where it is not known."""
+        return self.source.version()
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if the rows were changed since they were first read."""
+        self.source.require_unchanged()
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        self.source.cancel()
+
+    def by_features(self) -> Source:
+        """Return the source of the rows."""
+        return self.source
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes of all rows."""
+        return self.source.reads_of(0, self.source.shape[0])
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of a block of `n_rows` features, of its copies, and of reading some of the rows.
+
+        Features need not store equally much: a block of some of them may store `_UNEVEN` times as much as the mean.
+        """
+        most = min(self.stored_bytes, _UNEVEN * n_rows * self.row_bytes)
+        return _FEATURE_COPIES * most + self.source.overhead_bytes(self._rows_at_once)
+
+    @property
+    def _rows_at_once(self) -> int:
+        return min(self.source.chunk_rows, self.source.shape[0])
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return the features in compressed row form.
+
+        Raises
+        ------
+        DataError
+            If they store more than a plan allows for.
+        """
+        if self._kept is not None and (start, stop) == (0, self.shape[0]):
+            return self._kept, ReadCount()
+        n, count, parts = self.source.shape[0], ReadCount(), list[csr_array]()
+        left = _UNEVEN * (stop - start) * self.row_bytes
+        for first in range(0, n, self._rows_at_once):
+            values, cost = self.source.read(first, min(first + self._rows_at_once, n))
+            rows = as_rows(values)
+            parts.append(rows if (start, stop) == (0, self.shape[0]) else rows[:, start:stop])
+            count, left = count + cost, left - parts[-1].data.nbytes - parts[-1].indices.nbytes
+            if left < 0 and stop - start < self.shape[0]:
+                raise DataError(
+                    f"{self.description}: features {start} to {stop - 1} store more than {_UNEVEN} times as many values as others: a "
+                    "block of them exceeds the memory that was planned; allow more memory, or use solver='covariance' or 'sketch'"
+                )
+        table = parts[0] if len(parts) == 1 else vstack(parts, format="csr")
+        parts.clear()
+        features = csr_array(csc_array(table).T)
+        if self.keep and (start, stop) == (0, self.shape[0]):
+            self._kept = features
+        return features, count
 
 
 def is_sparse(values: object) -> bool:

@@ -14,7 +14,14 @@ _COPIES_ON_DISK = 4  # of a slab, while it is written to the disk and read again
 
 
 def gram_needs(
-    features: Source, accumulator: Gram, k: int, shape: WorkShape, resources: Resources, *, on_disk: bool
+    features: Source,
+    accumulator: Gram,
+    k: int,
+    shape: WorkShape,
+    resources: Resources,
+    *,
+    on_disk: bool,
+    kept_bytes: int = 0,
 ) -> list[MemoryNeed]:
     """Return the needs of a fit that reads `features`, the source transposed.
 
@@ -25,11 +32,15 @@ def gram_needs(
     columns, leaves = shape.rows_per_block, shape.leaves_in_flight
     sampled = 0 if on_disk else resources.report_rows * d * features.dtype.itemsize
     scratch = accumulator.scratch_bytes(n, columns, work_dtype(features.dtype).itemsize)
+    if features.sparse:  # a panel is made dense, and a sparse product has numbers of columns
+        panel = min(columns, panel_features(n, work_dtype(features.dtype))) * n * features.dtype.itemsize
+        scratch += panel + accumulator.n_threads * 16 * accumulator.grid(n).longest_side ** 2
     return [
         process_need(resources),
         MemoryNeed("states", accumulator.state_bytes(n) * shape.n_states, ("reading", "solving")),
         MemoryNeed("feature means", 8 * d * 6),
         MemoryNeed("blocks", leaves * buffer_bytes(features, columns), ("reading", "components")),
+        MemoryNeed("blocks", kept_bytes, ("solving",), listed=False),
         MemoryNeed("scratch", leaves * scratch, ("reading", "components")),
         MemoryNeed("solve", eigenproblem_bytes(accumulator.side(n), k) + accumulator.finalize_bytes(n), ("solving",)),
         MemoryNeed(

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from streampca.errors import DamagedChunkError, DataError
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.cells.vectors import Vector
+from streampca.sources.sparse import SparseFeatures
 from streampca.sources.versions import InputVersion
 from streampca.typing import Array, IntArray
 
@@ -131,6 +132,10 @@ class CompressedRows(Source):
         most = int((self.indptr[n_rows:] - self.indptr[:-n_rows]).max())
         chunks = self.data.overhead_bytes() + self.indices.overhead_bytes()
         return _WORKING_COPIES * self._bytes_of(most) + chunks + self.indptr.nbytes
+
+    def by_features(self) -> SparseFeatures:
+        """Return a source whose rows are the features of this one, sparse as well."""
+        return SparseFeatures(self)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, still sparse, with sorted columns.

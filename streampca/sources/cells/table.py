@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.cells.normalization import Normalization
-from streampca.sources.sparse import as_rows
+from streampca.sources.sparse import SparseFeatures, as_rows
 from streampca.sources.versions import InputVersion
 from streampca.typing import Array, BoolArray
 
@@ -129,7 +129,9 @@ class CellSource(Source):
         return reading + _DENSE_COPIES * n_rows * self.rows.shape[1] * max(8, self.rows.dtype.itemsize)
 
     def by_features(self) -> Source:
-        """Return a source whose rows are the features of this one, where nothing is changed."""
+        """Return a source whose rows are the features of this one; of dense rows only where nothing is changed."""
+        if self.sparse:
+            return SparseFeatures(self)
         return super().by_features() if self.changes else self.rows.by_features()
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
