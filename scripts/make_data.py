@@ -223,6 +223,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=64, help="number of directions (default: %(default)s)")
     parser.add_argument("--noise", type=float, default=0.05, help="sd of the noise per feature (default: %(default)s)")
     parser.add_argument("--mean-to-sd", type=float, default=0.0, help="mean over sd of each feature; floats only")
+    parser.add_argument("--depth", type=float, default=1.0, help="cells: how many counts; 6 gives 16 %% above zero")
     parser.add_argument("--codec", choices=CODECS, default="none", help="compression (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads (default: %(default)s)")
@@ -232,6 +233,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.kind in (*KINDS, "cells"):
         if options.kind == "cells" and options.chunks is not None:
             parser.error("--chunks is not for cells")
+        if not (np.isfinite(options.depth) and options.depth > 0):
+            parser.error("--depth must be a finite number above 0")
         for name in ("shape", "chunks"):
             count = 2 if options.kind == "cells" else 3
             setattr(options, name, _sizes(getattr(options, name), count, f"--{name}", parser))
@@ -272,7 +275,7 @@ def main() -> None:
         shape = options.shape or SHAPE
         try:
             with renamed_when_complete(options.path) as part:
-                write_cells(part, shape, options.seed, options.format)
+                write_cells(part, shape, options.seed, options.format, options.depth)
         except OSError as error:
             sys.exit(f"make_data: {error}")
         print(f"{options.path}: AnnData of {shape[0]:,} cells x {shape[1]:,} genes, float32 counts by rows")
