@@ -10,11 +10,11 @@ from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.accumulators.centring import refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
+from streampca.accumulators.sparse_panels import add_dense_panel
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow_of_stored
-from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray, SparseRows
 
 _WEIGHT_BITS = 6  # binary digits of a ratio of weights, and so of a sum of squares, that may be lost
@@ -28,7 +28,7 @@ class SparseCovariance(Covariance):
     ``M = XᵀX − n m mᵀ``. That loses no digits of a feature with at least as many zeros as other values. Features that are
     stored in more than half of the rows of a block are first shifted by one of their values, zeros included, which at
     most doubles the stored entries. Blocks with more than 5 % stored values are multiplied as dense panels of a few
-    thousand rows, which is faster.
+    thousand rows, which is faster (`add_dense_panel`).
     """
 
     dense_from: float = 0.05
@@ -51,12 +51,8 @@ class SparseCovariance(Covariance):
         if rows.nnz < self.dense_from * rows.shape[0] * rows.shape[1]:
             return self._add_sparse(state, rows, block.weights, block.start)
         dtype = work_dtype(rows.dtype)
-        step = panel_rows(rows.shape[1], dtype)
-        for start in range(0, len(block), step):
-            panel = rows[start : start + step]
-            dense = borrow("dense rows", panel.shape, panel.dtype)
-            weights = None if block.weights is None else block.weights[start : start + step]
-            state = super().update(state, Block(panel.toarray(out=dense), block.start + start, weights))
+        for panel in Block(rows, block.start, block.weights).panels(panel_rows(rows.shape[1], dtype)):
+            state = add_dense_panel(self, state, panel.values, panel.weights, panel.start, dtype)
         return state
 
     def _add_sparse(

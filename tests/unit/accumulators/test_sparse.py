@@ -11,6 +11,8 @@ import pytest
 import scipy.sparse
 
 from streampca import PCA
+from streampca.accumulators import SparseCovariance
+from streampca.block import Block
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.sources import open_source
 
@@ -86,7 +88,8 @@ def test_a_constant_feature_is_constant() -> None:
 
 def test_empty_rows_and_a_matrix_without_entries() -> None:
     rows = random_rows(40, 6, 0.05)
-    np.testing.assert_allclose(PCA().fit(rows).explained_variance_, PCA().fit(rows.toarray()).explained_variance_)
+    expected = PCA().fit(rows.toarray()).explained_variance_
+    np.testing.assert_allclose(PCA().fit(rows).explained_variance_, expected, atol=1e-15)
     nothing = PCA(2).fit(scipy.sparse.csr_array((40, 6)))
     np.testing.assert_array_equal(nothing.explained_variance_, 0)
 
@@ -141,3 +144,24 @@ def test_one_sample_of_nearly_all_weight_costs_no_digits(stored: float) -> None:
     lower = np.array(sketch.error_["eigenvalue_intervals"])[:, 0]
     assert (lower <= expected).all()
     assert (expected <= sketch.error_["proven_upper_bounds"]).all()
+
+
+@pytest.mark.parametrize("mean", [0.0, 50.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_dense_panels_of_sparse_float32_rows_need_no_float64_products(
+    mean: float, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Centred zeros are one number many times over, whose products float32 rounds the same way in every sum."""
+    rows = np.log1p(RNG.poisson(0.3, (3000, 60)) * RNG.uniform(0.5, 2, (3000, 1))).astype(np.float32)
+    rows[:, 4] = 0
+    rows[:, 5] = mean + RNG.standard_normal(3000)
+    weights = RNG.uniform(0.5, 2, 3000) if weighted else None
+    centred = (rows - np.average(rows.astype(np.float64), axis=0, weights=weights)) * np.sqrt(
+        np.ones(3000) if weights is None else weights
+    )[:, None]
+    expected = centred.T @ centred
+    monkeypatch.setattr("streampca.accumulators.covariance.add_product_in_float64", None)
+    accumulator = SparseCovariance()
+    state = accumulator.update(accumulator.init(60), Block(scipy.sparse.csr_array(rows), 0, weights))
+    found = accumulator.grid(60).tile(state.scatter, 0, 0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
