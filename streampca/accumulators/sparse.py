@@ -51,8 +51,8 @@ class SparseCovariance(Covariance):
         if rows.nnz < self.dense_from * rows.shape[0] * rows.shape[1]:
             return self._add_sparse(state, rows, block.weights, block.start)
         dtype = work_dtype(rows.dtype)
-        for panel in Block(rows, block.start, block.weights).panels(panel_rows(rows.shape[1], dtype)):
-            state = add_dense_panel(self, state, panel.values, panel.weights, panel.start, dtype)
+        for panel in block.panels(panel_rows(rows.shape[1], dtype)):
+            state = add_dense_panel(self, state, csr_array(panel.values), panel.weights, panel.start, dtype)
         return state
 
     def _add_sparse(
