@@ -13,6 +13,7 @@ from types import FrameType
 
 import click
 
+from streampca.cli import export as _export  # noqa: F401 (adds a command)
 from streampca.cli.commands import cli
 from streampca.cli.output import on_one_line
 from streampca.errors import StreamPCAError

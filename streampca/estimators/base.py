@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict, 
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
+from streampca.estimators.exporting import Exporting
 from streampca.estimators.inputs import (
     is_array_like,
     is_dask,
@@ -85,7 +86,7 @@ class FitOptions(TypedDict, total=False):
     """Called as blocks finish."""
 
 
-class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, Generic[AnyParameters, AnyFit]):  # type: ignore[misc]
+class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting, Generic[AnyParameters, AnyFit]):  # type: ignore[misc]
     """An estimator of scikit-learn whose input may also be a store, a lazy array or a sparse matrix."""
 
     _solvers: ClassVar[Mapping[str, Solver[Any, Any, Any]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from streampca.labels import Dimension, Labels, Variable
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, with_fitted
+from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.xarray_data import is_xarray
 from streampca.system.optional import optional_module
@@ -158,8 +160,12 @@ def _attributes(model: PCAModel | KernelModel) -> Json:
         "certificate": str(model.certificate.get("statement", "")),
         "written_by": f"streampca {__version__}",
     }
+    if model.source.get("normalize") is not None:
+        named["normalize"] = json.dumps(model.source["normalize"])
     if isinstance(model, KernelModel):
         return named | {"method": model.method, "total": model.total}
+    if model.removal is not None:
+        named["remove"] = _removed(model.removal.basis)
     certified = {
         name: float(value)
         for name in ("relative_residual", "captured_variance")
@@ -176,6 +182,14 @@ def _attributes(model: PCAModel | KernelModel) -> Json:
             "whiten": int(model.whiten),
         }
     )
+
+
+def _removed(basis: Basis) -> str:
+    """Return what was subtracted from the rows of a model as text."""
+    groups = [] if basis.labels is None else [f"groups {basis.groups or ''}".strip() + f" ({basis.n_groups})"]
+    trend = [f"trend {basis.degree}"] if basis.degree else []
+    covariates = [] if basis.centres is None else [f"covariates ({len(basis.centres)})"]
+    return ", ".join([*groups, *trend, *covariates])
 
 
 def _names_of(labels: Labels) -> list[str]:

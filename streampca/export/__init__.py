@@ -1,0 +1,1 @@
+"""Fitted models in the formats of other programs: scikit-learn, ONNX, faiss, numpy and NetCDF files."""

@@ -1,0 +1,72 @@
+"""Models as files of arrays: numpy's ``.npz`` and NetCDF."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampca.errors import NotAvailableError
+from streampca.export.files import Exported, require_free, write
+from streampca.export.limits import require_expressible
+from streampca.export.projection import inverse_factors, require_memory
+from streampca.formatting import one_line
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.stored_components import StoredComponents
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def write_npz(
+    model: PCAModel | KernelModel,
+    path: Path,
+    *,
+    names: list[str] | None = None,
+    memory: int | str | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write the arrays of `model` to a file of numpy; ``docs/export.md`` has its keys."""
+    model = require_expressible(model, "npz")
+    require_free(path, "npz", overwrite=overwrite)
+    require_memory(model, memory, 16)
+    components, ones = model.components, np.ones(len(model.mean))
+    fields = ("explained_variance", "explained_variance_ratio", "singular_values", "noise_variance", "total_variance")
+    settings = ("n_samples", "ddof", "center", "whiten", "missing", "missing_scores")
+    arrays: dict[str, Any] = {name: np.asarray(getattr(model, name)) for name in (*fields, *settings, "mean")}
+    arrays["components"] = components.in_memory() if isinstance(components, StoredComponents) else components
+    arrays["factors"] = ones if model.weights is None else model.weights
+    arrays["inverse_factors"] = inverse_factors(model)
+    arrays["deviations"] = model.deviations if model.whiten else np.ones(len(components))
+    for name, values in (("scale", model.scale), ("feature_weight", model.feature_weight), ("fill", model.fill)):
+        if values is not None:
+            arrays[name] = values
+    if names is not None:
+        arrays["feature_names"] = np.array(names, dtype=np.str_)
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    write(path, "npz", file.getbuffer(), overwrite=overwrite)
+    k, d = components.shape
+    return Exported(path, "numpy arrays", (d, k), "float64", file.getbuffer().nbytes, None)
+
+
+def write_netcdf(dataset: xr.Dataset, path: Path, shape: tuple[int, int], *, overwrite: bool = False) -> Exported:
+    """Write a model as a Dataset to a NetCDF file, format 3 with offsets of 64 bits, which scipy writes.
+
+    Raises
+    ------
+    NotAvailableError
+        If the format cannot hold a name, an attribute or a number of it.
+    """
+    require_free(path, "NetCDF", overwrite=overwrite)
+    try:
+        data = dataset.to_netcdf(engine="scipy", format="NETCDF3_64BIT")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise NotAvailableError(
+            f"NetCDF cannot express this model: {one_line(error)}; write pca.to_xarray() with to_zarr, or save the model"
+        ) from error
+    write(path, "NetCDF", memoryview(data), overwrite=overwrite)
+    return Exported(path, "NetCDF 3, Dataset of pca.to_xarray()", shape, "float64", len(data), None)

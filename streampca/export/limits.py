@@ -1,0 +1,110 @@
+"""What other programs cannot express of a model: which setting it is, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from streampca.errors import NotAvailableError
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.sources.cells.normalization import Normalization
+
+Target = Literal["scikit-learn", "ONNX", "faiss", "npz"]
+"""Formats that compute scores, or hold all that is needed for that."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A setting of models that some formats cannot express."""
+
+    setting: str
+    """The parameter and its value, as a user writes them."""
+    of: Callable[[PCAModel], bool]
+    """Whether a model has it."""
+    reasons: Mapping[Target, str]
+    """Why each of the formats cannot express it."""
+    cure: str
+    """What to do."""
+
+
+def normalization_of(model: PCAModel) -> Normalization | None:
+    """Return how rows of counts were normalised while they were read; None where they were not."""
+    return Normalization.of(model.source.get("normalize"))
+
+
+def _sums_of_others(model: PCAModel) -> bool:
+    """Return whether rows are scaled by sums that include features which are not used."""
+    known = normalization_of(model)
+    return (
+        known is not None
+        and known.target_sum is not None
+        and model.labels is not None
+        and bool(model.labels.mask is not None)
+    )
+
+
+_ROWS_ARE_NOT_KNOWN = "what is removed depends on which row it is (its group, time or covariates)"
+_CONDITIONAL = "it solves a system for every pattern of NaN"
+_NOT_LINEAR = "the logarithm and the sum of a row are not a linear map"
+_NOT_IN_FORMULA = "it is not in the formula of the file"
+_UNNORMALIZED = "normalise the data first (scanpy: normalize_total, log1p) and fit them without normalize, and give the exported model normalised rows"
+
+LIMITS = (
+    Limit(
+        "remove",
+        lambda model: model.removal is not None,
+        {
+            "scikit-learn": _ROWS_ARE_NOT_KNOWN,
+            "ONNX": _ROWS_ARE_NOT_KNOWN,
+            "faiss": _ROWS_ARE_NOT_KNOWN,
+            "npz": _NOT_IN_FORMULA,
+        },
+        "save the model (pca.save), export it to .nc, or fit anomalies without remove",
+    ),
+    Limit(
+        "missing_scores='conditional'",
+        lambda model: model.conditional,
+        {"scikit-learn": _CONDITIONAL, "ONNX": _CONDITIONAL, "faiss": _CONDITIONAL},
+        "fit with missing_scores='mean', with missing='drop_rows', or export to .npz or .nc",
+    ),
+    Limit(
+        "missing_scores='mean'",
+        lambda model: model.fill is not None and not model.conditional,
+        {"faiss": "replacing NaN is not a linear map"},
+        "fit with missing='drop_rows', or export to .onnx",
+    ),
+    Limit(
+        "normalize with a mask of features",
+        _sums_of_others,
+        {"ONNX": "the sum of a row includes features that the model does not take"},
+        _UNNORMALIZED,
+    ),
+    Limit(
+        "normalize",
+        lambda model: normalization_of(model) is not None,
+        {"scikit-learn": "it has no such step", "faiss": _NOT_LINEAR, "npz": _NOT_IN_FORMULA},
+        _UNNORMALIZED,
+    ),
+)
+"""Every setting that some format cannot express; all others are expressed by all."""
+
+
+def require_expressible(model: PCAModel | KernelModel, target: Target) -> PCAModel:
+    """Return `model` if `target` can express it.
+
+    Raises
+    ------
+    NotAvailableError
+        Names the setting that it cannot express, and says what to do.
+    """
+    if isinstance(model, KernelModel):
+        raise NotAvailableError(
+            f"{target} cannot express KernelPCA: its scores are kernel values of landmarks, not a linear map; save the model "
+            "(pca.save), or export its eigenvalues to .nc"
+        )
+    for limit in LIMITS:
+        if target in limit.reasons and limit.of(model):
+            raise NotAvailableError(f"{target} cannot express {limit.setting}: {limit.reasons[target]}; {limit.cure}")
+    return model

@@ -1,0 +1,150 @@
+"""Models as ONNX graphs from rows to scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.export.files import Exported, require_free, write
+from streampca.export.limits import normalization_of, require_expressible
+from streampca.export.projection import measured_error, projection_of, require_memory, require_range
+from streampca.formatting import as_text
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.sources.cells.normalization import Normalization
+from streampca.system.optional import optional_module
+from streampca.typing import Array
+from streampca.version import __version__
+
+OPSET = 17
+"""Version of the operators of the graph; onnxruntime has it from 1.12 on."""
+_IR_VERSION = 8
+"""Version of the file format that belongs to it."""
+INPUT, OUTPUT = "X", "scores"
+"""Names of the input, ``(n, n_features)``, and the output, ``(n, k)``, for any number of rows n."""
+_DTYPES = ("float32", "float64")
+_LARGEST_BYTES = 2**31 - 2**20
+"""A file of protobuf holds 2 GiB."""
+
+
+def write_onnx(
+    model: PCAModel | KernelModel,
+    path: Path,
+    *,
+    dtype: str = "float32",
+    names: list[str] | None = None,
+    memory: int | str | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write `model` as an ONNX file; see `streampca.PCA.to_onnx`."""
+    if dtype not in _DTYPES:
+        raise ParameterError(f"dtype={dtype!r}: expected one of {', '.join(_DTYPES)}")
+    onnx = optional_module("onnx", "an ONNX model", "export")
+    model = require_expressible(model, "ONNX")
+    require_free(path, "ONNX", overwrite=overwrite)
+    kind = np.dtype(dtype)
+    if kind == np.float32:
+        require_range(model, "ONNX", "export with dtype='float64'")
+    k, d = model.components.shape
+    if (n_bytes := kind.itemsize * (k + 2) * d) > _LARGEST_BYTES:
+        raise NotAvailableError(
+            f"{k:,} x {d:,} components in {dtype} take {as_text(n_bytes)}, and an ONNX file holds 2 GiB"
+        )
+    require_memory(model, memory, 6 * kind.itemsize)
+    built = _model(onnx, model, kind, names)
+    onnx.checker.check_model(built, full_check=True)
+    data = built.SerializeToString()
+    del built
+    error = measured_error(model, _Evaluation(data), kind)
+    write(path, "ONNX", data, overwrite=overwrite)
+    return Exported(path, f"ONNX model, opset {OPSET}, input {INPUT}, output {OUTPUT}", (d, k), dtype, len(data), error)
+
+
+class _Evaluation:
+    """Scores of rows by the reference implementation of ONNX, in numpy, of a serialised model."""
+
+    def __init__(self, data: bytes):
+        reference = optional_module("onnx.reference", "an ONNX model", "export")
+        self._session = reference.ReferenceEvaluator(optional_module("onnx", "", "export").load_model_from_string(data))
+
+    def __call__(self, rows: Array) -> Array:
+        scores: Array = self._session.run([OUTPUT], {INPUT: rows})[0]
+        return scores
+
+
+class _Graph:
+    """Nodes and constants of a graph with one value after another."""
+
+    def __init__(self, onnx: Any, dtype: np.dtype[Any]):
+        self.onnx, self.dtype = onnx, dtype
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.value = INPUT
+
+    def constant(self, name: str, values: Any, dtype: Any = None) -> str:
+        """Add a constant and return its name."""
+        array = np.ascontiguousarray(np.asarray(values, dtype=dtype or self.dtype))
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Add a node, the output of which is the value from now on."""
+        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], name=output, **attributes))
+        self.value = output
+        return output
+
+
+def _model(onnx: Any, model: PCAModel, dtype: np.dtype[Any], names: list[str] | None) -> Any:
+    """Return the ONNX model from rows to scores."""
+    graph, normalization = _Graph(onnx, dtype), normalization_of(model)
+    if normalization is not None:
+        _normalize(graph, normalization)
+    if model.fill is not None:
+        absent, before = "is_missing", graph.value
+        graph.add("IsNaN", [before], absent)
+        graph.add("Where", [absent, graph.constant("fill", model.fill), before], "filled")
+    projection = projection_of(model, dtype, centred=True)
+    graph.add("Sub", [graph.value, graph.constant("mean", projection.centre)], "centred")
+    axes, offset = graph.constant("axes", projection.axes), graph.constant("offset", projection.offset)
+    graph.add("Gemm", [graph.value, axes, offset], OUTPUT, transB=1)
+    helper, (k, d) = onnx.helper, model.components.shape
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    built = helper.make_graph(
+        graph.nodes,
+        "scores",
+        [helper.make_tensor_value_info(INPUT, kind, ["n", d])],
+        [helper.make_tensor_value_info(OUTPUT, kind, ["n", k])],
+        graph.constants,
+    )
+    made = helper.make_model(
+        built,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=_IR_VERSION,
+        producer_name="streampca",
+        producer_version=__version__,
+        doc_string=f"Scores of {k} principal components of rows of {d} features.",
+    )
+    described = {"explained_variance": model.explained_variance.tolist()}
+    helper.set_model_props(made, {name: json.dumps(value) for name, value in described.items()})
+    if names is not None:
+        made.metadata_props.add(key="feature_names", value=json.dumps(names))
+    return made
+
+
+def _normalize(graph: _Graph, normalization: Normalization) -> None:
+    """Add the normalisation of counts: rows scaled to a sum, unless that of a row is 0, and the logarithm of one more."""
+    if normalization.target_sum is not None:
+        rows, target = graph.value, graph.constant("target_sum", normalization.target_sum)
+        axis, zero = graph.constant("axis", [1], np.int64), graph.constant("zero", 0)
+        graph.add("ReduceSum", [rows, axis], "sums", keepdims=1)
+        graph.add("Equal", ["sums", zero], "is_empty")
+        graph.add("Where", ["is_empty", target, "sums"], "divisors")
+        graph.add("Div", [target, "divisors"], "factors")
+        graph.add("Mul", [rows, "factors"], "scaled")
+    if normalization.log1p:
+        graph.add("Add", [graph.value, graph.constant("one", 1)], "one_more")
+        graph.add("Log", ["one_more"], "logarithm")
