@@ -69,6 +69,8 @@ class PlanOptions(TypedDict, total=False):
 
     scores: bool
     """Whether scores are written after the fit."""
+    diagnostics: bool
+    """Whether T² and Q are written with them, for PCA."""
     report: bool
     """Whether a report is drawn."""
     client: DaskClient | None

@@ -59,6 +59,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
             client=active_client(source),
             alternatives=True,
             probe=probe,
+            **({"diagnostics": True} if config.output.diagnostics else {}),
         )
 
     def run(self, source: Source, plan: Plan, *, keep_rows: int, progress: ProgressCallback | None) -> AnyFit:
@@ -90,6 +91,10 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
             )
     if config.output.state and not hasattr(kind, "partial_fit"):
         raise ConfigError(f"output.state: true, but kind: {config.model.kind} keeps no state: set output.state: false")
+    if config.output.diagnostics and config.model.kind != "pca":
+        raise ConfigError(
+            f"output.diagnostics: true, but kind: {config.model.kind} has no T² and Q: expected kind: pca"
+        )
     sample_weight = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
     k = config.model.n_components
     n_components = from_plain(k.model_dump() if isinstance(k, ThresholdValue | FrobeniusValue) else k)

@@ -98,6 +98,8 @@ class Manifest(TypedDict):
     """Durations."""
     certificate: Json
     """What is known about the error."""
+    diagnostics: Json | None
+    """Limits of T² and Q and the rows beyond them, see `DiagnosticsSummary`; None where they were not asked for."""
     result: Json
     """Figures that follow from the model."""
     warnings: list[str]
@@ -130,7 +132,7 @@ def manifest_of(
     started: datetime,
     seconds: Seconds,
 ) -> Manifest:
-    """Return the manifest of a run; `scores` is what reading for scores cost, `log` the log of the run."""
+    """Return the manifest of a run without diagnostics; `scores` is what reading for scores cost, `log` the log of the run."""
     plan = result.plan
     return {
         "format": "streampca-run",
@@ -151,6 +153,7 @@ def manifest_of(
         },
         "seconds": seconds,
         "certificate": result.model.certificate,
+        "diagnostics": None,
         "result": result.summary(),
         "warnings": [*config.model.warnings(), *result.warnings()],
         "notes": result.notes(source),

@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
+from streampca.models.diagnostics import row_diagnostics, scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.storage.zarr_interface import ZarrArray
@@ -41,6 +42,8 @@ class MeasuredState:
     """Largest ‖z‖."""
     score_errors: FloatArray
     """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
+    diagnostic_errors: FloatArray
+    """Largest differences of stored T, relative to 1 + T, and of stored √Q, relative to ‖z‖, given the stored scores; ``(2,)``."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class KernelMeasuredState:
 
 
 _State = TypeVar("_State", MeasuredState, KernelMeasuredState)
-_LARGEST = ("longest", "score_errors")
+_LARGEST = ("longest", "score_errors", "diagnostic_errors")
 """Fields that are maxima, not sums."""
 
 
@@ -92,13 +95,13 @@ class Measured(_Summed[MeasuredState]):
     """The model; its components are in memory."""
     scores: ZarrArray | None = None
     """The stored scores, a zarr array ``(n_samples, k)``, or None."""
+    diagnostics: tuple[ZarrArray, ...] = ()
+    """The stored T² and Q, zarr arrays ``(n_samples,)``; empty where there are none."""
 
     def init(self, n_features: int) -> MeasuredState:
         """Return the state of no rows."""
-        k = self.model.n_components
-        return MeasuredState(
-            0, 0.0, np.zeros(n_features), np.zeros(n_features), np.zeros((k, k)), 0.0, 0.0, np.zeros(k)
-        )
+        k, d = self.model.n_components, n_features
+        return MeasuredState(0, 0.0, np.zeros(d), np.zeros(d), np.zeros((k, k)), 0.0, 0.0, np.zeros(k), np.zeros(2))
 
     def update(self, state: MeasuredState, block: Block | Array) -> MeasuredState:
         """Return `state` with the rows of `block` added.
@@ -109,13 +112,33 @@ class Measured(_Summed[MeasuredState]):
             If a row that counts holds NaN or infinity, and the model does not leave such rows out.
         """
         block = as_block(block)
-        stored = None if self.scores is None else np.asarray(self.scores[block.start : block.start + len(block)])
+        here = slice(block.start, block.start + len(block))
+        stored = None if self.scores is None else np.asarray(self.scores[here])
+        diagnostics = [np.asarray(array[here]) for array in self.diagnostics]
         step = panel_rows(block.values.shape[1])
         for start in range(0, len(block), step):
             panel = block.slice(start, start + step).dense()
             stored_panel = None if stored is None else stored[start : start + step]
-            state = self.absorb(state, self._measured(panel, stored_panel))
+            seen = self._measured(panel, stored_panel)
+            if stored_panel is not None and diagnostics:
+                t2, q = (values[start : start + step] for values in diagnostics)
+                seen = replace(seen, diagnostic_errors=self._diagnostic_errors(panel, stored_panel, t2, q))
+            state = self.absorb(state, seen)
         return state
+
+    def _diagnostic_errors(self, block: Block, scores: Array, t2: FloatArray, q: FloatArray) -> FloatArray:
+        """Return the largest differences of T and √Q of a panel of rows from those that follow from the stored scores."""
+        expected_t2, expected_q = row_diagnostics(self.model, block.values, scores)
+        z = np.subtract(block.values, self.model.mean, dtype=np.float64)
+        z *= 1.0 if self.model.weights is None else self.model.weights
+        lengths = np.sqrt(np.einsum("ij,ij->i", z, z))
+        with np.errstate(invalid="ignore"):
+            t, roots = np.sqrt(expected_t2), np.sqrt(expected_q)
+            apart = np.stack([np.abs(np.sqrt(t2) - t) / (1 + t), np.abs(np.sqrt(q) - roots)])
+        apart[1] = np.divide(apart[1], lengths, out=np.where(apart[1] > 0, np.inf, 0.0), where=lengths > 0)
+        left_out = np.stack([np.isnan(t2) & np.isnan(expected_t2), np.isnan(q) & np.isnan(expected_q)])
+        largest: FloatArray = np.nan_to_num(np.where(left_out, 0.0, apart), nan=np.inf, posinf=np.inf).max(axis=1)
+        return largest
 
     def _measured(self, block: Block, stored: Array | None) -> MeasuredState:
         """Return the state of a panel of rows."""
@@ -141,6 +164,7 @@ class Measured(_Summed[MeasuredState]):
             residual=float(weights @ remainder),
             longest=float(np.sqrt(lengths.max(initial=0.0))),
             score_errors=self._errors(scores, stored, finite),
+            diagnostic_errors=np.zeros(2),
         )
 
     def _errors(self, scores: FloatArray, stored: Array | None, finite: BoolArray) -> FloatArray:
@@ -155,12 +179,13 @@ class Measured(_Summed[MeasuredState]):
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
-        return 8 * (2 * n_features + self.model.n_components * (self.model.n_components + 1) + 5)
+        return 8 * (2 * n_features + self.model.n_components * (self.model.n_components + 1) + 7)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of a panel of rows, and of the state that it adds."""
         rows, k = min(n_rows, panel_rows(n_features)), self.model.n_components
-        return 8 * rows * (5 * n_features + 5 * k) + 3 * self.state_bytes(n_features)
+        own = scratch_bytes(self.model, rows) + 8 * rows * n_features  # of T² and Q
+        return 8 * rows * (5 * n_features + 5 * k) + 3 * self.state_bytes(n_features) + own
 
 
 @dataclass(frozen=True)

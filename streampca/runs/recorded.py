@@ -17,7 +17,11 @@ _ABSENT = object()
 
 
 def figures(
-    directory: Path, record: Json, manifest: Mapping[str, object], model: PCAModel | KernelModel
+    directory: Path,
+    record: Json,
+    manifest: Mapping[str, object],
+    model: PCAModel | KernelModel,
+    diagnostics: Json | None = None,
 ) -> list[Check]:
     """Return a check for each figure of manifest and plan that differs, under its name, or one for all of them.
 
@@ -34,10 +38,14 @@ def figures(
         Its manifest.
     model : PCAModel or KernelModel
         Its model, whose arrays and attributes were compared with their own digests when it was loaded.
+    diagnostics : dict, optional
+        What it is to record of T² and Q, as the model and the stored values give it.
     """
     plan: Json = read_json(directory, "plan.json")
     differing: dict[tuple[str, str], Check] = {}
-    for name, expected in _expected(manifest, plan, model).items():
+    derived = _expected(manifest, plan, model)
+    derived |= {f"diagnostics.{name}": value for name, value in (diagnostics or {}).items()}
+    for name, expected in derived.items():
         actual = _at(manifest, name)
         if actual is _ABSENT or actual != expected:
             stated = None if actual is _ABSENT else actual

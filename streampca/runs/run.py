@@ -25,6 +25,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
+from streampca.models.kernel import KernelModel
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
@@ -37,6 +38,13 @@ from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
+from streampca.runs.diagnostics import (
+    DiagnosticsSummary,
+    as_json,
+    diagnostics_summary,
+    require_diagnosable,
+    write_unusual_rows,
+)
 from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
 from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_manifest, write_json
 from streampca.runs.publish import publish, require_free
@@ -254,6 +262,7 @@ def _carry_out(job: _Job, log: ProgressLog) -> Run:
         plan = recorded_plan(log, fit.plan(config, source))
         log.plan = plan.to_dict()
         _require_state(config, plan)
+        require_diagnosable(config, plan)
         require_space(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
         if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
             require_writable_by_workers(active_client(source), path)
@@ -269,6 +278,8 @@ def _carry_out(job: _Job, log: ProgressLog) -> Run:
             _write_samples(result.samples, path / "samples.zarr", job.classes)
         scored = time.perf_counter()
         scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
+        diagnostics, cost = _summarise_diagnostics(config, source, result, path)
+        scores = None if scores is None else scores + cost
         scores_seconds = time.perf_counter() - scored
         seconds: Seconds = {
             "fit": result.stream_seconds,
@@ -277,6 +288,7 @@ def _carry_out(job: _Job, log: ProgressLog) -> Run:
             "scores": scores_seconds if scores else None,
         }
         manifest = manifest_of(config, source, result, scores, log, started, seconds)
+        manifest["diagnostics"] = as_json(diagnostics)
         _finish(config, path, manifest)
         log.require_held()
     return Run(directory, manifest)
@@ -290,7 +302,8 @@ def _bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]
     twice = plan.components_on_disk and shares_disk(config.output.directory)  # in the temporary directory, too
     model_bytes = solver.model_bytes(plan, k) * (1 + twice)
     state_bytes = solver.state_bytes(plan) if config.output.state else 0
-    return model_bytes + state_bytes + (itemsize * k * rows if config.output.scores else 0)
+    row_bytes = itemsize * k * config.output.scores + 16 * config.output.diagnostics
+    return model_bytes + state_bytes + row_bytes * rows
 
 
 def _require_state(config: RunConfig, plan: Plan) -> None:
@@ -322,12 +335,25 @@ def _write_scores(
     config: RunConfig, source: Source, result: FitResult, path: Path, progress: ProgressCallback | None
 ) -> ReadCount | None:
     """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
-    if not config.output.scores or result.write_known_scores(source, path):
+    diagnostics = config.output.diagnostics
+    if not config.output.scores or (not diagnostics and result.write_known_scores(source, path)):
         return None
     source, plan = residuals_of(source, result.model), result.plan.in_row_order()
     if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
-        plan = plan_scores(source, result.model, config.resources.memory_bytes, config.resources.n_threads)
-    return write_scores(source, result.model, plan, path, progress=progress)
+        memory, threads = config.resources.memory_bytes, config.resources.n_threads
+        plan = plan_scores(source, result.model, memory, threads, diagnostics=diagnostics)
+    return write_scores(source, result.model, plan, path, progress=progress, diagnostics=diagnostics)
+
+
+def _summarise_diagnostics(
+    config: RunConfig, source: Source, result: FitResult, path: Path
+) -> tuple[DiagnosticsSummary | None, ReadCount]:
+    """Return the summary of T² and Q, None without them; write the rows that fit least where there is a report, and return their cost."""
+    if not config.output.diagnostics or isinstance(result.model, KernelModel):
+        return None, ReadCount()
+    summary = diagnostics_summary(result.model, path / "scores.zarr", source.labels)
+    report = config.output.report
+    return summary, write_unusual_rows(source, summary, path / "samples.zarr") if report else ReadCount()
 
 
 def _finish(config: RunConfig, path: Path, manifest: Manifest) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import zarr
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
@@ -27,17 +26,22 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.runs.checks import Check, Verification, close
 from streampca.runs.config import RunConfig, load_config
+from streampca.runs.diagnostics import as_json, expected_diagnostics
 from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
 from streampca.runs.recorded import figures
+from streampca.runs.stored_results import (
+    diagnostics_measured,
+    stored_diagnostics,
+    stored_scores,
+    unusual_rows_checked,
+)
 from streampca.sources import Source
 from streampca.sources.table import stored_sources
 from streampca.sources.zarr.digests import default_place
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import read_record
-from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
 from streampca.typing import FloatArray, Json
@@ -80,21 +84,27 @@ def verify_run(
     _require_shape(source, model, manifest)
     rows = residuals_of(source, model)
     plan = _planned(rows, model, config)
-    scores, scores_check = _stored_scores(directory, config, model, source)
+    scores, scores_check = stored_scores(directory, config, model, source)
+    diagnostics, diagnostics_checks = stored_diagnostics(directory, config, source)
     parameters = with_columns(fit_of(config).parameters, source)
     weights = getattr(parameters, "sample_weight", None)
     measured: AnyAccumulator = (
-        KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores)
+        KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores, diagnostics)
     )
     with one_blas_thread():
         state, count = accumulate(rows, measured, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))
-    checks += figures(directory, record, manifest, model)
+    summary = as_json(expected_diagnostics(config, directory, model, source.labels)) if diagnostics else None
+    checks += figures(directory, record, manifest, model, summary)
     if isinstance(model, KernelModel):
         checks += _of_kernel(model, state)
     elif isinstance(parameters, Parameters):
         checks += _of_model(model, state, parameters.scaling)
     checks.append(scores_check or _scores(model, source, state, weights))
+    checks += diagnostics_checks
+    if diagnostics and summary is not None and isinstance(state, MeasuredState):
+        checks += diagnostics_measured(state)
+        checks += unusual_rows_checked(directory, config, source, summary)
     return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)
 
 
@@ -195,22 +205,6 @@ def _arrays(source: Source) -> list[ZarrSource]:
     stored = stored_sources(source)
     arrays = [each for each in stored if isinstance(each, ZarrSource)]
     return arrays if len(arrays) == len(stored) else []
-
-
-def _stored_scores(
-    directory: Path, config: RunConfig, model: PCAModel | KernelModel, source: Source
-) -> tuple[ZarrArray | None, Check | None]:
-    """Return the stored scores of the run, or a message if there are none."""
-    path = directory / "scores.zarr"
-    if not config.output.scores:
-        return None, Check("scores", note="none were written")
-    if not (path / "scores").is_dir():
-        return None, Check("scores", holds=False, note="scores.zarr is gone")
-    array = strict(zarr.open_array(path / "scores", mode="r"))
-    expected = (source.shape[0], model.n_components)
-    if tuple(array.shape) != expected:
-        return None, Check("scores", list(expected), list(array.shape), holds=False, note="shape")
-    return array, None
 
 
 def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Check]:

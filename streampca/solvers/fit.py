@@ -15,6 +15,7 @@ from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows
 from streampca.planning.columns import with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
+from streampca.planning.memory.scores import diagnostics_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
@@ -41,6 +42,7 @@ def plan_fit(
     parameters: Parameters,
     *,
     scores: bool = False,
+    diagnostics: bool = False,
     report: bool = False,
     client: DaskClient | None = None,
     alternatives: bool = False,
@@ -71,6 +73,9 @@ def plan_fit(
     limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    if diagnostics:
+        own = resources.threads * diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
+        resources = replace(resources, process_bytes=resources.process_bytes + own)
     regressors = regressors_of(source, parameters)
     if regressors is not None:
         process = resources.process_bytes + removal_bytes(source, regressors, resources.threads)

@@ -64,7 +64,7 @@ _OUTPUT_FILES = {
     "scores": re.compile(_SCORES_FILES),
     "run": re.compile(
         rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_MODEL_FILES}))?"
-        rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends')}))?|scores\.zarr(/({_SCORES_FILES}))?"
+        rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
     ),
 }
 

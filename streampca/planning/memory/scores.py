@@ -11,6 +11,9 @@ from streampca.planning.budget import MemoryNeed, Resources
 from streampca.planning.memory import buffer_bytes, process_need
 from streampca.sources.base import Source
 
+_MOST_COMPONENTS = 256
+"""Number of components that is assumed where a share of the variance decides it."""
+
 
 def scores_needs(source: Source, model: PCAModel, rows: int, leaves: int, resources: Resources) -> list[MemoryNeed]:
     """Return the needs of scores by rows.
@@ -33,6 +36,13 @@ def scores_needs(source: Source, model: PCAModel, rows: int, leaves: int, resour
         means = scratch_bytes(k) + 2 * max(SLAB_BYTES, d) + (8 * rows * n_packed(k) if stored else 0)
         needs.append(MemoryNeed("conditional means", leaves * means))
     return needs
+
+
+def diagnostics_bytes(n_features: int, n_components: object, missing: str) -> int:
+    """Return what T² and Q take beside the scores in one leaf: 8 max(1 MiB, 8 d), and for rows with holes 80 max(2¹⁶, k²)."""
+    holes = missing in ("mean", "pairwise")
+    k = n_components if isinstance(n_components, int) else min(n_features, _MOST_COMPONENTS)
+    return 8 * max(2**20, 8 * n_features) + (80 * max(2**16, k**2) if holes else 0)
 
 
 def kernel_scores_needs(

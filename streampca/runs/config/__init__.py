@@ -297,6 +297,8 @@ class OutputConfig(Section):
     """Directory of the run (``~`` expanded, relative to the working directory); ``runs/<name>`` by default."""
     scores: Flag = True
     """Write the scores of all samples."""
+    diagnostics: Flag = False
+    """Write T² and Q of all samples beside their scores: how far each is from the model. kind: pca alone has them."""
     report: Flag = True
     """Write the HTML page."""
     anndata: Annotated[bool | Literal["overwrite"], Field(description="true, false or overwrite")] = False
@@ -311,9 +313,9 @@ class OutputConfig(Section):
     """Options for the file system of that URL, references resolved; write them nowhere."""
 
     @model_validator(mode="after")
-    def _scores_for_anndata(self) -> OutputConfig:
-        if self.anndata and not self.scores:
-            raise PydanticCustomError("rule", "anndata takes the scores: give scores: true, or anndata: false")
+    def _scores_for_others(self) -> OutputConfig:
+        for name in [name for name in ("anndata", "diagnostics") if getattr(self, name) and not self.scores]:
+            raise PydanticCustomError("rule", f"{name} takes the scores: give scores: true, or {name}: false")
         return self
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.errors import DataError, NotFiniteError, PlanError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError, NotFiniteError, PlanError, StreamPCAError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
@@ -37,6 +37,7 @@ def plan_kernel(
     parameters: KernelParameters,
     *,
     scores: bool = False,
+    diagnostics: bool = False,
     report: bool = False,
     client: DaskClient | None = None,
     alternatives: bool = False,
@@ -51,7 +52,11 @@ def plan_kernel(
         If it does not fit in the memory that is allowed, with what would.
     DataError
         If there are fewer than two rows, or two files of rows have the same content.
+    NotAvailableError
+        If `diagnostics` are asked for.
     """
+    if diagnostics:
+        raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
     n = source.shape[0]
     require_distinct(source.fragments)
     if n < 2:
