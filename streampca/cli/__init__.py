@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from streampca.cli import export as _export  # noqa: F401 (adds a command)
+from streampca.cli import update as _update  # noqa: F401 (adds a command)
 from streampca.cli.commands import cli
 from streampca.cli.output import on_one_line
 from streampca.errors import StreamPCAError
@@ -36,7 +37,8 @@ def _stopped(stop: StopSignalError, arguments: list[str] | None) -> str:
     if note is None:
         return f"stopped by {name}: nothing was changed; start the same command again to run from the beginning"
     given = [argument for argument in (sys.argv[1:] if arguments is None else arguments) if argument != "--fresh"]
-    command = shlex.join(["streampca", *given, *([] if "--resume" in given else ["--resume"])])
+    resume = ["--resume"] if given[:1] == ["run"] and "--resume" not in given else []
+    command = shlex.join(["streampca", *given, *resume])
     return f"stopped by {name}: {note}; start the same command again to go on: {command}"
 
 

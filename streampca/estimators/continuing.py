@@ -83,10 +83,10 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             as_selection(parameters.n_components, source.shape[1])
         else:
             require_new(source.fragments, fitted.fragments)
-        more, plan, count = accumulate(source, parameters, fitted, progress=self.progress)
+        more, plan, rows = accumulate(source, parameters, fitted, progress=self.progress)
         self._hold(more if fitted is None else continued(fitted, more))
         self.plan_, self.n_passes_ = plan, plan.passes
-        self.bytes_read_ = count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
+        self.bytes_read_ = rows.count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
         return self
 
     def partial_unfit(self, X: Input, *, sample_weight: ArrayLike | None = None) -> Self:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from streampca.errors import ModelError
 from streampca.storage.regular_files import read_regular
@@ -116,6 +116,8 @@ class Manifest(TypedDict):
     """Earlier attempts; None for a run that was never stopped."""
     finished: str
     """Time of the end."""
+    updates: NotRequired[list[Json]]
+    """One entry for each time that new rows were added to the run; absent for a run that was never updated."""
 
 
 def _fragments(source: Source) -> Json:
@@ -134,7 +136,7 @@ def manifest_of(
 ) -> Manifest:
     """Return the manifest of a run without diagnostics; `scores` is what reading for scores cost, `log` the log of the run."""
     plan = result.plan
-    return {
+    manifest: Manifest = {
         "format": "streampca-run",
         "format_version": 1,
         "name": config.name,
@@ -163,6 +165,9 @@ def manifest_of(
         "resumed": log.resumption(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    if result.updates:
+        manifest["updates"] = list(result.updates)
+    return manifest
 
 
 def _labels(source: Source) -> Json:

@@ -95,7 +95,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """A configured run before it starts."""
 
     config: RunConfig
@@ -110,6 +110,8 @@ class _Job:
     """Called with sentences for the user."""
     classes: Array | None = None
     """Class of each sample as text, for the report; None where the configuration names none."""
+    replaces: bool = False
+    """Whether the run replaces the one in its directory, whatever `output.overwrite` says."""
 
 
 def run(
@@ -160,7 +162,7 @@ def run(
     fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
     _require_slots(config, source, resume=resume)
-    job = _Job(config, source, fit.of(source), progress, notice, classes_of_samples(config, source))
+    job = Job(config, source, fit.of(source), progress, notice, classes_of_samples(config, source))
     with Lock(directory, secrets.token_hex(8)) as lock:
         finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
         _write_into_anndata(config, source, finished)
@@ -168,9 +170,9 @@ def run(
         return finished
 
 
-def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
+def _run_or_resume(job: Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
     """Return the finished run in the directory of the job: the one that is there, a resumed one or a new one."""
-    config, source, fit, notice = job.config, job.source, job.fit, job.notice
+    config, source, fit = job.config, job.source, job.fit
     directory = config.output.directory
     place = CheckpointDirectory(checkpoint_of(directory))
     finished, stopped = finished_run(directory, place), run_of(place)
@@ -179,17 +181,26 @@ def _run_or_resume(job: _Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
     if finished and resume and stopped is None:
         return _same_run(directory, identity)
     require_replaceable(directory, "run", overwrite=config.output.overwrite)
+    log = log_of(job, lock, identity, resume=resume, fresh=fresh)
+    _require_free(config, log.identity.run_id)
+    with concluding(log), recording(log):
+        return carry_out(job, log)
+
+
+def log_of(job: Job, lock: Lock, identity: dict[str, str], *, resume: bool = False, fresh: bool = False) -> ProgressLog:
+    """Return the log of a run of this `identity`: that of the stopped run beside its directory, which `lock` then names, or a new one."""
+    config, directory = job.config, job.config.output.directory
+    place = CheckpointDirectory(checkpoint_of(directory))
+    stopped = run_of(place)
     files = {"config.yaml": config.to_yaml()}
     run_identity = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
-    log = open_log(place, run_identity, resume=resume, fresh=fresh, notice=notice, require_held=lock.require_held)
+    log = open_log(place, run_identity, resume=resume, fresh=fresh, notice=job.notice, require_held=lock.require_held)
     run_id = log.identity.run_id
     if stopped is not None:  # also where the run that goes on could not give the earlier output its name back
         tidy_after(directory, stopped, keep_part=stopped == run_id)
     if run_id != lock.run_id:
         lock.name(run_id)
-    _require_free(config, run_id)
-    with concluding(log), recording(log):
-        return _carry_out(job, log)
+    return log
 
 
 def _require_free(config: RunConfig, run_id: str) -> None:
@@ -250,13 +261,14 @@ def _same_run(directory: Path, identity: dict[str, str]) -> Run:
     return Run(directory, manifest)
 
 
-def _carry_out(job: _Job, log: ProgressLog) -> Run:
+def carry_out(job: Job, log: ProgressLog) -> Run:
     """Carry out the run of `log`, from where it stopped."""
     config, source, fit = job.config, job.source, job.fit
     directory, run_id = config.output.directory, log.identity.run_id
     started, began = datetime.now(UTC), time.perf_counter()
+    overwrite = job.replaces or config.output.overwrite
     unfinished = AtomicDirectory(
-        directory, "run", overwrite=config.output.overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(log)
+        directory, "run", overwrite=overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(log)
     )
     with cluster_of(config, job.notice), unfinished as path:
         plan = recorded_plan(log, fit.plan(config, source))
@@ -319,7 +331,7 @@ def _require_state(config: RunConfig, plan: Plan) -> None:
         )
 
 
-def _write_model(job: _Job, result: FitResult, path: Path, run_id: str) -> None:
+def _write_model(job: Job, result: FitResult, path: Path, run_id: str) -> None:
     """Write the model, and its state if the configuration asks for it, to the new directory `path`."""
     config, fit = job.config, job.fit
     path.mkdir()

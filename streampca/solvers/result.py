@@ -76,6 +76,8 @@ class FitResult(ABC):
     """Passes over the whole source; None = as planned."""
     fitted_state: FittedState | None = None
     """The state of linear PCA, to be merged and continued; None where the solver keeps none."""
+    updates: tuple[Json, ...] = ()
+    """One entry for each time that new rows were added to a finished run, for its manifest."""
 
     @property
     def passes(self) -> int:
@@ -96,6 +98,12 @@ class FitResult(ABC):
         if source.missing_chunks_filled:
             notes.append(
                 f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked"
+            )
+        if self.updates:
+            added = self.updates[-1]["n_samples_added"]
+            notes.append(
+                f"updated {len(self.updates)} time(s): the fit read the {added:,} rows that were new and added them to the "
+                f"state of the other {source.shape[0] - added:,}"
             )
         return notes
 

@@ -22,7 +22,8 @@ from streampca.planning.plan import Plan
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import CONTINUABLE
-from streampca.sources.base import ReadCount, Source
+from streampca.solvers.result import Accumulated
+from streampca.sources.base import Source
 from streampca.sources.files.records import Fragment, repeated
 from streampca.sources.naming import naming_places
 from streampca.system.blas_threads import one_blas_thread
@@ -36,8 +37,11 @@ def accumulate(
     fitted: FittedState | None = None,
     *,
     progress: ProgressCallback | None = None,
-) -> tuple[FittedState, Plan, ReadCount]:
-    """Read `source`, of at least one row, once and return its state, unsolved.
+    keep_rows: int = 0,
+) -> tuple[FittedState, Plan, Accumulated]:
+    """Read `source`, of at least one row, once; return its state, unsolved, the plan, and what was accumulated.
+
+    `keep_rows` is the number of rows to copy out of the stream.
 
     Raises
     ------
@@ -68,10 +72,10 @@ def accumulate(
     accumulator = None if fitted is None else fitted.accumulator
     if fitted is not None:
         require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
-    options = RunOptions(client, progress)
+    options = RunOptions(client, progress, keep_rows)
     with one_blas_thread():
         rows = CONTINUABLE[solver].accumulate(source, parameters, plan, options, accumulator)
-    return rows.fitted_state(source, parameters, plan), plan, rows.count
+    return rows.fitted_state(source, parameters, plan), plan, rows
 
 
 def require_parameters(fitted: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:

@@ -175,6 +175,13 @@ class FragmentedRows(Source):
         subset.edges = None  # for the planner only, and as many as there are chunks
         return subset
 
+    def subset(self, positions: Sequence[int]) -> FragmentedRows:
+        """Return the table of only the files at `positions`, without the coordinates of rows."""
+        rows = FragmentedRows([self._readers[position] for position in positions], self.description, self.details)
+        rows.labels = None if self.labels is None else self.labels.resized(rows.shape[0])
+        rows.feature_names = self.feature_names
+        return rows
+
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the files that hold rows `start` to `stop`: position, first row in the file, and row behind the last."""
         index = int(np.searchsorted(self.first_rows, start, "right")) - 1

@@ -1,0 +1,297 @@
+"""Rows that are new since a run, added to its state: the run that a full reading of all rows would have made."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from streampca.accumulators import RowsState
+from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError
+from streampca.estimators import PCA
+from streampca.estimators.loading import load
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.progress_log import recording
+from streampca.execution.checkpoint.resume import concluding
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.progress import ProgressCallback
+from streampca.models.state import FittedState
+from streampca.parameters import Parameters
+from streampca.planning.plan import Plan
+from streampca.runs.classes import classes_of_samples
+from streampca.runs.config import RunConfig, load_config
+from streampca.runs.from_config import ConfiguredFit, fit_of, source_of
+from streampca.runs.manifest import Manifest, read_manifest
+from streampca.runs.report.run_files import read_samples
+from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
+from streampca.runs.run import Job, Run, carry_out, log_of
+from streampca.solvers.fit import plan_fit
+from streampca.solvers.result import Fit
+from streampca.solvers.state import accumulate, continued, solve
+from streampca.sources import Source
+from streampca.sources.masks import FROM_DATA
+from streampca.sources.new_rows import NewRows
+from streampca.storage.lock import Lock, lock_of
+from streampca.typing import Json
+
+_CHANGEABLE = (
+    "source.path=",
+    "source.storage_options",
+    "resources.",
+    "cluster",
+    "checkpoint.",
+    "output.scores=",
+    "output.report=",
+)
+"""Keys that may be other than in the run: they do not decide its bits."""
+_UPDATED = "updated run"
+"""Name, in the identity of an update, of the identifier of the run that it begins with."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A run that is up to date."""
+
+    run: Run
+    """The run: a new one in the same directory, or the one that was there if nothing was new."""
+    n_rows: int
+    """Rows that were new."""
+    files: tuple[str, ...]
+    """Names of the files that were new."""
+
+
+@dataclass(frozen=True)
+class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
+    """A fit that reads new rows only and adds them to the state of a finished run."""
+
+    fitted: FittedState
+    """The state of the run."""
+    added: NewRows
+    """The new rows."""
+    samples: RowsState | None
+    """Rows that the run copied for its report, with their numbers in the table as it is now."""
+    updates: tuple[Json, ...]
+    """Earlier updates of the run."""
+
+    def plan(self, config: RunConfig, source: Source, *, probe: bool = False) -> Plan:
+        """Return the plan of a fit of all rows, by the solver of the run."""
+        return plan_fit(
+            source,
+            replace(self.parameters, solver=self.fitted.solver),
+            scores=config.output.scores,
+            report=config.output.report,
+            client=active_client(source),
+        )
+
+    def run(self, source: Source, plan: Plan, *, keep_rows: int, progress: ProgressCallback | None) -> Fit:
+        """Read the new rows of `source` and return the fit of all its rows."""
+        began, rows, n_before = time.perf_counter(), self.added.rows(), self.fitted.state.n_samples
+        n_new = rows.shape[0]
+        keep_new = -(-keep_rows * n_new // source.shape[0])
+        more, _, accumulated = accumulate(
+            rows, self.parameters, self.fitted, progress=progress, keep_rows=keep_new if keep_rows else 0
+        )
+        fitted = replace(
+            continued(self.fitted, more),
+            source=source.describe() | {"solver": plan.solver},
+            labels=None if source.labels is None else source.labels.without_sample_coordinates(),
+            fragments=source.fragments,
+        )
+        streamed = time.perf_counter()
+        model = solve(fitted)
+        entry: Json = {
+            "n_samples_before": int(n_before),
+            "n_samples_added": int(n_new),
+            "files": [fragment.name for fragment in self.added.fragments],
+            "bytes": accumulated.count.bytes,
+            "stored_bytes": accumulated.count.stored_bytes,
+        }
+        return Fit(
+            model=model,
+            plan=plan,
+            samples=self._samples(accumulated.samples, keep_rows - keep_new),
+            count=accumulated.count,
+            stream_seconds=streamed - began,
+            solve_seconds=time.perf_counter() - streamed,
+            fitted_state=fitted,
+            updates=(*self.updates, entry),
+        )
+
+    def _samples(self, new: RowsState | None, n_before: int) -> RowsState | None:
+        """Return rows for the report: `n_before` of those that the run copied, evenly, and the `new` ones."""
+        if new is None:
+            return None
+        index, values = self.added.places(new.index, new=True), new.values
+        before = self.samples
+        if before is not None and n_before > 0:
+            some = np.unique(
+                np.linspace(0, len(before.index) - 1, min(n_before, len(before.index))).round().astype(int)
+            )
+            index = np.concatenate([before.index[some], index])
+            values = np.concatenate([before.values[some], values])
+        order = np.argsort(index, kind="stable")
+        return RowsState(index[order], values[order])
+
+
+def update(
+    directory: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    progress: ProgressCallback | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> Update:
+    """Add the rows that are new since a run to its state, and replace it by the run that all rows make.
+
+    Only new files are read, and all rows once more for the scores if the run has scores: its components are others. The new
+    run takes the place of the old one when it is complete, as with ``output.overwrite``; one that is stopped goes on from
+    its checkpoint. Without new rows nothing is changed.
+
+    Parameters
+    ----------
+    directory : path
+        A finished run with ``output.state: true`` whose source is files of rows.
+    overrides : sequence of "key.sub=value"
+        Changes of ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
+        ``checkpoint``, ``output.scores`` and ``output.report``.
+    progress : callable, optional
+        Called with a `Progress` as blocks finish.
+    notice : callable, optional
+        Called with a sentence when a stopped update is resumed or begun again.
+
+    Raises
+    ------
+    ConfigError
+        If the run kept no state.
+    ChangedInputError
+        If a file that the run has read is missing or was changed; names it.
+    NotAvailableError
+        For runs whose rows cannot be continued: other sources, sample weights, masks taken from the data.
+    """
+    directory, notice = Path(directory), notice or (lambda _: None)
+    if not directory.is_dir() and not lock_of(directory).exists():
+        raise ModelError(f"{directory}: no such run")
+    with Lock(directory, secrets.token_hex(8)) as lock:
+        place = CheckpointDirectory(checkpoint_of(directory))
+        stopped = run_of(place)
+        remove_leftovers(directory, lock, stopped)
+        if finished_run(directory, place) is None:
+            raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
+        manifest, config = read_manifest(directory), _config_of(directory, overrides)
+        fitted = _state_of(directory, config)
+        source = source_of(config)
+        added = _new_rows(source, fitted, manifest, directory)
+        if not added.new:
+            return Update(Run(directory, manifest), 0, ())
+        _require_continuable(config, fitted, added)
+        job = _job(directory, config, fitted, added, manifest, progress, notice)
+        identity = identity_of_run(config, source, job.fit.parameters) | {_UPDATED: manifest["run_id"]}
+        stored = place.newest()[0]
+        other = stored is not None and _UPDATED in stored["identity"] and stored["identity"] != identity
+        if other:
+            notice("an update that was stopped began with other files or another run: starting over")
+        log = log_of(job, lock, identity, fresh=other)
+        with concluding(log), recording(log):
+            finished = carry_out(job, log)
+    return Update(finished, sum(each.n_rows for each in added.fragments), tuple(each.name for each in added.fragments))
+
+
+def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
+    for text in overrides:
+        if not text.startswith(_CHANGEABLE):
+            raise ConfigError(
+                f"--set {text.partition('=')[0]}: a run is updated as it was made: only source.path, source.storage_options, resources, "
+                "cluster, checkpoint, output.scores and output.report may be changed"
+            )
+    config = load_config(directory / "config.yaml", [*overrides, f"output.directory={json.dumps(str(directory))}"])
+    if config.output.publish is not None:
+        raise ConfigError(
+            f"{directory}: output.publish is set, and published runs are never replaced: update a run without it, and copy it with "
+            "streampca publish"
+        )
+    return config
+
+
+def _state_of(directory: Path, config: RunConfig) -> FittedState:
+    """Return the state of a run; raise `ConfigError` if it has none."""
+    estimator = load(directory)
+    fitted = estimator._fitted_state if isinstance(estimator, PCA) and "_fitted_state" in vars(estimator) else None
+    if fitted is None:
+        why = (
+            "run it once more with output.state: true"
+            if config.model.kind == "pca"
+            else f"kind: {config.model.kind} keeps none; run again in full"
+        )
+        raise ConfigError(f"{directory} kept no state that rows could be added to: {why}")
+    return fitted
+
+
+def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory: Path) -> NewRows:
+    """Return the new rows of `source`; raise an error unless the others are those that the run has read."""
+    if not fitted.fragments or not source.fragments:
+        raise NotAvailableError(
+            f"{source.description}: only runs on files of rows (.npy, Parquet, HDF5) can be updated, and from states that have a record "
+            "of them: run again in full"
+        )
+    before, d = manifest["source"]["shape"]
+    if sum(fragment.n_rows for fragment in fitted.fragments) != before:
+        raise DataError(
+            f"{directory}: the files that its state has a record of do not make its {before:,} rows: run again in full"
+        )
+    if source.shape[1] != d or str(source.dtype) != manifest["source"]["dtype"]:
+        raise DataError(
+            f"{source.description} has {source.shape[1]:,} features of {source.dtype}, and the run was made from {d:,} of "
+            f"{manifest['source']['dtype']}: expected the same"
+        )
+    difference = None
+    if fitted.labels is not None and source.labels is not None:
+        difference = fitted.labels.difference(source.labels)
+    if difference is not None:
+        raise DataError(f"{source.description} has {difference}: expected the features of the run")
+    return NewRows.of(source, fitted.fragments)
+
+
+def _require_continuable(config: RunConfig, fitted: FittedState, added: NewRows) -> None:
+    """Raise `NotAvailableError` if new rows cannot be added to such a run."""
+    mask = config.source.mask
+    forgets = fitted.parameters.forgetting != 1.0 and not added.appended
+    for refused, what, why in (
+        (mask in FROM_DATA, f"source.mask: {mask}", "which features are used depends on all rows"),
+        (
+            config.preprocess.sample_weight is not None,
+            "preprocess.sample_weight",
+            "weights of the rows before may be others",
+        ),
+        (
+            forgets,
+            "model.forgetting",
+            "the new files do not come after all others, and the order of rows is that of time",
+        ),
+    ):
+        if refused:
+            raise NotAvailableError(f"a run with {what} cannot be updated: {why}; run again in full")
+
+
+def _job(
+    directory: Path,
+    config: RunConfig,
+    fitted: FittedState,
+    added: NewRows,
+    manifest: Manifest,
+    progress: ProgressCallback | None,
+    notice: Callable[[str], None],
+) -> Job:
+    """Return the run that adds the new rows."""
+    configured = fit_of(config).of(added.table)
+    if not isinstance(configured.estimator, PCA) or not isinstance(configured.parameters, Parameters):
+        raise NotAvailableError(f"{directory}: kind: {config.model.kind} keeps no state")
+    rows, index = read_samples(directory / "samples.zarr", added.table.shape[1])
+    samples = None if rows is None or index is None else RowsState(added.places(index, new=False), rows[:])
+    fit = _ContinuedFit(
+        configured.estimator, configured.parameters, fitted, added, samples, tuple(manifest.get("updates", ()))
+    )
+    return Job(config, added.table, fit, progress, notice, classes_of_samples(config, added.table), replaces=True)

@@ -1,0 +1,109 @@
+"""Rows of a table that were added since it was read before: which these are, and whether the others are what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from streampca.errors import ChangedInputError, NotAvailableError
+from streampca.sources.base import Source
+from streampca.sources.files.fragments import FragmentedRows
+from streampca.sources.files.records import Fragment, require_distinct
+from streampca.sources.table import TableSource
+from streampca.typing import IntArray
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """The files of a table that were read before, and those that are new."""
+
+    table: Source
+    """The whole table."""
+    before: tuple[int, ...]
+    """Positions in the table of the files that were read, in the order in which they were recorded."""
+    new: tuple[int, ...]
+    """Positions of the files that are new and have rows, ascending."""
+
+    @classmethod
+    def of(cls, table: Source, recorded: Sequence[Fragment]) -> NewRows:
+        """Return the new files of `table`, of which those `recorded` were read before; reads no rows.
+
+        A file that was renamed is known by its content and time.
+
+        Raises
+        ------
+        ChangedInputError
+            If a file that was read is missing, or has another size, time of modification or content; names it.
+        DataError
+            If two files have the same content.
+        """
+        require_distinct(table.fragments)
+        names = {_place(fragment.name): position for position, fragment in enumerate(table.fragments)}
+        contents = {(f.fingerprint, f.modified): position for position, f in enumerate(table.fragments)}
+        before = []
+        for old in recorded:
+            position = names.get(_place(old.name), contents.get((old.fingerprint, old.modified)))
+            if position is None:
+                raise ChangedInputError(
+                    f"{old.name} is missing: its {old.n_rows:,} rows are in the run; put it back, or run again in full"
+                )
+            _require_same(old, table.fragments[position])
+            before.append(position)
+        known = set(before)
+        added = (p for p, f in enumerate(table.fragments) if p not in known and f.n_rows)
+        return cls(table, tuple(before), tuple(added))
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """Return the records of the new files."""
+        return tuple(self.table.fragments[position] for position in self.new)
+
+    @property
+    def appended(self) -> bool:
+        """Return whether all new rows come after those that were read before, which are in the same order as they were."""
+        order = (*self.before, *self.new)
+        return list(order) == sorted(order)
+
+    def rows(self) -> Source:
+        """Return a table of the new rows alone; raise `NotAvailableError` if they cannot be read alone."""
+        table = self.table
+        if isinstance(table, FragmentedRows):
+            return table.subset(self.new)
+        inner = table.parts[0].source if isinstance(table, TableSource) and len(table.parts) == 1 else None
+        if not isinstance(table, TableSource) or not isinstance(inner, FragmentedRows):
+            raise NotAvailableError(f"{table.description}: only tables of several files can be read in part")
+        rows = inner.subset(self.new)
+        labels = None if table.labels is None else table.labels.resized(rows.shape[0])
+        part = TableSource([replace(table.parts[0], source=rows)], labels, table.description)
+        part.feature_names = table.feature_names
+        return part
+
+    def places(self, index: IntArray, *, new: bool) -> IntArray:
+        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
+        positions = np.array(self.new if new else self.before, dtype=np.int64)
+        sizes = np.array([fragment.n_rows for fragment in self.table.fragments], dtype=np.int64)
+        now, then = np.cumsum(sizes) - sizes, np.cumsum(sizes[positions]) - sizes[positions]
+        file = np.searchsorted(np.cumsum(sizes[positions]), index, "right")
+        found: IntArray = index - then[file] + now[positions][file]
+        return found
+
+
+def _place(name: str) -> str:
+    return str(Path(name).absolute())
+
+
+def _require_same(old: Fragment, now: Fragment) -> None:
+    """Raise `ChangedInputError` unless a file is what it was, by size, fingerprint and time of modification."""
+    if (old.n_rows, old.n_bytes, old.fingerprint) != (now.n_rows, now.n_bytes, now.fingerprint):
+        what = f"it had {old.n_rows:,} rows in {old.n_bytes:,} bytes and has {now.n_rows:,} in {now.n_bytes:,}"
+        what = "its content is another" if (old.n_rows, old.n_bytes) == (now.n_rows, now.n_bytes) else what
+    elif old.modified != now.modified:
+        what = "its time of modification is another"
+    else:
+        return
+    raise ChangedInputError(
+        f"{now.name} was changed since the run, which has its rows ({what}): put it back as it was, or run again in full"
+    )
