@@ -18,6 +18,7 @@ _EXPORTS = {
     "merge": "streampca.estimators.merging",
     "open": "streampca.sources.open",
     "run": "streampca.runs.run",
+    "update": "streampca.runs.update",
     "publish": "streampca.runs.publish",
     "fetch": "streampca.runs.publish",
     "StreamPCAError": "streampca.errors",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from streampca.runs.publish import fetch as fetch
     from streampca.runs.publish import publish as publish
     from streampca.runs.run import run as run
+    from streampca.runs.update import update as update
     from streampca.sources.open import open as open
 
 

@@ -1,0 +1,290 @@
+"""`streampca update`: only new files are read, the run is that of a full reading, and everything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+import zarr
+from fragments import parquet_table, write_hdf5, write_npy, write_parquet
+from stores import Command, picture
+
+import streampca as sp
+from streampca.execution.progress import Progress
+from streampca.runs.update import update
+from streampca.sources.files.npy import NpyReader
+from streampca.storage.lock import Lock
+from streampca.storage.signals import StopSignalError
+
+ROWS = np.random.default_rng(5).standard_normal((6000, 8)) * np.arange(9, 1, -1) + 3
+CUTS = (0, 1000, 1100, 2500, 4000, 6000)
+LATER = (1, 4)
+"""Numbers of the files that come after the run: one between the others, one behind them."""
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+def write(kind: str, index: int) -> None:
+    """Write file `index` of the rows as ``data/p-<index>``."""
+    rows, stop = ROWS[CUTS[index] : CUTS[index + 1]], CUTS[index + 1]
+    if kind == "npy":
+        np.save(f"data/p-{index}.npy", rows)
+    elif kind == "hdf5":
+        write_hdf5(Path(f"data/p-{index}.h5"), rows)
+    else:
+        ids = [f"r{row}" for row in range(CUTS[index], stop)]
+        write_parquet(Path(f"data/p-{index}.parquet"), parquet_table(rows, "fixed", ids), 700)
+
+
+def configure(**sections: Any) -> Path:
+    """Write a configuration and return its path; `sections` are merged into it."""
+    document: dict[str, Any] = {
+        "source": {"path": "data"},
+        "model": {"n_components": 3},
+        "output": {"directory": "runs/job", "report": False, "scores": False, "state": True},
+    }
+    for name, section in sections.items():
+        document[name] = document.get(name, {}) | section
+    Path("c.yaml").write_text(yaml.safe_dump(document))
+    return Path("c.yaml")
+
+
+def make(kind: str, **sections: Any) -> None:
+    """Make a run of all files but the later ones in the working directory, and write these."""
+    Path("data").mkdir()
+    for index in {*range(5)} - {*LATER}:
+        write(kind, index)
+    sp.run(configure(**sections))
+    for index in LATER:
+        write(kind, index)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with a run without scores and report, which tests copy."""
+    place = tmp_path_factory.mktemp("plain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        make("npy")
+    return place
+
+
+@pytest.fixture
+def finished(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that has a run in the working directory, to which files were added."""
+
+    def made(kind: str = "npy", **sections: Any) -> None:
+        monkeypatch.chdir(tmp_path)
+        if kind == "npy" and not sections:
+            shutil.copytree(plain, tmp_path, dirs_exist_ok=True)
+        else:
+            make(kind, **sections)
+
+    return made
+
+
+OF_KIND: dict[str, dict[str, Any]] = {
+    "npy": {},
+    "hdf5": {},
+    "parquet": {"source": {"columns": "v", "id_column": "id"}},
+}
+
+
+@pytest.mark.parametrize("kind", OF_KIND)
+def test_an_update_makes_the_run_of_all_rows_and_reads_the_new_ones(kind, finished, call):
+    finished(kind, **OF_KIND[kind], output={"report": kind == "npy", "scores": True})
+    said = call.quietly("update", "runs/job").out
+    assert "2,100 new rows of 2 files added, 6,000 in all" in said.replace("\n ", "")
+    full = sp.run("c.yaml", overrides=["output.directory=runs/full", "output.report=false"])
+    model, expected = sp.load("runs/job"), full.model
+    np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_, rtol=1e-12)
+    np.testing.assert_allclose(model.components_, expected.components_, atol=1e-10)
+    assert model.n_samples_seen_ == 6000
+    manifest = json.loads(Path("runs/job/manifest.json").read_text())
+    assert manifest["updates"] == [
+        {
+            "n_samples_before": 3900,
+            "n_samples_added": 2100,
+            "files": [
+                fragment.name
+                for fragment in sp.open("data", **OF_KIND[kind].get("source", {})).fragments
+                if fragment.n_rows in (100, 2000)
+            ],
+            "bytes": 2100 * 64,
+            "stored_bytes": manifest["reads"]["fit"]["stored_bytes"],
+        }
+    ]
+    assert manifest["reads"]["fit"]["bytes"] == 2100 * 64
+    assert manifest["source"] == full.manifest["source"]
+    assert json.loads(Path("runs/job/plan.json").read_text())["n_samples"] == 6000
+    scores, whole = (zarr.open_group(f"runs/{name}/scores.zarr", mode="r") for name in ("job", "full"))
+    np.testing.assert_allclose(scores["scores"][:], whole["scores"][:], atol=1e-9)
+    if kind == "npy":
+        samples = zarr.open_group("runs/job/samples.zarr", mode="r")
+        np.testing.assert_array_equal(samples["rows"][:], ROWS[samples["index"][:]])
+        assert len(np.unique(samples["index"][:])) == 2000
+        assert {int(np.searchsorted(CUTS, i, "right")) for i in samples["index"][:]} == {1, 2, 3, 4, 5}
+    assert call.quietly("verify", "runs/job").status == 0
+    before = picture(Path())
+    assert "nothing is new: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
+    assert picture(Path()) == before
+
+
+def test_rows_of_files_that_were_read_before_are_not_read(finished, monkeypatch):
+    finished()
+    read, own = [], NpyReader.read
+    monkeypatch.setattr(NpyReader, "read", lambda self, *a: (read.append(self.path.name), own(self, *a))[1])
+    assert update("runs/job").n_rows == 2100
+    assert sorted(set(read)) == ["p-1.npy", "p-4.npy"]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"solver": "qr"}},
+        {"preprocess": {"scale": True}},
+        {"preprocess": {"missing": "pairwise"}},
+        {"model": {"n_components": 0.7}},
+        {"source": {"mask": "mask.npy"}, "preprocess": {"feature_weight": "weight.npy"}},
+    ],
+    ids=lambda sections: next(iter(sections)),
+)
+def test_updates_of_other_models_are_those_of_a_full_run(sections, tmp_path, finished):
+    np.save(tmp_path / "mask.npy", np.arange(8) != 2)
+    np.save(tmp_path / "weight.npy", np.arange(1.0, 8))
+    finished(**sections)
+    assert update("runs/job").n_rows == 2100
+    np.save("data/p-7.npy", ROWS[:40] * 2)
+    second = update("runs/job").run
+    expected = sp.run("c.yaml", overrides=["output.directory=runs/full"]).model
+    np.testing.assert_allclose(second.model.explained_variance_, expected.explained_variance_, rtol=1e-12)
+    assert [entry["n_samples_added"] for entry in second.manifest["updates"]] == [2100, 40]
+    assert second.model.n_components_ == expected.n_components_
+
+
+def test_a_file_that_was_renamed_or_moved_is_known(finished):
+    finished()
+    os.rename("data/p-0.npy", "data/p-9.npy")
+    assert update("runs/job").n_rows == 2100
+    os.rename("data", "elsewhere")
+    assert update("runs/job", overrides=["source.path=elsewhere"]).n_rows == 0
+    np.save("elsewhere/p-5.npy", ROWS[:7] + 1)
+    assert update("runs/job", overrides=["source.path=[elsewhere]"]).files == ("elsewhere/p-5.npy",)
+    assert update("runs/job").n_rows == 0  # the new place is that of the run
+
+
+def _content() -> None:
+    status, rows = os.stat("data/p-2.npy"), np.load("data/p-2.npy")
+    rows[700] += 1
+    np.save("data/p-2.npy", rows)
+    assert os.stat("data/p-2.npy").st_size == status.st_size
+
+
+CHANGES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "content": (_content, ("data/p-2.npy was changed since the run", "put it back")),
+    "time": (lambda: os.utime("data/p-0.npy", ns=(1, 1)), ("data/p-0.npy was changed", "time of modification")),
+    "rows": (lambda: np.save("data/p-3.npy", ROWS[:9]), ("data/p-3.npy was changed", "1,500 rows", "has 9")),
+    "removed": (lambda: os.remove("data/p-3.npy"), ("data/p-3.npy is missing", "1,500 rows")),
+    "copied": (lambda: shutil.copy("data/p-3.npy", "data/p-8.npy"), ("p-8.npy has the same content as data/p-3.npy",)),
+    "narrow": (lambda: np.save("data/p-8.npy", ROWS[:, :5]), ("p-8.npy has 5 columns",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_that_changed_are_refused_by_name_and_the_run_is_untouched(change, finished, call):
+    finished()
+    CHANGES[change][0]()
+    before = picture(Path())
+    call.quietly("update", "runs/job").refused(5, *CHANGES[change][1])
+    assert picture(Path()) == before
+
+
+@pytest.mark.parametrize(
+    ("sections", "status", "word"),
+    [
+        ({"output": {"state": False}}, 2, "run it once more with output.state: true"),
+        (
+            {"model": {"kind": "kernel_pca"}, "output": {"state": False}, "source": {"path": "data/p-0.npy"}},
+            2,
+            "kernel_pca keeps none",
+        ),
+        ({"preprocess": {"sample_weight": "w.npy"}}, 2, "sample_weight cannot be updated"),
+        ({"source": {"mask": "observed"}}, 2, "source.mask: observed cannot be updated"),
+        ({"model": {"forgetting": 0.999}}, 2, "model.forgetting cannot be updated"),
+    ],
+)
+def test_runs_that_cannot_be_continued_are_refused(sections, status, word, tmp_path, finished, call):
+    np.save(tmp_path / "w.npy", np.ones(3900))
+    finished(**sections)
+    before = picture(Path())
+    call.quietly("update", "runs/job").refused(status, word)
+    assert picture(Path()) == before
+
+
+def test_wrong_usage_is_refused(finished, call):
+    finished()
+    call.quietly("update", "runs/none").refused(5, "no such run")
+    call.quietly("update", "data").refused(5, "not a finished run")
+    call.quietly("update", "runs/job", "--set", "model.n_components=4").refused(2, "--set model.n_components")
+    with Lock(Path("runs/job"), "0123456789abcdef"):
+        call.quietly("update", "runs/job").refused(6, "runs/job")
+    zarr.save_array("x.zarr", ROWS)
+    sp.run("c.yaml", overrides=["source.path=x.zarr", "output.directory=runs/z"])
+    call.quietly("update", "runs/z").refused(2, "only runs on files of rows")
+
+
+def test_forgetting_goes_on_where_new_files_come_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_npy(Path("data"), ROWS[:4000], CUTS[:5])
+    sp.run(configure(model={"forgetting": 0.999}))
+    np.save("data/part-4.npy", ROWS[4000:])
+    updated = update("runs/job").run.model
+    expected = sp.run("c.yaml", overrides=["output.directory=runs/full"]).model
+    np.testing.assert_allclose(updated.explained_variance_, expected.explained_variance_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("phase", ["fit", "scores"])
+def test_an_update_that_was_stopped_goes_on_and_counts_nothing_twice(phase, finished, stop_at_scores):
+    finished(output={"scores": True}, checkpoint={"every": "1ms"}, resources={"threads": 1})
+    before = picture(Path("runs/job"))
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == phase:
+            raise StopSignalError(15)
+
+    with pytest.raises(StopSignalError):
+        update("runs/job", progress=stop)
+    assert picture(Path("runs/job")) == before
+    notices: list[str] = []
+    result = update("runs/job", notice=notices.append)
+    assert (result.n_rows, result.run.model.n_samples_seen_) == (2100, 6000)
+    if phase == "scores":
+        assert result.run.manifest["resumed"] is not None
+        assert "going on with the run that was stopped" in notices[0]
+    assert os.listdir("runs") == ["job"]
+    np.testing.assert_allclose(
+        result.run.model.explained_variance_, np.linalg.eigvalsh(np.cov(ROWS.T))[::-1][:3], rtol=1e-12
+    )
+
+
+def test_a_stopped_update_starts_over_when_more_files_have_come(finished, stop_at_scores, call):
+    finished(output={"scores": True}, checkpoint={"every": "1ms"})
+    with pytest.raises(StopSignalError):
+        update("runs/job", progress=stop_at_scores)
+    call.quietly("run", "c.yaml", "--set", "output.overwrite=true").refused(6, "runs/job.checkpoint")
+    np.save("data/p-6.npy", ROWS[:50] * 2)
+    notices: list[str] = []
+    result = update("runs/job", notice=notices.append)
+    assert "starting over" in notices[0]
+    assert (result.n_rows, result.run.model.n_samples_seen_) == (2150, 6050)
+    assert os.listdir("runs") == ["job"]
