@@ -277,7 +277,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         """Return the checked parameters of a fit."""
         named = checked(KERNEL_PCA_PARAMETERS, vars(self))
         named["n_components"] = from_plain(named["n_components"])
-        if isinstance(named["n_components"], Frobenius):
+        if isinstance(named["n_components"], Frobenius | str):
             raise ParameterError(
                 f"n_components={self.n_components!r} is for PCA alone: expected an int, a float in (0, 1) (a share of the trace), "
                 "streampca.Threshold(eps) or None"

@@ -17,6 +17,7 @@ from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.row_diagnostics import RowDiagnostics
+from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
 from streampca.models.pca import PCAModel
@@ -30,6 +31,7 @@ from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
 from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.registry import SOLVERS
+from streampca.solvers.state import with_eigenvalues
 from streampca.sources import Source
 from streampca.typing import FloatArray, IntArray
 
@@ -45,10 +47,12 @@ class PCA(Continuing, RowDiagnostics):
 
     Parameters
     ----------
-    n_components : int, float in (0, 1), Threshold, Frobenius or None
+    n_components : int, float in (0, 1), Threshold, Frobenius, str or None
         How many components: a count; the smallest number that carries this share of the total variance; all with
         λᵢ ≥ eps·λ₁; the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers;
-        ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); or min(n_samples, n_features).
+        ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); as many as a rule finds above noise, but at least one:
+        ``"marchenko_pastur"``, ``"tracy_widom"``, ``"gavish_donoho"`` or ``"mle"``, of which `component_rules_` has the figures and
+        ``docs/number-of-components.md`` the assumptions; or min(n_samples, n_features).
     solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
         Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
         are at most half as many samples as features; a d × d triangular factor, two to four times slower, for singular
@@ -230,6 +234,19 @@ class PCA(Continuing, RowDiagnostics):
     def certificate_(self) -> ExactCertificate | ApproximateCertificate:
         """The certificate: what can be said of the error of this answer."""
         return certificate_of(self._model.certificate)
+
+    @property
+    def component_rules_(self) -> ComponentRules:
+        """What every rule for the number of components says of this fit: a table that prints, and a mapping by rule.
+
+        Rules that need all eigenvalues have them of exact fits of up to 512 features (or of samples, for wide data), of long tables,
+        and where the state is kept and has up to 1,536 features, in which case the first access computes them; otherwise
+        ask for ``n_components="gavish_donoho"``.
+        """
+        model, fitted = self._model, self.__dict__.get("_fitted_state")
+        if fitted is not None:
+            self._model = model = with_eigenvalues(model, fitted)
+        return model.component_rules
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other solvers.

@@ -10,7 +10,7 @@ import numpy as np
 from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
 from streampca.linalg.scaling import Scaling, feature_weights
-from streampca.linalg.selection import Count, Frobenius, Selection
+from streampca.linalg.selection import Count, Frobenius, Rule, Selection
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.typing import FloatArray
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 _SMALL = 512
-_DENSE_LIMIT = 1536  # largest side for which LAPACK takes less time than the pass over the data
+DENSE_LIMIT = 1536
+"""Largest side for which LAPACK takes less time than the pass over the data."""
 _KRYLOV_SHARE = 10  # larger matrices are solved by iteration if at most one pair in ten is requested
 
 
@@ -184,6 +185,8 @@ class Spectrum:
     """``"lapack"`` or ``"block krylov"``."""
     residual_moments: tuple[float, ...] = ()
     """Power sums of the eigenvalues that `values` lacks, see `residual_moments`; empty where they are not known."""
+    every: FloatArray | None = None
+    """All eigenvalues, where they were computed, ``(rank_limit,)``."""
 
 
 def solve(
@@ -195,6 +198,7 @@ def solve(
     total: float | None = None,
     tolerance: float = 1e-11,
     stagnation_tolerance: float = 0.0,
+    all_values: bool = False,
 ) -> Spectrum:
     """Return the leading eigenpairs of a symmetric matrix that `selection` requests.
 
@@ -205,7 +209,7 @@ def solve(
     ----------
     matrix : Symmetric
         The matrix, which is not changed.
-    selection : Count, Share, Threshold or Frobenius
+    selection : Count, Share, Threshold, Frobenius or Rule
         Rule for the number of pairs.
     precision : float
         Relative error of the matrix in the spectral norm: eigenvalues below ``precision * values[0]`` are noise and
@@ -218,10 +222,17 @@ def solve(
         Residual, relative to the first eigenvalue, at which the iteration stops; products in float32 need more than 1e-11.
     stagnation_tolerance : float
         Residual at which the iteration stops if rounding of the products prevents `tolerance`.
+    all_values : bool
+        Compute all eigenvalues of matrices for which LAPACK is used, 4/3 d³ flops where not all pairs are requested; those of
+        small matrices are computed anyway.
     """
     d, limit = matrix.side, matrix.rank_limit
     total = float(matrix.diagonal.sum()) if total is None else total
     measure = frobenius_norm(matrix) if isinstance(selection, Frobenius) else total
+    every = None
+    if isinstance(selection, Rule) and selection.needs_all and d > _SMALL:
+        every = eigenvalues(matrix)
+        selection = Count(selection.select(every, total, precision))
     wanted = selection.n_components if isinstance(selection, Count) else min(limit, 64)
     while True:
         k = limit if wanted is None else min(wanted, limit)
@@ -232,8 +243,12 @@ def solve(
             method = "block krylov"
         else:
             k = k if isinstance(selection, Count) else limit
-            values, vectors = _lapack(matrix, k)
-            method = "lapack"
+            computed, vectors = _lapack(matrix, k)
+            values, method = computed[:k].copy(), "lapack"
+            if len(computed) == d:
+                every = np.maximum(computed[:limit], 0)
+            elif all_values and every is None:
+                every = eigenvalues(matrix)
         values = np.maximum(values, 0)
         chosen = selection.select(values, measure, precision)
         if chosen is not None or k == limit:
@@ -243,12 +258,12 @@ def solve(
     values, vectors = values[:chosen], vectors[:, :chosen]
     residual = _residual(matrix, values, vectors)
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
-    return Spectrum(values, signed(vectors), total, residual, rank, method)
+    return Spectrum(values, signed(vectors), total, residual, rank, method, every=every)
 
 
 def uses_krylov(n_features: int, n_components: int) -> bool:
     """Return whether `n_components` pairs of a matrix of side `n_features` are computed by iteration."""
-    return n_features > _DENSE_LIMIT and n_components * _KRYLOV_SHARE <= n_features
+    return n_features > DENSE_LIMIT and n_components * _KRYLOV_SHARE <= n_features
 
 
 def eigh_driver(side: int, has_subset: bool) -> Literal["evr", "evd"]:
@@ -257,6 +272,7 @@ def eigh_driver(side: int, has_subset: bool) -> Literal["evr", "evd"]:
 
 
 def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
+    """Return at least `k` eigenvalues, or all, and the eigenvectors of the first `k`."""
     from scipy.linalg import LinAlgError, eigh
 
     d = matrix.side
@@ -272,7 +288,15 @@ def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
         )
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error
-    return values[::-1][:k].copy(), vectors[:, ::-1][:, :k]
+    return values[::-1], vectors[:, ::-1][:, :k]
+
+
+def eigenvalues(matrix: Symmetric) -> FloatArray:
+    """Return all eigenvalues that can differ from 0, largest first and not negative, ``(rank_limit,)``; 4/3 d³ flops."""
+    from scipy.linalg import eigvalsh
+
+    values = eigvalsh(matrix.dense().T, overwrite_a=True, check_finite=False)[::-1][: matrix.rank_limit]
+    return np.maximum(values, 0.0, dtype=np.float64)
 
 
 def frobenius_norm(matrix: Symmetric) -> float:

@@ -45,6 +45,8 @@ def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int, *, definite: 
     complete = len(spectrum.values) == matrix.rank_limit
     if complete or not left > 1e-14 * spectrum.total:
         return spectrum
+    if spectrum.every is not None:
+        return replace(spectrum, residual_moments=moments_of_values(spectrum.every[len(spectrum.values) :]))
     with one_blas_thread():
         if not definite:
             return replace(spectrum, residual_moments=_indefinite(matrix, spectrum))

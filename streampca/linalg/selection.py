@@ -1,18 +1,20 @@
-"""Rules for the number of components: a count, a share of variance or squared norm, or a threshold relative to the first.
+"""Which eigenpairs are taken: a count, a share of variance or squared norm, a threshold, or those above noise.
 
-Every rule receives the relative rounding of the eigenvalues, `rounding`, and treats values within it as equal, so that
+Every selection receives the relative rounding of the eigenvalues, `rounding`, and treats values within it as equal, so that
 the order of additions does not decide a tie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
-from streampca.errors import ParameterError
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.linalg.component_rules import Eigenvalues, Sample, apply_rule, needs_all, obstacle_of
+from streampca.linalg.rule_names import RULES, RuleName
 from streampca.typing import FloatArray
 
 
@@ -83,8 +85,45 @@ class Frobenius:
         return smallest_count((values / total) ** 2, 1.0, self.share, 2 * rounding) if total > 0 else 1
 
 
-Selection = Count | Share | Threshold | Frobenius
-NComponents: TypeAlias = int | float | Threshold | Frobenius | Mapping[str, float] | None
+@dataclass(frozen=True)
+class Rule:
+    """Select as many components as a rule of `streampca.linalg.component_rules` finds above noise, at least one."""
+
+    name: RuleName
+    """Name of the rule."""
+    sample: Sample | None = None
+    """What noise depends on; None before the rows were read."""
+    n_all: int | None = None
+    """Number of all eigenvalues; None before the rows were read."""
+
+    @property
+    def needs_all(self) -> bool:
+        """Return whether all eigenvalues are needed."""
+        return needs_all(self.name)
+
+    def require_applicable(self, sample: Sample) -> None:
+        """Raise `NotAvailableError` if the rule does not apply to such a sample."""
+        reason = obstacle_of(self.name, sample)
+        if reason:
+            raise NotAvailableError(
+                f"n_components={self.name!r} does not apply: {reason}; expected a count, a share of the variance, or one of the other "
+                f"rules ({', '.join(rule for rule in RULES if rule != self.name)})"
+            )
+
+    def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
+        """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""
+        if self.sample is None or self.n_all is None:
+            raise RuntimeError("a rule is asked before the rows were read")
+        self.require_applicable(self.sample)
+        complete = len(values) >= self.n_all
+        result = apply_rule(self.name, Eigenvalues(values, total, complete, rounding), self.sample)
+        if result.n_components is None or result.at_least:
+            return None
+        return max(1, result.n_components)
+
+
+Selection = Count | Share | Threshold | Frobenius | Rule
+NComponents: TypeAlias = int | float | Threshold | Frobenius | Mapping[str, float] | RuleName | None
 """The parameter `n_components`."""
 
 _FORMS: dict[str, type[Threshold] | type[Frobenius]] = {"threshold": Threshold, "frobenius": Frobenius}
@@ -133,12 +172,17 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
+def for_sample(selection: Selection, sample: Sample, n_all: int) -> Selection:
+    """Return `selection` for rows that are known: `n_all` is the number of all eigenvalues."""
+    return replace(selection, sample=sample, n_all=n_all) if isinstance(selection, Rule) else selection
+
+
 def as_selection(n_components: object, limit: int) -> Selection:
     """Return the selection rule for the parameter `n_components`.
 
     Parameters
     ----------
-    n_components : int, float, Threshold, Frobenius, mapping or None
+    n_components : int, float, Threshold, Frobenius, mapping, name of a rule or None
         As in `PCA`.
     limit : int
         Largest possible number, min(n_samples, n_features).
@@ -153,6 +197,9 @@ def as_selection(n_components: object, limit: int) -> Selection:
         return Count(None)
     if isinstance(n_components, Threshold | Frobenius):
         return n_components
+    for name in RULES:
+        if n_components == name and isinstance(n_components, str):
+            return Rule(name)
     if is_count(n_components):
         if not 1 <= n_components <= limit:
             raise ParameterError(
@@ -166,5 +213,6 @@ def as_selection(n_components: object, limit: int) -> Selection:
             )
         return Share(float(n_components))
     raise ParameterError(
-        f"n_components={n_components!r}: expected an int, a float in (0, 1), streampca.Threshold(eps), streampca.Frobenius(share) or None"
+        f"n_components={n_components!r}: expected an int, a float in (0, 1), streampca.Threshold(eps), streampca.Frobenius(share), "
+        f"one of {', '.join(RULES)}, or None"
     )

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
+from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
-from streampca.linalg.selection import Count, as_selection, is_count
+from streampca.linalg.selection import Count, as_selection, for_sample, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
@@ -197,7 +198,16 @@ def answer_of(
                 rounding, min(1.0, moments.cancellation / max(float(low_rank.values.max(initial=0.0)), _TINY))
             )
     taken = low_rank if reported is None else reported
-    selection = as_selection(parameters.n_components, min(moments.n_samples, len(moments.mean)))
+    limit = min(moments.n_samples, len(moments.mean))
+    sample = sample_of(
+        (moments.n_samples, len(moments.mean)),
+        moments.weight,
+        parameters.ddof,
+        n_means=parameters.n_means,
+        n_constant=int(np.count_nonzero(moments.variance == 0)),
+        feature_weight=parameters.feature_weight,
+    )
+    selection = for_sample(as_selection(parameters.n_components, limit), sample, limit)
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if selected is None else selected
     certificate = certified(
@@ -208,9 +218,7 @@ def answer_of(
         precision=precision,
         n_threads=n_threads,
     )
-    reached = selected is not None or _n_components(parameters, n_components, moments) >= min(
-        moments.n_samples, len(moments.mean)
-    )
+    reached = selected is not None or _n_components(parameters, n_components, moments) >= limit
     left = _residual_moments(taken, n_components, evidence, moments.total)
     return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate, left)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from streampca.accumulators.gram_state import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
 from streampca.labels import Labels
+from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
 from streampca.linalg.scaling import divisors
 from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
+from streampca.models.certificates import exact_certificate
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
 from streampca.parameters import Parameters
 from streampca.regressors import FittedRegression
@@ -67,6 +70,8 @@ class PCAModel:
     """Scores of rows with NaN: ``"conditional"``, the conditional mean given the observed features, or with `fill` for NaN."""
     labels: Labels | None = None
     """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
+    eigenvalues: FloatArray | None = None
+    """All eigenvalues, of which `explained_variance` are the first, where the solver computed them; ``(min(n_samples, n_features),)``."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
     residual_moments: tuple[float, ...] = ()
@@ -102,6 +107,7 @@ class PCAModel:
             feature_weight=parameters.feature_weight,
             sample_weight=sample_weight,
             residual_moments=spectrum.residual_moments,
+            eigenvalues=spectrum.every,
         )
 
     @property
@@ -326,7 +332,25 @@ class PCAModel:
             "explained_variance_ratio": self.explained_variance_ratio.tolist(),
             "constant_features": self.constant_features.tolist(),
             "components_for": {str(share): self.components_for(share) for share in (0.9, 0.95, 0.99)},
+            "component_rules": self.component_rules.to_dict(),
         }
+
+    @cached_property
+    def component_rules(self) -> ComponentRules:
+        """Return what every rule for the number of components says of these eigenvalues."""
+        k, d = self.components.shape
+        values = self.explained_variance if self.eigenvalues is None else self.eigenvalues
+        complete = self.eigenvalues is not None or k == min(self.n_samples, d)
+        sample = sample_of(
+            (self.n_samples, d),
+            self.weight,
+            self.ddof,
+            n_means=int(self.center) if self.removal is None else len(self.removal.coefficients),
+            n_constant=len(self.constant_features),
+            n_missing=int(self.certificate.get("missing_values") or 0),
+            feature_weight=self.feature_weight,
+        )
+        return component_rules(Eigenvalues(values, self.total_variance, complete, self.rounding), sample)
 
     def notes(self) -> list[str]:
         """Return sentences about constant features and missing values."""
@@ -358,26 +382,3 @@ class PCAModel:
         trusted = float(self.certificate.get("trusted_above", 0.0))
         # A solver that squares nothing has errors of √trusted in singular values, and twice that in their squares.
         return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted
-
-
-def exact_certificate(spectrum: Spectrum, precision: float) -> Json:
-    """Return the certificate of an exact solver whose eigenvalues have the relative `precision`."""
-    vectors = spectrum.vectors
-    orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
-    captured = min(1.0, float(spectrum.values.sum()) / spectrum.total) if spectrum.total > 0 else 0.0
-    return {
-        "kind": "exact",
-        "statement": (
-            "exact: the matrix holds every row; eigenvalues carry the rounding of the accumulation "
-            f"(relative to the first: {precision:.0e}), nothing else; a singular value is trusted above {np.sqrt(precision):.0e} of the first"
-        ),
-        "eigen_residual": spectrum.residual,
-        "orthonormality": orthonormality,
-        "relative_residual": 1.0 - captured,
-        "relative_residual_interval": [max(0.0, 1.0 - captured - precision), min(1.0, 1.0 - captured + precision)],
-        "captured_variance": captured,
-        "component_errors": [0.0] * len(spectrum.values),
-        "numerical_rank": spectrum.numerical_rank,
-        "trusted_above": precision,
-        "eigen_solver": spectrum.method,
-    }

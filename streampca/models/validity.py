@@ -42,6 +42,11 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
     require(
         bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
     )
+    every = model.eigenvalues
+    if every is not None:
+        ordered = every.ndim == 1 and len(values) <= len(every) <= d and bool(np.isfinite(every).all())
+        ordered = ordered and bool((every >= 0).all() and (np.diff(every) <= 0).all())
+        require(ordered, path, "its eigenvalues are not all in descending order")
     error = components.orthonormality
     tolerance = 1e-8 if model.components.dtype == np.float64 else 1e-5
     require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")

@@ -30,8 +30,8 @@ PCA_PARAMETERS = (
     Parameter(
         "n_components",
         None,
-        Special("int, float in (0, 1), Threshold, Frobenius or None"),
-        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, or min(n_samples, n_features).",
+        Special("int, float in (0, 1), Threshold, Frobenius, str or None"),
+        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise (marchenko_pastur, tracy_widom, gavish_donoho, mle), or min(n_samples, n_features).",
         "model",
     ),
     Parameter(
@@ -132,7 +132,7 @@ class Parameters:
     """The checked parameters of a fit; those of `PCA_PARAMETERS` mean what is said there."""
 
     n_components: NComponents = None
-    """Count, share, `Threshold`, `Frobenius` or None."""
+    """Count, share, `Threshold`, `Frobenius`, the name of a rule or None."""
     solver: str = "auto"
     """As `PCA`."""
     center: bool = True
@@ -177,6 +177,13 @@ class Parameters:
     """As `PCA`."""
     threads: int | None = None
     """Threads to share; None = all cores this process may use."""
+    n_regressors: int | None = None
+    """Means and slopes that `remove` fits to each feature, once they are known."""
+
+    @property
+    def n_means(self) -> int:
+        """Return how many means and slopes are fitted to each feature and subtracted."""
+        return int(self.center) if self.n_regressors is None else self.n_regressors
 
     @property
     def scaling(self) -> Scaling:

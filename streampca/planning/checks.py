@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
+from streampca.linalg.component_rules import sample_of
+from streampca.linalg.selection import Rule
 from streampca.parameters import Parameters
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
@@ -35,6 +37,22 @@ def require_rows(source: Source, parameters: Parameters) -> None:
         ):
             if conflict:
                 raise ParameterError(f"forgetting={parameters.forgetting!r} does not go together with {what}")
+
+
+def require_rule(source: Source, parameters: Parameters, n_regressors: int | None) -> None:
+    """Raise `NotAvailableError` if the number of components is to follow from a rule that does not apply to such rows."""
+    selection, weights = parameters.selection(source), parameters.sample_weight
+    if not isinstance(selection, Rule):
+        return
+    n, d = source.shape
+    n = n if weights is None else int(np.count_nonzero(weights))
+    weight = float(n if weights is None else weights.sum())
+    if parameters.forgetting != 1:
+        weight = 1 / (1 - parameters.forgetting)
+    n_means = int(parameters.center) if n_regressors is None else n_regressors
+    selection.require_applicable(
+        sample_of((n, d), weight, parameters.ddof, n_means=n_means, feature_weight=parameters.feature_weight)
+    )
 
 
 def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> FloatArray | None:

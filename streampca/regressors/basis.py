@@ -237,6 +237,11 @@ class Regressors:
         return self.orthogonal.columns.shape[1] == 0 and self.orthogonal.size >= _SPARSE_FROM
 
     @property
+    def n_coefficients(self) -> int:
+        """Return how many means and slopes are fitted to each feature."""
+        return self.basis.n_groups + self.basis.n_columns
+
+    @property
     def norms(self) -> FloatArray:
         """Return the weighted lengths of the orthogonal regressors, ``(size,)``."""
         n_columns = self.orthogonal.columns.shape[1]

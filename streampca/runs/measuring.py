@@ -20,6 +20,8 @@ from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, FloatArray
 
 _PANEL_BYTES = 8 * 2**20
+_MOST_FEATURES = 512
+"""Features up to which all eigenvalues are measured."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class MeasuredState:
     """Largest difference of a stored score from the measured one, per component, ``(k,)``."""
     diagnostic_errors: FloatArray
     """Largest differences of stored T, relative to 1 + T, and of stored √Q, relative to ‖z‖, given the stored scores; ``(2,)``."""
+    scatter: FloatArray
+    """Sum of w z zᵀ, ``(n_features, n_features)``, where all eigenvalues of a small matrix are to be measured, else empty."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,24 @@ class Measured(_Summed[MeasuredState]):
 
     def init(self, n_features: int) -> MeasuredState:
         """Return the state of no rows."""
-        k, d = self.model.n_components, n_features
-        return MeasuredState(0, 0.0, np.zeros(d), np.zeros(d), np.zeros((k, k)), 0.0, 0.0, np.zeros(k), np.zeros(2))
+        (k, d), side = (self.model.n_components, n_features), n_features if self.of_all else 0
+        return MeasuredState(
+            n_samples=0,
+            weight=0.0,
+            offset=np.zeros(d),
+            squares=np.zeros(d),
+            products=np.zeros((k, k)),
+            residual=0.0,
+            longest=0.0,
+            score_errors=np.zeros(k),
+            diagnostic_errors=np.zeros(2),
+            scatter=np.zeros((side, side)),
+        )
+
+    @property
+    def of_all(self) -> bool:
+        """Return whether the model has all eigenvalues of a matrix that is small enough to be accumulated here."""
+        return self.model.eigenvalues is not None and len(self.model.mean) <= _MOST_FEATURES
 
     def update(self, state: MeasuredState, block: Block | Array) -> MeasuredState:
         """Return `state` with the rows of `block` added.
@@ -165,6 +185,7 @@ class Measured(_Summed[MeasuredState]):
             longest=float(np.sqrt(lengths.max(initial=0.0))),
             score_errors=self._errors(scores, stored, finite),
             diagnostic_errors=np.zeros(2),
+            scatter=(scaled * weights[:, None]).T @ scaled if self.of_all else np.zeros((0, 0)),
         )
 
     def _errors(self, scores: FloatArray, stored: Array | None, finite: BoolArray) -> FloatArray:
@@ -179,7 +200,8 @@ class Measured(_Summed[MeasuredState]):
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
-        return 8 * (2 * n_features + self.model.n_components * (self.model.n_components + 1) + 7)
+        scatter = n_features**2 if self.of_all else 0
+        return 8 * (2 * n_features + self.model.n_components * (self.model.n_components + 1) + 7 + scatter)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of a panel of rows, and of the state that it adds."""

@@ -27,6 +27,7 @@ from streampca.planning.scores import plan_scores
 from streampca.runs.checks import Check, Verification, close
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.diagnostics import as_json, expected_diagnostics
+from streampca.runs.eigenvalue_checks import all_eigenvalues, covariances
 from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
@@ -227,7 +228,8 @@ def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Che
         _residual(certificate, state, approximate, allowed),
     ]
     if not approximate:
-        results.append(_covariances(model, state.products / divisor, allowed))
+        results.append(covariances(model, state.products / divisor, allowed))
+        results += all_eigenvalues(model, state.scatter / divisor, total, allowed)
     vectors = np.asarray(model.components)
     turned = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
     results.append(
@@ -264,23 +266,9 @@ def _about_the_mean(model: PCAModel, state: MeasuredState, factor: FloatArray) -
         state,
         squares=state.squares - np.square(state.offset) / state.weight,
         products=state.products - np.outer(projected, projected) / state.weight,
+        scatter=state.scatter - np.outer(centre, centre) / state.weight if len(state.scatter) else state.scatter,
         residual=max(0.0, state.residual - beyond),
     )
-
-
-def _covariances(model: PCAModel, products: FloatArray, allowed: float) -> Check:
-    """Compare the covariances of scores with 0.
-
-    Components of ``solver="gram"`` are Xᵀu / σ: an error E of X Xᵀ is divided by the singular values of both, so that
-    between components i and j up to ‖E‖ σᵢ / σⱼ remains, which is the larger the smaller σⱼ.
-    """
-    values = np.maximum(model.explained_variance, allowed * model.explained_variance[0])
-    roots = np.sqrt(values)
-    of_gram = model.source.get("solver") == "gram"
-    between = np.maximum(roots[:, None], roots) / np.minimum(roots[:, None], roots) if of_gram else 1.0
-    off = np.abs(products - np.diag(np.diag(products))) / between
-    note = "largest, relative to the first eigenvalue"
-    return close("covariances of scores", 0.0, float(off.max(initial=0.0)), float(values[0]), allowed, note)
 
 
 def _centre(

@@ -7,20 +7,30 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.linalg.eigen import negative_mass, relative_precision, solve
+from streampca.linalg.component_rules import sample_of
+from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments
-from streampca.linalg.selection import as_selection
+from streampca.linalg.selection import as_selection, for_sample
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
+from streampca.typing import FloatArray
+
+_ROWS_PER_FEATURE = 64
+"""Rows for each feature from which all eigenvalues are computed beside the requested pairs: they take a small share of the pass."""
 
 
-def solve_model(fitted: FittedState, work: str) -> PCAModel:
-    """Return the model of an accumulated state whose products have the rounding of the type `work`."""
+def all_eigenvalues(fitted: FittedState) -> FloatArray:
+    """Return all eigenvalues of an accumulated covariance matrix, largest first; 4/3 d³ flops."""
+    return eigenvalues(_operator(fitted))
+
+
+def _operator(fitted: FittedState) -> SymmetricOperator:
+    """Return the matrix that is decomposed; `DataError` if there is no row, or a variance overflows."""
     state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
     if not state.weight:
         raise DataError(f"no row is left: all {fitted.n_left_out} of positive weight hold missing values (NaN)")
-    reduced = accumulator.finalize(state)
+    reduced: SymmetricOperator = accumulator.finalize(state)
     if parameters.feature_weight is not None:
         reduced = replace(reduced, weights=reduced.weights * np.sqrt(parameters.feature_weight))
     finite = np.isfinite(reduced.diagonal)
@@ -28,11 +38,38 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         raise DataError(
             f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
         )
-    selection = as_selection(parameters.n_components, min(reduced.n_samples, reduced.n_features))
+    return reduced
+
+
+def solve_model(fitted: FittedState, work: str) -> PCAModel:
+    """Return the model of an accumulated state whose products have the rounding of the type `work`."""
+    state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
+    reduced = _operator(fitted)
+    n_samples, d = reduced.n_samples, reduced.n_features
+    # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
+    # covariances is 1: each of them has a divisor of its own.
+    weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
+    sample = sample_of(
+        (n_samples, d),
+        weight,
+        parameters.ddof,
+        n_means=parameters.n_means,
+        n_constant=int(np.count_nonzero(reduced.variance == 0)),
+        n_missing=0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0)),
+        feature_weight=parameters.feature_weight,
+    )
+    selection = for_sample(as_selection(parameters.n_components, min(n_samples, d)), sample, reduced.rank_limit)
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
-    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
+    spectrum = solve(
+        reduced,
+        selection,
+        precision=precision,
+        seed=parameters.seed,
+        total=total,
+        all_values=n_samples >= _ROWS_PER_FEATURE * d,
+    )
     spectrum = with_moments(spectrum, reduced, parameters.seed, definite=clipped is None)
     model = PCAModel.of_spectrum(
         spectrum,
@@ -40,10 +77,6 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         parameters,
         precision=precision,
         source=fitted.source,
-        # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
-        # covariances is 1: each of them has a divisor of its own.
-        sample_weight=None
-        if state.weight == reduced.n_samples
-        else float(accumulator.divisor(state) + parameters.ddof),
+        sample_weight=None if state.weight == n_samples else weight,
     )
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)

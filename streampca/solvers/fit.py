@@ -12,7 +12,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.linalg.selection import Count
 from streampca.parameters import Parameters
-from streampca.planning.checks import require_rows
+from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.memory.scores import diagnostics_bytes
@@ -77,6 +77,7 @@ def plan_fit(
         own = resources.threads * diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
         resources = replace(resources, process_bytes=resources.process_bytes + own)
     regressors = regressors_of(source, parameters)
+    require_rule(source, parameters, None if regressors is None else regressors.n_coefficients)
     if regressors is not None:
         process = resources.process_bytes + removal_bytes(source, regressors, resources.threads)
         size, only_groups = regressors.orthogonal.size, regressors.only_groups
@@ -149,7 +150,9 @@ def fit(
     client, parameters = active_client(source), with_columns(parameters, source)
     plan = plan or plan_fit(source, parameters, client=client)
     regressors = regressors_of(source, parameters)
-    removing = None if regressors is None else Removing(regressors, source)
+    removing = None
+    if regressors is not None:
+        removing, parameters = Removing(regressors, source), replace(parameters, n_regressors=regressors.n_coefficients)
     fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows, removing))
     if removing is not None:
         fitted = removing.finished(fitted)

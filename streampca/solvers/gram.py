@@ -15,9 +15,10 @@ from streampca.accumulators.rows import RowsState
 from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
+from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments
-from streampca.linalg.selection import Count, as_selection
+from streampca.linalg.selection import Count, as_selection, for_sample
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
@@ -41,6 +42,8 @@ from streampca.system.process import release_freed_memory
 from streampca.typing import FloatArray, IntArray
 
 _SMALL_STATE_BYTES = 32 * 2**20
+_FEATURES_PER_ROW = 64
+"""Features for each row from which all eigenvalues are computed beside the requested pairs: they take a small share of a pass."""
 
 
 def _planned(
@@ -119,6 +122,27 @@ def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, ke
             "in each reading; chunks of fewer features, or more memory, would avoid it"
         )
     return tuple(notes)
+
+
+def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
+    """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
+    n, d = reduced.n_samples, len(reduced.mean)
+    sample = sample_of(
+        (n, d),
+        n if parameters.sample_weight is None else reduced.divisor + parameters.ddof,
+        parameters.ddof,
+        n_means=parameters.n_means,
+        n_constant=int(np.count_nonzero(reduced.variance == 0)),
+        n_missing=reduced.n_missing,
+        feature_weight=parameters.feature_weight,
+    )
+    return solve(
+        reduced,
+        for_sample(as_selection(parameters.n_components, reduced.rank_limit), sample, reduced.rank_limit),
+        precision=relative_precision(plan.work_dtype, reduced.side),
+        seed=parameters.seed,
+        all_values=d >= _FEATURES_PER_ROW * n,
+    )
 
 
 def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
@@ -241,10 +265,7 @@ class GramSolver(PCASolver):
             state, count = options.accumulate(features, gram, plan)
             streamed = time.perf_counter()
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
-            selection = as_selection(parameters.n_components, reduced.rank_limit)
-            precision = relative_precision(plan.work_dtype, reduced.side)
-            spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
-            spectrum = with_moments(spectrum, reduced, parameters.seed)
+            spectrum = with_moments(_spectrum(reduced, parameters, plan), reduced, parameters.seed)
             del state
             reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.variance)
             release_freed_memory()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from streampca.accumulators.centring import sketch_dtype
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
-from streampca.linalg.selection import Count, Frobenius
+from streampca.linalg.selection import Count, Frobenius, Rule
 from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget
@@ -56,6 +56,15 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
         raise NotAvailableError(
             f"solver={solver!r} does not take n_components={selection!r}, because the Frobenius norm is known of the whole covariance "
             "matrix alone: use solver='covariance', 'gram' or 'qr', a share of the variance, or a count"
+        )
+    if isinstance(selection, Rule) and selection.needs_all:
+        raise NotAvailableError(
+            f"solver={solver!r} does not take n_components={selection.name!r}, which needs all eigenvalues: use 'marchenko_pastur' or "
+            "'tracy_widom', which need the leading ones and the trace, or solver='covariance', 'gram' or 'qr'"
+        )
+    if isinstance(selection, Rule) and parameters.missing == "pairwise":
+        raise NotAvailableError(
+            f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
         )
     _require(source, parameters, solver, k)
     tried = []

@@ -10,9 +10,10 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import as_text
+from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
-from streampca.linalg.selection import Frobenius, Selection, as_selection
+from streampca.linalg.selection import Frobenius, Selection, as_selection, for_sample
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -53,10 +54,10 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
     chosen = selection.select(values[:limit], measure, 2 * np.sqrt(precision))
     k = limit if chosen is None else chosen
     moments = moments_of_values(values[k:limit])
-    values, vectors = values[:k].copy(), vectors[:k]
+    every, values, vectors = values[:limit], values[:k].copy(), vectors[:k]
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
     residual = _residual(factored, values, vectors)
-    return Spectrum(values, signed(vectors.T), total, residual, rank, "lapack svd", moments)
+    return Spectrum(values, signed(vectors.T), total, residual, rank, "lapack svd", moments, every)
 
 
 def _residual(factored: Factored, values: FloatArray, vectors: FloatArray) -> float:
@@ -137,7 +138,16 @@ class QRSolver(ContinuableSolver):
                 f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
             )
         d = len(factored.mean)
-        selection = as_selection(parameters.n_components, min(factored.n_samples, d))
+        sample = sample_of(
+            (factored.n_samples, d),
+            state.weight,
+            parameters.ddof,
+            n_means=parameters.n_means,
+            n_constant=int(np.count_nonzero(factored.variance == 0)),
+            feature_weight=parameters.feature_weight,
+        )
+        limit = min(factored.n_samples, d)
+        selection = for_sample(as_selection(parameters.n_components, limit), sample, limit)
         precision = relative_precision(d)
         spectrum = _spectrum(factored, selection, precision)
         model = PCAModel.of_spectrum(

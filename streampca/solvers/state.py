@@ -12,13 +12,14 @@ from streampca.errors import MergeError, NotAvailableError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
-from streampca.linalg.eigen import relative_precision
+from streampca.linalg.eigen import DENSE_LIMIT, relative_precision
 from streampca.linalg.selection import NComponents, is_count
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
+from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import CONTINUABLE
@@ -194,7 +195,8 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
 def solve(fitted: FittedState) -> PCAModel:
     """Return the model of all rows behind `fitted`; while they are few, it has as many components as they can give."""
     limit = min(fitted.state.n_samples, fitted.n_features)
-    parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
+    asked = fitted.parameters.n_components
+    parameters = replace(fitted.parameters, n_components=asked if isinstance(asked, str) else capped(asked, limit))
     with one_blas_thread():
         model = CONTINUABLE[fitted.solver].solve_model(replace(fitted, parameters=parameters), _work(fitted))
     model = replace(model, labels=fitted.labels)
@@ -209,13 +211,23 @@ def solve(fitted: FittedState) -> PCAModel:
     return replace(model, numerical_rank=rank, certificate=certificate)
 
 
+def with_eigenvalues(model: PCAModel, fitted: FittedState) -> PCAModel:
+    """Return `model` with all eigenvalues of the covariance matrix, where it is small enough for LAPACK."""
+    if model.eigenvalues is not None or fitted.solver != "covariance" or fitted.n_features > DENSE_LIMIT:
+        return model
+    with one_blas_thread():
+        return replace(model, eigenvalues=all_eigenvalues(fitted))
+
+
 def _work(fitted: FittedState) -> str:
     """Return the type whose rounding the state carries."""
     return "float64" if fitted.exact else fitted.work_dtype
 
 
 def capped(n_components: NComponents, limit: int) -> NComponents:
-    """Return `n_components`, a count no larger than `limit`."""
+    """Return `n_components`, a count no larger than `limit`; None for a rule, which is asked of all rows together."""
+    if isinstance(n_components, str):
+        return None
     return min(int(n_components), limit) if is_count(n_components) else n_components
 
 

@@ -71,7 +71,11 @@ def test_sections_have_no_other_keys() -> None:
 @pytest.mark.parametrize(
     ("estimator", "of_a_fit", "others"),
     [
-        (PCA, Parameters, {"threads", "sample_weight", "feature_weight", "weight_expression", "remove"}),
+        (
+            PCA,
+            Parameters,
+            {"threads", "sample_weight", "feature_weight", "weight_expression", "remove", "n_regressors"},
+        ),
         (KernelPCA, KernelParameters, {"threads", "kernel", "sampling", "given"}),
     ],
 )

@@ -31,6 +31,7 @@ _ARRAYS = {
     "constant_features": "i",
     "feature_weight": "f",
     "fill": "f",
+    "eigenvalues": "f",
 }
 _AXES = ("mode", "feature")
 _REMOVAL_ARRAYS = {"removal_coefficients": "f", "removal_groups": "i", "removal_columns": "f"}
@@ -55,6 +56,7 @@ FORM = GroupFormat(
         "constant_features": ("constant_feature",),
         "feature_weight": ("feature",),
         "fill": ("feature",),
+        "eigenvalues": ("eigenvalue",),
         "feature_name_ends": ("feature",),
         "removal_coefficients": ("regressor", "feature"),
         "removal_groups": ("row",),

@@ -21,6 +21,7 @@ from pydantic import (
     create_model,
 )
 
+from streampca.linalg.rule_names import RULES, RuleName
 from streampca.parameters import Parameter
 from streampca.parameters.choices import Sampling as SamplingName
 from streampca.parameters.domains import Choice, Domain, Special, Whole
@@ -147,6 +148,8 @@ def _n_components(value: object) -> object:
         return _FORMS[form](**value)
     if isinstance(value, float):
         _need(0 < value < 1)
+    elif isinstance(value, str):
+        _need(value in RULES)
     else:
         _need(
             value is None or isinstance(value, ThresholdValue | FrobeniusValue) or (type(value) is int and value >= 1)
@@ -359,7 +362,7 @@ Sampling: TypeAlias = Annotated[
     Field(description="auto, uniform, diagonal, column_norm, rpcholesky, or a list of different row numbers"),
 ]
 NComponents: TypeAlias = Annotated[
-    int | float | ThresholdValue | FrobeniusValue | None,
+    int | float | RuleName | ThresholdValue | FrobeniusValue | None,
     PlainValidator(_n_components),
     WithJsonSchema(
         {
@@ -367,6 +370,7 @@ NComponents: TypeAlias = Annotated[
                 {"type": "integer", "minimum": 1},
                 {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
                 *_FORM_SCHEMAS,
+                {"enum": list(RULES)},
                 {"type": "null"},
             ]
         }
@@ -374,6 +378,6 @@ NComponents: TypeAlias = Annotated[
     PlainSerializer(_n_components_as_data),
     Field(
         description="a whole number of at least 1, a share of variance such as 0.95, "
-        "{threshold: E} or {frobenius: S} with numbers between 0 and 1, or null"
+        f"{{threshold: E}} or {{frobenius: S}} with numbers between 0 and 1, {', '.join(RULES)}, or null"
     ),
 ]

@@ -17,7 +17,7 @@ from streampca.linalg.bounds import alignment, angles, components_for, intervals
 from streampca.linalg.certificate import Approximation, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision
 from streampca.linalg.nystrom import LowRank, converted, nystrom
-from streampca.models.pca import exact_certificate
+from streampca.models.certificates import exact_certificate
 
 pytestmark = pytest.mark.numerical
 

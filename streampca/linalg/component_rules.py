@@ -1,0 +1,367 @@
+"""Rules that say how many components are more than noise, from the eigenvalues of a covariance matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from streampca.linalg import random_matrix
+from streampca.linalg.rule_names import RULES, RuleName
+from streampca.typing import FloatArray, Json
+
+LEVEL: Final = 0.01
+"""Probability with which "tracy_widom" takes one component more than there are."""
+_EPS = 1e-15
+_LONGEST, _SMALLEST = 14.0, 1e-10
+"""Argument of the Tracy–Widom law from which, and probability below which, a p-value is rounding."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the eigenvalues of noise depend on, beside its variance."""
+
+    n_samples: int
+    """Number of rows."""
+    n_degrees: int
+    """Number of rows less what the mean and removed regressors take."""
+    n_features: int
+    """Number of features that vary."""
+    divisor: float
+    """What the eigenvalues were divided by: the sum of the weights − ddof."""
+    obstacle: str = ""
+    """Why noise has no known law here, as the end of a sentence; empty where it has one."""
+
+
+def sample_of(
+    shape: tuple[int, int],
+    weight: float,
+    ddof: float,
+    *,
+    n_means: int,
+    n_constant: int = 0,
+    n_missing: int = 0,
+    feature_weight: FloatArray | None = None,
+) -> Sample:
+    """Return what noise depends on in a table.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows of positive weight that are complete, and features.
+    weight : float
+        Sum of the weights of the rows.
+    ddof : float
+        What is subtracted from it for the divisor.
+    n_means : int
+        Means and slopes that were fitted to each feature and subtracted.
+    n_constant, n_missing : int
+        Features that never vary, and values that are missing.
+    feature_weight : array, shape (n_features,), optional
+        Weights of features.
+    """
+    (n, d), reason = shape, ""
+    if weight != n:
+        reason = "rows have weights, for which no law of the eigenvalues of noise is known"
+    elif n_missing:
+        reason = f"{n_missing:,} values are missing, and what stands in for them has no noise"
+    elif feature_weight is not None and np.ptp(feature_weight) > 0:
+        reason = "features have weights, so that noise has not the same variance in all of them"
+    return Sample(n, max(0, n - n_means), d - n_constant, weight - ddof, reason)
+
+
+@dataclass(frozen=True)
+class Eigenvalues:
+    """Leading eigenvalues of a covariance matrix."""
+
+    values: FloatArray
+    """Largest first, ``(k,)``."""
+    total: float
+    """Trace of the matrix."""
+    complete: bool
+    """Whether `values` are all of them, min(n_samples, n_features)."""
+    rounding: float = 0.0
+    """Relative size up to which eigenvalues are rounding."""
+    noise: dict[int, float] = field(default_factory=dict, compare=False)
+    """Noise variances that were computed, by the number of components."""
+
+    def scaled(self, factor: float, limit: int | None = None) -> Eigenvalues:
+        """Return the first `limit` eigenvalues of the matrix times `factor`."""
+        return replace(self, values=self.values[:limit] * factor, total=self.total * factor, noise={})
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """What one rule says of a fit."""
+
+    rule: RuleName
+    """Name of the rule, as `n_components` takes it."""
+    n_components: int | None
+    """Number of components, 0 where nothing stands out of the noise; None where the rule gives none."""
+    statement: str
+    """What it says, or why it says nothing, in one sentence."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Figures behind it: ``noise_variance``, ``threshold``, ``p_value`` and others."""
+    at_least: bool = False
+    """Whether the number is a lower bound, because all known eigenvalues pass."""
+
+    @property
+    def applies(self) -> bool:
+        """Return whether the rule gives a number."""
+        return self.n_components is not None
+
+    @property
+    def count(self) -> str:
+        """Return the number as text: ``"7"``, ``"at least 7"`` or ``"–"``."""
+        if self.n_components is None:
+            return "–"
+        return f"at least {self.n_components:,}" if self.at_least else f"{self.n_components:,}"
+
+
+@dataclass(frozen=True)
+class ComponentRules(Mapping[str, RuleResult]):
+    """What every rule says of a fit, by the names of the rules; prints as a table."""
+
+    results: tuple[RuleResult, ...]
+    """One result for each rule."""
+
+    def __getitem__(self, rule: str) -> RuleResult:
+        """Return the result of the rule of this name."""
+        for result in self.results:
+            if result.rule == rule:
+                return result
+        raise KeyError(f"{rule!r}: expected one of {', '.join(self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the rules."""
+        return (result.rule for result in self.results)
+
+    def __len__(self) -> int:
+        """Return the number of rules."""
+        return len(self.results)
+
+    def to_dict(self) -> Json:
+        """Return the table as plain data."""
+        return {
+            result.rule: {
+                "n_components": result.n_components,
+                "at_least": result.at_least,
+                "figures": dict(result.figures),
+                "statement": result.statement,
+            }
+            for result in self.results
+        }
+
+    def __repr__(self) -> str:
+        """Return the table as text, one line for each rule."""
+        rows = [("rule", "components", "noise", "threshold", "")]
+        for result in self.results:
+            noise, edge = (
+                f"{result.figures[name]:.4g}" if name in result.figures else ""
+                for name in ("noise_variance", "threshold")
+            )
+            rows.append((result.rule, result.count, noise, edge, result.statement))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            f"{row[0]:<{widths[0]}}  " + "  ".join(f"{row[i]:>{widths[i]}}" for i in (1, 2, 3)) + f"  {row[4]}".rstrip()
+            for row in rows
+        )
+
+
+def component_rules(known: Eigenvalues, sample: Sample) -> ComponentRules:
+    """Return what every rule says of these eigenvalues; those that do not apply say why."""
+    usual = _usual(known, sample)
+    return ComponentRules(tuple(_result(name, usual, sample) for name in RULES))
+
+
+def apply_rule(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Return what the rule `name` says of these eigenvalues; figures are rounded to 6 digits.
+
+    Cost: at most d² logarithms, for "mle".
+    """
+    return _result(name, _usual(known, sample), sample)
+
+
+def _usual(known: Eigenvalues, sample: Sample) -> Eigenvalues:
+    """Return the eigenvalues that noise can have, with the degrees of freedom for divisor."""
+    if sample.n_degrees < 1:
+        return known
+    return known.scaled(sample.divisor / sample.n_degrees, min(sample.n_degrees, sample.n_features))
+
+
+def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
+    obstacle = obstacle_of(name, sample)
+    if obstacle:
+        return RuleResult(name, None, f"does not apply: {obstacle}")
+    if needs_all(name) and not known.complete:
+        return RuleResult(
+            name,
+            None,
+            f"needs all eigenvalues, of which {len(known.values):,} are known: fit an exact solver with n_components={name!r}",
+        )
+    if not len(known.values) or known.total <= 0 or known.values[0] <= 0:
+        return RuleResult(name, 0, "nothing varies")
+    result = _FUNCTIONS[name](known, sample)
+    figures = dict(result.figures)
+    for figure in _VARIANCES & set(figures):
+        figures[figure] *= sample.n_degrees / sample.divisor
+    return replace(result, figures={figure: float(f"{value:.6g}") for figure, value in figures.items()})
+
+
+def needs_all(name: RuleName) -> bool:
+    """Return whether a rule needs all eigenvalues, not just the leading ones and the trace."""
+    return name in ("gavish_donoho", "mle")
+
+
+def obstacle_of(name: RuleName, sample: Sample) -> str:
+    """Return why a rule does not apply to such a sample; empty where it does."""
+    if sample.obstacle:
+        return sample.obstacle
+    if min(sample.n_degrees, sample.n_features) < 3:
+        return f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few"
+    if name == "mle" and sample.n_samples < sample.n_features:
+        return (
+            f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
+            f"{sample.n_features:,}"
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Result of comparing eigenvalues with thresholds, one after the other."""
+
+    count: int
+    """Eigenvalues that passed."""
+    at_least: bool
+    """Whether all known ones passed, and there are more."""
+    noise: float
+    """Variance of the noise that remains."""
+    threshold: float
+    """What the first eigenvalue that did not pass was compared with."""
+
+
+def _sequential(known: Eigenvalues, sample: Sample, threshold: Callable[[float, int], float]) -> _Counted:
+    """Count eigenvalues above `threshold(noise variance, number)` until the first that is not.
+
+    Eigenvalue k is compared with the threshold for the noise that remains if k components are taken for signal (Kritchman &
+    Nadler 2009, section IV).
+    """
+    values, n, p = known.values, sample.n_degrees, sample.n_features
+    last = min(n, p) - 1
+
+    def noise_of(k: int) -> float:
+        if k not in known.noise:  # two rules ask for the same
+            known.noise[k] = random_matrix.noise_variance(values[:k], known.total, n, p)
+        return known.noise[k]
+
+    edge = 0.0
+    for k in range(1, min(len(values), last) + 1):
+        edge = threshold(noise_of(k), k)
+        if not values[k - 1] > max(edge, known.rounding * values[0]):
+            return _Counted(k - 1, False, noise_of(k - 1), edge)
+    count = min(len(values), last)
+    return _Counted(count, not known.complete and count < last, noise_of(count), edge)
+
+
+def _marchenko_pastur(known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Apply the upper edge of the Marchenko–Pastur law, for the noise of Kritchman & Nadler (2009)."""
+    n, p = sample.n_degrees, sample.n_features
+    counted = _sequential(known, sample, lambda noise, k: noise * random_matrix.upper_edge((p - k) / n))
+    figures = {"noise_variance": counted.noise, "threshold": counted.threshold}
+    statement = "eigenvalues above the upper edge of the Marchenko–Pastur law of noise"
+    return RuleResult("marchenko_pastur", counted.count, statement, figures, counted.at_least)
+
+
+def _tracy_widom(known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Apply the test of Kritchman & Nadler (2009): the quantile of the Tracy–Widom law at every step."""
+
+    def law(k: int) -> tuple[float, float]:
+        return random_matrix.largest_noise(sample.n_degrees, sample.n_features - k)
+
+    def threshold(noise: float, k: int) -> float:
+        centre, scale = law(k)
+        return noise * (centre + random_matrix.TRACY_WIDOM_99 * scale)
+
+    counted = _sequential(known, sample, threshold)
+    figures = {"noise_variance": counted.noise, "threshold": counted.threshold, "level": LEVEL}
+    if counted.count < len(known.values) and counted.noise > 0:
+        centre, scale = law(counted.count)
+        step = (float(known.values[counted.count]) / counted.noise - centre) / scale
+        p_value = 1.0 - random_matrix.tracy_widom(step) if step < _LONGEST else 0.0
+        figures["p_value"] = p_value if p_value > _SMALLEST else 0.0
+    statement = (
+        f"eigenvalues above what the largest of noise exceeds in {LEVEL:.0%} of all samples, by the Tracy–Widom law"
+    )
+    return RuleResult("tracy_widom", counted.count, statement, figures, counted.at_least)
+
+
+def _gavish_donoho(known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Apply the optimal hard threshold of singular values for noise of unknown variance (Gavish & Donoho 2014)."""
+    sides = sorted((sample.n_degrees, sample.n_features))
+    singular = np.sqrt(np.where(known.values > known.rounding * known.values[0], known.values, 0.0))
+    omega, middle = random_matrix.optimal_threshold(sides[0] / sides[1]), float(np.median(singular))
+    count = int(np.count_nonzero(singular > omega * middle))
+    figures = {"threshold": (omega * middle) ** 2, "median": middle**2, "omega": omega}
+    return RuleResult("gavish_donoho", count, f"singular values above {omega:.4g} times their median", figures)
+
+
+def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Apply Minka's (2000) Laplace approximation of the evidence of probabilistic PCA, as scikit-learn does."""
+    usual = known.scaled(sample.n_degrees / (sample.n_samples - 1))
+    evidence = log_evidence(usual.values, sample.n_samples)
+    count = int(np.argmax(evidence)) + 1
+    figures = {"log_evidence": float(evidence[count - 1])}
+    if len(evidence) > 1:
+        figures["margin"] = float(np.diff(np.sort(evidence)[-2:])[0])
+    return RuleResult("mle", count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
+
+
+def log_evidence(values: FloatArray, n_samples: int) -> FloatArray:
+    """Return the logarithm of the evidence of 1 to d − 1 components, ``(d - 1,)`` (Minka 2000, eq. 30, with |A_z| of eq. 26).
+
+    Equals the function that scikit-learn maximises for ``n_components="mle"``. Cost: d² logarithms.
+
+    Parameters
+    ----------
+    values : array, shape (d,)
+        All eigenvalues of the covariance matrix with divisor n − 1, largest first.
+    n_samples : int
+        Number of rows n.
+    """
+    from scipy.special import gammaln
+
+    d, tiny = len(values), float(np.finfo(np.float64).tiny)
+    values = np.maximum(values, _EPS)
+    rank = np.arange(1, d)
+    noise = np.maximum(np.cumsum(values[::-1])[::-1][1:] / (d - rank), _EPS)
+    inverse = 1 / values
+    # Sums of log(λᵢ − λⱼ) over all j > i for every i, and of log(1/λⱼ − 1/λᵢ) over all i < j for every j.
+    apart, inside = np.zeros(d), np.zeros(d)
+    tail = np.empty(d - 1)
+    for i in range(d - 1):
+        apart[i] = np.log(np.maximum(values[i] - values[i + 1 :], tiny)).sum()
+        inside[i + 1] = np.log(np.maximum(inverse[i + 1] - inverse[: i + 1], tiny)).sum()
+        tail[i] = (d - 1 - i) * np.log(np.maximum(1 / noise[i] - inverse[: i + 1], tiny)).sum()
+    n_pairs = d * rank - rank * (rank + 1) / 2
+    hessian = np.cumsum(apart)[:-1] + np.cumsum(inside)[:-1] + tail + n_pairs * np.log(n_samples)
+    spheres = gammaln((d - rank + 1) / 2) - np.log(np.pi) * (d - rank + 1) / 2
+    prior = np.cumsum(spheres) - rank * np.log(2.0)
+    likelihood = -n_samples / 2 * (np.cumsum(np.log(values))[:-1] + (d - rank) * np.log(noise))
+    evidence: FloatArray = (
+        prior + likelihood + np.log(2 * np.pi) * (n_pairs + rank) / 2 - hessian / 2 - rank * np.log(n_samples) / 2
+    )
+    evidence[values[:-1] <= _EPS] = -np.inf
+    return evidence
+
+
+_VARIANCES = frozenset({"noise_variance", "threshold", "median"})
+"""Figures in the units of the variances of the fit."""
+_FUNCTIONS: dict[RuleName, Callable[[Eigenvalues, Sample], RuleResult]] = {
+    "marchenko_pastur": _marchenko_pastur,
+    "tracy_widom": _tracy_widom,
+    "gavish_donoho": _gavish_donoho,
+    "mle": _mle,
+}

@@ -1,0 +1,54 @@
+"""Checks of the eigenvalues of a run, and of the covariances of its scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streampca.models.pca import PCAModel
+from streampca.runs.checks import Check, close
+from streampca.typing import FloatArray
+
+
+def all_eigenvalues(model: PCAModel, matrix: FloatArray, total: float, allowed: float) -> list[Check]:
+    """Compare all eigenvalues, from which `component_rules` follow, where the model has them.
+
+    Parameters
+    ----------
+    model : PCAModel
+        The model.
+    matrix : array, shape (n_features, n_features)
+        The covariance matrix as measured, or empty where it is large: then the leading eigenvalues are compared with the variances of
+        the components, and the sum with the total variance.
+    total : float
+        The total variance as measured.
+    allowed : float
+        Difference that rounding may make, relative to the first eigenvalue.
+    """
+    recorded, name = model.eigenvalues, "all eigenvalues"
+    if recorded is None:
+        return []
+    first = float(model.explained_variance[0])
+    if not len(matrix):
+        whole = float(recorded.sum())
+        apart = max(float(np.abs(recorded[: model.n_components] - model.explained_variance).max()), abs(whole - total))
+        note = "their sum, and that the leading ones are the variances of the components"
+        return [close(name, whole, total, max(first, total), allowed, note, difference=apart)]
+    measured = np.maximum(np.linalg.eigvalsh(matrix)[::-1][: len(recorded)], 0.0)
+    worst = int(np.abs(measured - recorded).argmax())
+    note = f"number {worst + 1}, the worst, relative to the first eigenvalue"
+    return [close(name, recorded[worst], measured[worst], first, allowed, note)]
+
+
+def covariances(model: PCAModel, products: FloatArray, allowed: float) -> Check:
+    """Compare the covariances of scores, ``(k, k)``, with 0.
+
+    Components of ``solver="gram"`` are Xᵀu / σ: an error E of X Xᵀ is divided by the singular values of both, so that
+    between components i and j up to ‖E‖ σᵢ / σⱼ remains, which is the larger the smaller σⱼ.
+    """
+    values = np.maximum(model.explained_variance, allowed * model.explained_variance[0])
+    roots = np.sqrt(values)
+    of_gram = model.source.get("solver") == "gram"
+    between = np.maximum(roots[:, None], roots) / np.minimum(roots[:, None], roots) if of_gram else 1.0
+    off = np.abs(products - np.diag(np.diag(products))) / between
+    note = "largest, relative to the first eigenvalue"
+    return close("covariances of scores", 0.0, float(off.max(initial=0.0)), float(values[0]), allowed, note)

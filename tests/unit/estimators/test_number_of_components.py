@@ -1,0 +1,128 @@
+"""The number of components by a rule: of every solver, saved, and refused where no law of noise applies."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from sklearn import decomposition
+
+import streampca as sp
+from streampca.errors import ModelError, NotAvailableError, ParameterError
+from streampca.linalg.rule_names import RULES
+
+N_FACTORS = 4
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((600, N_FACTORS)) @ rng.standard_normal((N_FACTORS, 30)) + rng.standard_normal((600, 30))
+
+
+@pytest.mark.parametrize(("rule", "solver"), [*product(RULES, ("covariance", "gram", "qr"))])
+def test_every_rule_finds_the_factors_with_every_exact_solver(rows, rule, solver):
+    pca = sp.PCA(rule, solver=solver).fit(rows)
+    assert pca.n_components_ == N_FACTORS == pca.component_rules_[rule].n_components
+    assert decomposition.PCA("mle").fit(rows).n_components_ == N_FACTORS
+
+
+@pytest.mark.parametrize("rule", ["marchenko_pastur", "tracy_widom"])
+def test_rules_of_leading_eigenvalues_apply_to_a_sketch(rows, rule):
+    pca = sp.PCA(rule, solver="sketch", sketch_size=24).fit(rows)
+    exact = sp.PCA(rule).fit(rows).component_rules_[rule]
+    assert pca.n_components_ == N_FACTORS
+    noise = pca.component_rules_[rule].figures["noise_variance"]
+    assert noise == pytest.approx(exact.figures["noise_variance"], rel=0.05)
+
+
+@pytest.mark.parametrize("rule", ["gavish_donoho", "mle"])
+def test_rules_of_all_eigenvalues_are_refused_by_a_sketch(rows, rule):
+    with pytest.raises(NotAvailableError, match="which needs all eigenvalues"):
+        sp.PCA(rule, solver="sketch").plan(rows)
+
+
+def test_unknown_rule_is_refused_with_the_names_of_all(rows):
+    with pytest.raises(ParameterError, match="one of " + ", ".join(RULES)):
+        sp.PCA("minka").fit(rows)
+
+
+def test_rule_that_does_not_apply_is_refused_before_reading(rows):
+    with pytest.raises(NotAvailableError, match="'mle' does not apply: the likelihood needs at least as many rows"):
+        sp.PCA("mle").plan(rows[:20])
+    with pytest.raises(NotAvailableError, match="does not apply: rows have weights"):
+        sp.PCA("tracy_widom").fit(rows, sample_weight=np.arange(600.0))
+    with pytest.raises(NotAvailableError, match="does not apply: features have weights"):
+        sp.PCA("tracy_widom", feature_weight=np.arange(30.0)).plan(rows)
+
+
+def test_missing_values_are_counted_after_reading(rows):
+    assert sp.PCA("tracy_widom", missing="mean").fit(rows).n_components_ == N_FACTORS
+    holes = rows.copy()
+    holes[3, 5] = np.nan
+    with pytest.raises(NotAvailableError, match="does not apply: 1 values are missing"):
+        sp.PCA("tracy_widom", missing="mean").fit(holes)
+    assert sp.PCA("tracy_widom", missing="drop_rows").fit(holes).n_components_ == N_FACTORS
+    assert not sp.PCA(3, missing="mean").fit(holes).component_rules_["mle"].applies
+
+
+def test_noise_gives_one_component_and_the_table_none():
+    pca = sp.PCA("tracy_widom").fit(np.random.default_rng(2).standard_normal((300, 20)))
+    assert (pca.n_components_, pca.component_rules_["tracy_widom"].n_components) == (1, 0)
+
+
+def test_number_follows_all_rows_after_partial_fits(rows):
+    pca = sp.PCA("tracy_widom", solver="covariance")
+    for start in range(0, 600, 200):
+        pca.partial_fit(rows[start : start + 200])
+    assert pca.n_components_ == N_FACTORS
+    assert repr(pca.component_rules_) == repr(sp.PCA("tracy_widom").fit(rows).component_rules_)
+
+
+def test_many_features_have_all_eigenvalues_on_first_access():
+    rng = np.random.default_rng(3)
+    wide = rng.standard_normal((900, 2)) @ rng.standard_normal((2, 520)) + rng.standard_normal((900, 520))
+    pca = sp.PCA(5, solver="covariance").fit(wide)
+    assert pca._model.eigenvalues is None
+    assert pca.component_rules_["gavish_donoho"].n_components == 2
+    expected = np.linalg.eigvalsh(np.cov(wide.T))[::-1]
+    assert pca._model.eigenvalues == pytest.approx(expected, abs=1e-10)
+    assert sp.PCA("gavish_donoho", solver="covariance").fit(wide).n_components_ == 2
+
+
+def test_wide_rows_have_all_rules_but_the_likelihood():
+    rng = np.random.default_rng(4)
+    wide = rng.standard_normal((40, 3)) @ rng.standard_normal((3, 2000)) + rng.standard_normal((40, 2000))
+    pca = sp.PCA("gavish_donoho").fit(wide)
+    assert (pca.solver_, pca.n_components_) == ("gram", 3)
+    assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, None]
+
+
+def test_removed_means_take_degrees_of_freedom(rows):
+    groups = np.arange(600) % 12
+    pca = sp.PCA("tracy_widom", remove={"groups": groups}).fit(rows)
+    within = rows - np.stack([rows[groups == g].mean(axis=0) for g in range(12)])[groups]
+    values = np.linalg.eigvalsh(within.T @ within / 588)
+    figures = pca.component_rules_["tracy_widom"].figures
+    assert pca.n_components_ == N_FACTORS
+    assert figures["noise_variance"] * 599 / 588 == pytest.approx(values[:-N_FACTORS].mean(), rel=0.02)
+
+
+def test_saved_model_has_the_same_table(rows, tmp_path):
+    pca = sp.PCA("mle").fit(rows)
+    pca.save(tmp_path / "model.zarr")
+    loaded = sp.load(tmp_path / "model.zarr")
+    assert loaded.n_components == "mle"
+    assert loaded.component_rules_.to_dict() == pca.component_rules_.to_dict()
+    assert json.loads(json.dumps(loaded.component_rules_.to_dict())) == pca.component_rules_.to_dict()
+
+
+def test_saved_eigenvalues_in_another_order_are_refused(rows, tmp_path):
+    from dataclasses import replace
+
+    pca = sp.PCA(2).fit(rows)
+    pca._model = replace(pca._model, eigenvalues=pca._model.eigenvalues[::-1].copy())
+    with pytest.raises(ModelError, match="eigenvalues are not all in descending order"):
+        pca.save(tmp_path / "model.zarr")
