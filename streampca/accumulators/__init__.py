@@ -4,6 +4,7 @@ import warnings
 
 from streampca.accumulators.adaptive import AdaptiveState, IncrementalBasis, IncrementalSVD, rescaled
 from streampca.accumulators.base import Accumulator
+from streampca.accumulators.by_group import ByGroup, GroupStates
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.accumulators.integer import ExactIntegerCovariance, IntegerState
 from streampca.accumulators.joint import Joint
@@ -29,12 +30,14 @@ from streampca.linalg.tiles import TileGrid
 __all__ = [
     "Accumulator",
     "AdaptiveState",
+    "ByGroup",
     "ColumnNormLandmarks",
     "CompleteRows",
     "CompleteRowsState",
     "Covariance",
     "CovarianceState",
     "ExactIntegerCovariance",
+    "GroupStates",
     "IncrementalBasis",
     "IncrementalSVD",
     "IntegerState",

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from streampca.errors import ModelError
 from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
+from streampca.estimators.groups import GroupModels, fit_of_groups
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
@@ -282,6 +283,37 @@ class PCA(Continuing, RowDiagnostics):
         source = self._open(X)
         self._adopt(X, source, self._fit_or_resume(source, with_columns(parameters, source)))
         return self
+
+    def fit_groups(self, X: Input, labels: ArrayLike | str, *, sample_weight: ArrayLike | None = None) -> GroupModels:
+        """Return a PCA with these parameters for each group of rows of `X`, all from one reading; this estimator is not fitted.
+
+        The result is a mapping: labels of groups to fits of the rows of each, equal to separate fits up to rounding, with as
+        many components as its rows can give; ``"pooled"``, the fit of the covariance within groups, Σ S / (n − G·ddof) for the scatters S of G
+        groups; ``"between"``, the fit of the group means, Σ nᵢ (mᵢ − m)(mᵢ − m)ᵀ / (n − ddof). With `scale`, each of these
+        divides by its own standard deviations. Cost: one reading, n d² flops, and a d × d matrix for each group.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features), path, lazy array or table
+            Everything that `fit` takes.
+        labels : array-like, shape (n_samples,), or str
+            Label of each row: numbers, times or text. Or the name of a sample coordinate of a labelled table, a part of its
+            times such as ``"time.month"``, or a column of a data frame, which is no feature then.
+        sample_weight : array-like, shape (n_samples,), optional
+            Weights of the rows, as in `fit`.
+
+        Raises
+        ------
+        ParameterError
+            If labels are missing or not one for each row, or there is no such coordinate or column.
+        NotAvailableError
+            For `solver` other than "covariance", `missing` "mean" or "pairwise", `remove` and `forgetting`.
+        DataError
+            If a group has not more than `ddof` rows, or the data is missing, damaged, or not finite.
+        PlanError
+            If the matrices of all groups do not fit in `memory`, with how many would.
+        """
+        return fit_of_groups(self, X, labels, sample_weight)
 
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
         """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.centring import work_dtype
 from streampca.formatting import as_text
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
@@ -21,7 +22,7 @@ _SMALL_STATE_BYTES = 16 * 2**20
 
 
 def plan_covariance(
-    source: Source, accumulator: CovarianceAccumulator, n_components: int | None, resources: Resources
+    source: Source, accumulator: CovarianceAccumulator | ByGroup, n_components: int | None, resources: Resources
 ) -> Plan:
     """Return how the covariance of `source` is accumulated within the memory that is allowed.
 

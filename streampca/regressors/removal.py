@@ -96,17 +96,17 @@ def removal_of(value: object) -> Removal | None:
     )
 
 
-def as_groups(values: object) -> Array:
+def as_groups(values: object, key: str = "remove: groups") -> Array:
     """Return labels of rows as an array of numbers, times or text, ``(n_rows,)``; `ParameterError` if they are not."""
     groups = np.asarray(values)
     if groups.dtype.kind == "O" and all(isinstance(label, str) for label in groups.ravel()):
         groups = groups.astype(str)
     if groups.ndim != 1 or groups.dtype.kind not in "biufUM":
         raise ParameterError(
-            f"remove: groups of shape {groups.shape} and type {groups.dtype}: expected one label for each row, numbers, times or text"
+            f"{key} of shape {groups.shape} and type {groups.dtype}: expected one label for each row, numbers, times or text"
         )
     if groups.dtype.kind in "fM" and (np.isnat(groups) if groups.dtype.kind == "M" else np.isnan(groups)).any():
-        raise ParameterError("remove: groups hold missing labels (NaN): expected a label for every row")
+        raise ParameterError(f"{key} hold missing labels (NaN): expected a label for every row")
     return groups
 
 
@@ -185,7 +185,7 @@ def groups_from(labels: Labels | None, name: str, table: str, key: str = "remove
         )
     values = labels.sample_values(chosen)
     if chosen == name:
-        return as_groups(values)
+        return as_groups(values, key)
     if values.dtype.kind != "M":
         raise ParameterError(
             f"{key}={name!r}: the coordinate {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"

@@ -17,7 +17,17 @@ from kinds import kinds_of_rows
 from numpy.typing import NDArray
 from strategies import Chunked, chunked, examples
 
-from streampca.accumulators import Accumulator, Covariance, IncrementalSVD, Joint, Moments, QRFactor, RowSample, Sketch
+from streampca.accumulators import (
+    Accumulator,
+    ByGroup,
+    Covariance,
+    IncrementalSVD,
+    Joint,
+    Moments,
+    QRFactor,
+    RowSample,
+    Sketch,
+)
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.joint import InPieces
 from streampca.execution.fold import fold
@@ -215,6 +225,15 @@ def in_pieces(check: str) -> Callable[..., None]:
     return lambda accumulator, *arguments: getattr(COVARIANCE, check)(accumulator.accumulator, *arguments)
 
 
+def by_group(check: str) -> Callable[..., None]:
+    def checked(accumulator: Any, *arguments: Any) -> None:
+        *states, rows = arguments
+        for group in range(min(2, len(rows))):
+            getattr(COVARIANCE, check)(accumulator.inner, *(state.groups[group] for state in states), rows[group::2])
+
+    return checked
+
+
 def covariance(name: str, **parameters: Any) -> Law:
     return Law(f"covariance {name}".strip(), lambda _: Covariance(**parameters), same_covariance, right_covariance)
 
@@ -261,6 +280,12 @@ LAWS = [
     *kernel_sums(Law),
     MOMENTS,
     ROWS,
+    Law(
+        "by group",
+        lambda rows: ByGroup(Covariance(ddof=0), np.arange(len(rows)) % 2, 2),
+        by_group("same"),
+        by_group("right"),
+    ),
     Law("in pieces", lambda _: InPieces(Covariance(), 3), in_pieces("same"), in_pieces("right")),
     Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("same"), each_part("right")),
 ]

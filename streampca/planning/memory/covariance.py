@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.accumulators.disk_tiles import product_bytes
@@ -26,7 +27,11 @@ from streampca.sources.base import Source
 
 
 def covariance_needs(
-    source: Source, accumulator: CovarianceAccumulator, n_components: int | None, shape: WorkShape, resources: Resources
+    source: Source,
+    accumulator: CovarianceAccumulator | ByGroup,
+    n_components: int | None,
+    shape: WorkShape,
+    resources: Resources,
 ) -> list[MemoryNeed]:
     """Return the needs of a fit with the matrix in memory.
 
@@ -63,7 +68,7 @@ def disk_needs(
 
 def _shared_needs(
     source: Source,
-    accumulator: CovarianceAccumulator,
+    accumulator: CovarianceAccumulator | ByGroup,
     n_components: int | None,
     load: tuple[int, int],
     resources: Resources,

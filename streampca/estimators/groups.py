@@ -1,0 +1,137 @@
+"""One PCA for each group of rows, from one reading."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+
+from streampca.errors import DataError, ParameterError
+from streampca.execution.checkpoint.progress_log import ProgressLog
+from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
+from streampca.metrics import principal_angles
+from streampca.planning.checks import as_weights
+from streampca.planning.columns import with_columns
+from streampca.planning.plan import Plan
+from streampca.regressors.removal import as_groups, groups_from
+from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
+from streampca.sources import Source
+from streampca.sources.frames import is_frame
+from streampca.typing import Array, FloatArray
+
+if TYPE_CHECKING:
+    from streampca.estimators.inputs import Input
+    from streampca.estimators.pca import PCA
+
+POOLED, BETWEEN = "pooled", "between"
+"""Names of the fits that belong to no group."""
+
+
+class GroupModels(dict[Hashable, "PCA"]):
+    """Fitted estimators by the labels of groups, with ``"pooled"`` and, of several groups, ``"between"``.
+
+    Attributes
+    ----------
+    groups_ : tuple
+        Labels of the groups, in ascending order.
+    plan_ : Plan
+        What was planned.
+    n_passes_, bytes_read_ : int
+        Readings of the data, which is 1, and their decoded bytes.
+    """
+
+    groups_: tuple[Any, ...]
+    plan_: Plan
+    n_passes_: int
+    bytes_read_: int
+
+    def angles(self) -> FloatArray:
+        """Return the largest principal angle in radians between the components of two groups, ``(n_groups, n_groups)``."""
+        return self._table(lambda angles: float(angles[-1]), 0.0)
+
+    def similarity(self) -> FloatArray:
+        """Return the mean squared cosine of the principal angles between the components of groups, ``(n_groups, n_groups)``.
+
+        1 where one group has the subspace of the other, 0 where they are orthogonal; k/d on average for random subspaces
+        of k dimensions (Krzanowski 1979, divided by k).
+        """
+        return self._table(lambda angles: float(np.mean(np.cos(angles) ** 2)), 1.0)
+
+    def _table(self, of_angles: Any, same: float) -> FloatArray:
+        table = np.full((len(self.groups_), len(self.groups_)), same)
+        for i, j in combinations(range(len(self.groups_)), 2):
+            one, other = (self[self.groups_[index]].components_ for index in (i, j))
+            table[i, j] = table[j, i] = of_angles(principal_angles(one, other))
+        return table
+
+
+def fit_of_groups(pca: PCA, X: Input, labels: ArrayLike | str, sample_weight: ArrayLike | None) -> GroupModels:
+    """Return what `PCA.fit_groups` returns."""
+    if isinstance(labels, str) and is_frame(X):
+        X, labels = _without_column(X, labels)
+    source = pca._open(X)
+    weights = as_weights("sample_weight", sample_weight)
+    parameters = with_columns(replace(pca._parameters(), sample_weight=weights), source)
+    groups = _groups_of(labels, source)
+    if pca.checkpoint is None:
+        plan = plan_fits_of_groups(source, parameters, groups)
+        done = fit_groups(source, parameters, groups, plan, pca.progress)
+    else:
+
+        def fit(log: ProgressLog) -> tuple[Plan, GroupFits]:
+            plan = recorded_plan(log, plan_fits_of_groups(source, parameters, groups))
+            log.plan = plan.to_dict()
+            return plan, fit_groups(source, parameters, groups, plan, pca.progress)
+
+        identity = identity_of_fit(source, parameters) | {"labels of groups": array_digest(groups.codes)}
+        plan, done = fit_with_checkpoint(Path(pca.checkpoint), identity, fit)
+    models = GroupModels()
+    fits = dict(zip(groups.names, done.groups, strict=True)) | {POOLED: done.pooled, BETWEEN: done.between}
+    for name, result in fits.items():
+        if result is not None:
+            models[name] = model = clone(pca).set_params(checkpoint=None)
+            model._adopt(X, source, result)
+            if "feature_names_in_" in vars(pca):
+                model.feature_names_in_ = pca.feature_names_in_
+    models.groups_, models.plan_ = groups.names, plan
+    models.n_passes_, models.bytes_read_ = 1, done.count.bytes
+    return models
+
+
+def _without_column(X: Any, name: str) -> tuple[Any, Array]:
+    """Return a data frame without the column `name`, and that column."""
+    frame = X.collect() if type(X).__name__ == "LazyFrame" else X
+    if name not in list(frame.columns):
+        known = ", ".join(map(str, frame.columns))
+        raise ParameterError(f"labels={name!r}: the data frame has no such column (columns: {known})")
+    rest = frame.drop(columns=[name]) if type(frame).__module__.startswith("pandas") else frame.drop(name)
+    return rest, np.asarray(frame[name].to_numpy())
+
+
+def _groups_of(labels: ArrayLike | str, source: Source) -> Groups:
+    """Return the groups that `labels` name.
+
+    Raises
+    ------
+    ParameterError
+        If the table has no such coordinate, or labels are missing or not one for each row.
+    """
+    if isinstance(labels, str):
+        values = groups_from(source.labels, labels, source.description, "labels")
+    else:
+        values = as_groups(labels, "labels")
+    n = source.shape[0]
+    if values.shape != (n,):
+        raise ParameterError(f"labels has shape {values.shape}: expected one label for each of the {n} rows")
+    distinct, codes = np.unique(values, return_inverse=True)
+    names = tuple(distinct if distinct.dtype.kind == "M" else distinct.tolist())
+    for taken in (POOLED, BETWEEN):
+        if taken in names:
+            raise DataError(f"a group is called {taken!r}, which is the name of another part of the result: rename it")
+    return Groups(names, codes.astype(np.int32))

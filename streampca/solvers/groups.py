@@ -1,0 +1,213 @@
+"""One fit for each group of rows, the fit within groups and that of the group means, from one reading."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators.by_group import ByGroup
+from streampca.accumulators.covariance import Covariance, CovarianceState
+from streampca.block import Block
+from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.progress import ProgressCallback
+from streampca.linalg.tiles import TileGrid
+from streampca.models.state import FittedState
+from streampca.parameters import Parameters
+from streampca.planning.checks import require_rows
+from streampca.planning.covariance_accumulators import accumulator_of, general_form
+from streampca.planning.groups import plan_groups
+from streampca.planning.plan import Plan, with_repeated_reads
+from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.solvers.options import RunOptions
+from streampca.solvers.registry import CONTINUABLE
+from streampca.solvers.result import Accumulated, Fit
+from streampca.solvers.state import capped
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.naming import naming_places
+from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import IntArray
+
+_COVARIANCE = CONTINUABLE["covariance"]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which group each row belongs to."""
+
+    names: tuple[Any, ...]
+    """Label of each group."""
+    codes: IntArray
+    """Number of the group of each row, ``(n_samples,)``."""
+
+
+@dataclass(frozen=True)
+class GroupFits:
+    """Fits of all groups."""
+
+    groups: tuple[Fit, ...]
+    """The fit of each group, in the order of their numbers."""
+    pooled: Fit
+    """The fit of the covariance within groups."""
+    between: Fit | None
+    """The fit of the group means; None for one group."""
+    count: ReadCount
+    """What the reading cost."""
+
+
+def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) -> Plan:
+    """Return the plan of a fit of each group; reads metadata only.
+
+    Raises
+    ------
+    NotAvailableError, ParameterError
+        For parameters that do not go together with groups.
+    DataError
+        If a group has not more rows than `ddof`.
+    PlanError
+        If the matrices of all groups do not fit in the memory that is allowed, with how many would.
+    """
+    _require_taken(parameters)
+    require_rows(source, parameters)
+    counts = np.bincount(groups.codes, minlength=len(groups.names))
+    few = np.flatnonzero(counts <= parameters.ddof)
+    if len(few):
+        raise DataError(
+            f"group {groups.names[few[0]]!r} has {counts[few[0]]} row(s), with ddof={parameters.ddof} at least {parameters.ddof + 1} are "
+            f"needed ({len(few)} such group(s)): leave these rows out, or join groups"
+        )
+    client = active_client(source)
+    limits = worker_limits(client)
+    resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=False, report=False)
+    with naming_the_limit(resources, limits):
+        plan = plan_groups(source, _accumulator(source, parameters, groups), parameters.count(source), resources)
+    plan = with_repeated_reads(plan, source)
+    plan = plan.with_edges(source.block_edges(plan.rows_per_block))
+    return for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model")) if limits else plan
+
+
+@naming_places
+def fit_groups(
+    source: Source, parameters: Parameters, groups: Groups, plan: Plan, progress: ProgressCallback | None = None
+) -> GroupFits:
+    """Read `source` once and return the fits of all groups, of what is within groups, and of the group means."""
+    options, began = RunOptions(active_client(source), progress), time.perf_counter()
+    by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
+    with one_blas_thread():
+        state, count = options.accumulate(source, by_group, plan, parameters.sample_weight)
+        read = time.perf_counter() - began
+        each = []
+        for name, of_group in zip(groups.names, state.groups, strict=True):
+            general, general_state, n_left_out = general_form(_shared(by_group, plan), of_group)
+            rows = Accumulated(replace(general, n_threads=plan.threads), general_state, None, count, n_left_out)
+            each.append((name, rows.fitted_state(source, parameters, plan)))
+        del state
+        work = _COVARIANCE.work_of(source, parameters, plan)
+        solver = _Solver(source, plan, work, count, read)
+        fits = tuple(solver.fit(fitted, f"group {name!r}") for name, fitted in each)
+        states = [fitted for _, fitted in each]
+        pooled = solver.fit(_pooled(states), "the rows within groups")
+        between = solver.fit(_between(states), "the group means") if len(states) > 1 else None
+    pooled = replace(pooled, fitted_state=None)
+    return GroupFits(fits, pooled, None if between is None else replace(between, fitted_state=None), count)
+
+
+@dataclass(frozen=True)
+class _Solver:
+    """Solves states that come from one reading."""
+
+    source: Source
+    plan: Plan
+    work: str
+    count: ReadCount
+    stream_seconds: float
+
+    def fit(self, fitted: FittedState, what: str) -> Fit:
+        """Return the fit of a state, with as many components as `what` it was made of can give."""
+        began, source = time.perf_counter(), self.source
+        limit = min(fitted.state.n_samples, fitted.n_features)
+        parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
+        try:
+            model = _COVARIANCE.solve_model(replace(fitted, parameters=parameters), self.work)
+        except DataError as error:
+            error.args = (f"{what}: {error.args[0]}",)
+            raise
+        described = model.source | {"solver": self.plan.solver}
+        labels = None if source.labels is None else source.labels.without_sample_coordinates()
+        return Fit(
+            model=replace(model, source=described, labels=labels),
+            plan=self.plan,
+            samples=None,
+            count=self.count,
+            stream_seconds=self.stream_seconds,
+            solve_seconds=time.perf_counter() - began,
+            fitted_state=replace(fitted, source=described),
+        )
+
+
+def _require_taken(parameters: Parameters) -> None:
+    """Raise for what does not go together with groups."""
+    if parameters.solver not in ("auto", "covariance"):
+        raise NotAvailableError(f"solver={parameters.solver!r} does not take groups: use solver='covariance'")
+    for refused, what in (
+        (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
+        (parameters.remove is not None, "remove"),
+        (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}"),
+    ):
+        if refused:
+            raise NotAvailableError(f"fits of groups do not take {what}: fit the rows of each group by themselves")
+    if not parameters.center:
+        raise ParameterError(
+            "fits of groups with center=False: what is within groups is about their means; use center=True"
+        )
+
+
+def _accumulator(source: Source, parameters: Parameters, groups: Groups) -> Any:
+    return ByGroup(accumulator_of(parameters, source), groups.codes, len(groups.names))
+
+
+def _shared(by_group: ByGroup, plan: Plan) -> Any:
+    return replace(by_group, n_threads=plan.threads).inner
+
+
+def _pooled(states: Sequence[FittedState]) -> FittedState:
+    """Return the state of the scatter within groups, Σ S, about the mean of all rows; its divisor is W − ddof for each group."""
+    first = states[0]
+    ddof = first.parameters.ddof * len(states)
+    total = _total(states)
+    grid: TileGrid = first.accumulator.grid(first.n_features)
+    scatter = np.zeros(grid.size)
+    for fitted in states:
+        scatter += fitted.state.scatter
+    parameters = replace(first.parameters, ddof=ddof)
+    accumulator = replace(first.accumulator, ddof=ddof)
+    n_samples = sum(fitted.state.n_samples for fitted in states)
+    state = replace(total, n_samples=n_samples, scatter=scatter)
+    return _of_all(states, replace(first, accumulator=accumulator, parameters=parameters, state=state))
+
+
+def _between(states: Sequence[FittedState]) -> FittedState:
+    """Return the state of the group means, each with the weight of its group; at most one component less than groups."""
+    first = states[0]
+    parameters = replace(
+        first.parameters, n_components=capped(first.parameters.n_components, min(len(states) - 1, first.n_features))
+    )
+    return _of_all(states, replace(first, parameters=parameters, state=_total(states)))
+
+
+def _total(states: Sequence[FittedState]) -> CovarianceState:
+    """Return the state of the group means, weighted by the weights of the groups."""
+    means = np.stack([fitted.state.mean for fitted in states])
+    weights = np.array([fitted.state.weight for fitted in states])
+    covariance: Covariance = states[0].accumulator
+    return covariance.update(covariance.init(means.shape[1]), Block(means, weights=weights))
+
+
+def _of_all(states: Sequence[FittedState], fitted: FittedState) -> FittedState:
+    """Return `fitted` with the counts of all groups."""
+    return replace(fitted, n_left_out=sum(each.n_left_out for each in states))

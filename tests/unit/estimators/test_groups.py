@@ -1,0 +1,197 @@
+"""One PCA for each group of rows: equal to fits of the separate rows, with what is within groups and between their means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+
+import streampca as sp
+from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError, PlanError
+from streampca.execution.checkpoint import progress_log
+from streampca.planning import blocks
+
+pytestmark = pytest.mark.numerical
+N, D, NAMES = 3000, 7, ("early", "late", "middle")
+
+
+@pytest.fixture(scope="module")
+def rows() -> NDArray[np.float64]:
+    rng = np.random.default_rng(0)
+    scales = np.array([1.0, 2.0, 0.5])[np.arange(N) % 3]
+    return rng.standard_normal((N, D)) * np.linspace(1, 3, D) * scales[:, None] + 5.0 * (np.arange(N) % 3)[:, None]
+
+
+@pytest.fixture(scope="module")
+def labels() -> Any:
+    return np.array(NAMES)[[0, 2, 1]][np.arange(N) % 3]
+
+
+def assert_close(found: sp.PCA, expected: sp.PCA) -> None:
+    scale = float(expected.explained_variance_[0])
+    np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=0, atol=1e-12 * scale)
+    np.testing.assert_allclose(found.mean_, expected.mean_, rtol=1e-12)
+    assert sp.metrics.principal_angles(found.components_, expected.components_)[-1] <= 1e-10
+    assert found.n_samples_seen_ == expected.n_samples_seen_
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_groups_equal_fits_of_their_rows(rows: Any, labels: Any, scale: bool) -> None:
+    models = sp.PCA(3, scale=scale).fit_groups(rows, labels)
+    assert models.groups_ == NAMES
+    assert list(models) == [*NAMES, "pooled", "between"]
+    assert (models.n_passes_, models.bytes_read_) == (1, rows.nbytes)
+    for name in NAMES:
+        assert_close(models[name], sp.PCA(3, scale=scale).fit(rows[labels == name]))
+
+
+def test_the_parts_within_and_between_groups_add_up_to_the_covariance(rows: Any, labels: Any) -> None:
+    models = sp.PCA().fit_groups(rows, labels)
+    means = np.stack([rows[labels == name].mean(axis=0) for name in NAMES])[np.searchsorted(NAMES, labels)]
+    within, between = (part.T @ part for part in (rows - means, means - rows.mean(axis=0)))
+    np.testing.assert_allclose(
+        models["pooled"].explained_variance_, np.linalg.eigvalsh(within)[::-1] / (N - 3), rtol=1e-12
+    )
+    expected = np.linalg.eigvalsh(between)[::-1][:2] / (N - 1)
+    np.testing.assert_allclose(models["between"].explained_variance_[:2], expected, rtol=0, atol=1e-12 * expected[0])
+    total = models["pooled"].total_variance_ * (N - 3) + models["between"].total_variance_ * (N - 1)
+    assert total == pytest.approx(sp.PCA(1).fit(rows).total_variance_ * (N - 1), rel=1e-12)
+    np.testing.assert_allclose(models["pooled"].mean_, rows.mean(axis=0), rtol=1e-12)
+
+
+def test_weights_holes_integers_and_sparse_rows_are_divided_by_group(rows: Any, labels: Any) -> None:
+    weights = np.random.default_rng(1).uniform(size=N) * (np.arange(N) % 5 > 0)
+    one = sp.PCA(3).fit_groups(rows, labels, sample_weight=weights)["late"]
+    late = labels == "late"
+    assert_close(one, sp.PCA(3).fit(rows[late], sample_weight=weights[late]))
+    holes = rows.copy()
+    holes[::7, 2] = np.nan
+    one = sp.PCA(3, missing="drop_rows").fit_groups(holes, labels)["late"]
+    assert_close(one, sp.PCA(3, missing="drop_rows").fit(holes[late]))
+    small = np.abs(rows * 4).clip(0, 255).astype(np.uint8)
+    assert_close(sp.PCA(3).fit_groups(small, labels)["late"], sp.PCA(3).fit(small[late]))
+    sparse = scipy.sparse.csr_array(np.where(rows > 6, rows, 0.0))
+    assert_close(sp.PCA(3).fit_groups(sparse, labels)["late"], sp.PCA(3).fit(sparse[late]))
+
+
+def test_groups_of_few_rows_have_as_many_components_as_their_rows_give(rows: Any) -> None:
+    models = sp.PCA(5).fit_groups(rows[:100], np.r_[np.zeros(97, int), np.ones(3, int)])
+    assert [models[name].n_components_ for name in (0, 1, "pooled", "between")] == [5, 3, 5, 1]
+
+
+def test_similarity_and_angles_are_those_of_the_subspaces(rows: Any, labels: Any) -> None:
+    models = sp.PCA(2).fit_groups(rows, labels)
+    one, other = models["early"].components_, models["late"].components_
+    cosines = np.linalg.svd(one @ other.T, compute_uv=False)
+    assert models.similarity()[0, 1] == pytest.approx((cosines**2).mean(), abs=1e-12)
+    assert models.angles()[0, 1] == models.angles()[1, 0] == pytest.approx(np.arccos(cosines[-1]), abs=1e-7)
+    assert (np.diag(models.similarity()) == 1).all()
+
+
+def test_a_group_is_continued_saved_and_loaded(rows: Any, labels: Any, tmp_path: Path) -> None:
+    models = sp.PCA(3).fit_groups(rows, labels)
+    late = rows[labels == "late"]
+    expected = sp.PCA(3).fit(np.vstack([late, rows[:50]]))
+    np.testing.assert_allclose(
+        models["late"].partial_fit(rows[:50]).explained_variance_, expected.explained_variance_, rtol=1e-12
+    )
+    for name in ("pooled", "between"):
+        loaded = sp.load(models[name].save(tmp_path / f"{name}.zarr"))
+        np.testing.assert_array_equal(loaded.transform(rows), models[name].transform(rows))
+
+
+def test_labels_are_named_in_tables_and_frames(rows: Any, labels: Any) -> None:
+    times = pd.date_range("2000-01-01", periods=N, freq="D").values
+    field = xr.DataArray(rows, dims=("time", "place"), coords={"time": times})
+    table = sp.open(field, samples="time")
+    models = sp.PCA(2).fit_groups(table, "time.month")
+    assert models.groups_ == tuple(range(1, 13))
+    march = pd.DatetimeIndex(times).month == 3
+    assert_close(models[3], sp.PCA(2).fit(rows[march]))
+    assert models[3].labels_ is not None
+    frame = pd.DataFrame(rows, columns=[f"f{i}" for i in range(D)]).assign(phase=labels)
+    models = sp.PCA(2).fit_groups(frame, "phase")
+    assert list(models["late"].feature_names_in_) == [f"f{i}" for i in range(D)]
+    assert_close(models["late"], sp.PCA(2).fit(rows[labels == "late"]))
+    with pytest.raises(ParameterError, match="labels='stage': the data frame has no such column"):
+        sp.PCA(2).fit_groups(frame, "stage")
+    with pytest.raises(ParameterError, match=r"labels='place': .* no sample coordinate 'place'"):
+        sp.PCA(2).fit_groups(table, "place")
+
+
+class _PowerCutError(BaseException):
+    """Stops a fit as a signal would."""
+
+
+def test_a_stopped_fit_goes_on_to_the_same_bits(
+    rows: Any, labels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    path, seen = tmp_path / "x.zarr", []
+    zarr.create_array(path, shape=rows.shape, chunks=(100, D), dtype="f8")[:] = rows
+    expected = sp.PCA(3).fit_groups(path, labels)
+
+    def stop_late(step: Any) -> None:
+        if step.rows > N // 2:
+            raise _PowerCutError
+
+    with pytest.raises(_PowerCutError):
+        sp.PCA(3, checkpoint=tmp_path / "kept", progress=stop_late).fit_groups(path, labels)
+    again = sp.PCA(3, checkpoint=tmp_path / "kept", progress=lambda step: seen.append(step.rows))
+    models = again.fit_groups(path, labels)
+    assert seen[0] >= N // 4
+    for name in expected:
+        np.testing.assert_array_equal(models[name].components_, expected[name].components_)
+        np.testing.assert_array_equal(models[name].explained_variance_, expected[name].explained_variance_)
+
+
+def test_groups_that_do_not_fit_are_refused_with_the_number_that_would(rows: Any) -> None:
+    wide = np.zeros((4000, 200))
+    process = sp.PCA(2).plan(wide).budget.bytes_for("process")
+    with pytest.raises(
+        PlanError, match=r"^500 groups, with a covariance matrix each: projected .*; at most \d+ groups would fit"
+    ):
+        sp.PCA(2, memory=process + 100 * 2**20).fit_groups(wide, np.arange(4000) % 500)
+
+
+def test_a_value_that_is_not_finite_is_named_by_its_row_in_the_data(rows: Any, labels: Any) -> None:
+    broken = rows.copy()
+    broken[1234, 3] = np.nan
+    with pytest.raises(NotFiniteError, match="row 1234, column 3"):
+        sp.PCA(2).fit_groups(broken, labels)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"solver": "gram"}, "solver='gram' does not take groups"),
+        ({"missing": "pairwise"}, "do not take missing='pairwise'"),
+        ({"remove": {"trend": 1}}, "do not take remove"),
+    ],
+)
+def test_what_does_not_go_together_with_groups_is_refused(made: Any, message: str, rows: Any, labels: Any) -> None:
+    with pytest.raises(NotAvailableError, match=message):
+        sp.PCA(2, **made).fit_groups(rows, labels)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (np.zeros(5), ParameterError, r"labels has shape \(5,\): expected one label for each of the 3000 rows"),
+        (np.full(N, np.nan), ParameterError, "labels hold missing labels"),
+        (np.r_[1, np.zeros(N - 1)], DataError, r"group 1.0 has 1 row\(s\), with ddof=1 at least 2 are needed"),
+        (np.repeat(["pooled", "b"], N // 2), DataError, "a group is called 'pooled'"),
+    ],
+)
+def test_wrong_labels_are_refused(values: Any, error: Any, message: str, rows: Any) -> None:
+    with pytest.raises(error, match=message):
+        sp.PCA(2).fit_groups(rows, values)
