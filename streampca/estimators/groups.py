@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from streampca.errors import DataError, ParameterError
+from streampca.estimators.continuing import Continuing
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.metrics import principal_angles
@@ -27,13 +28,14 @@ from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
-    from streampca.estimators.pca import PCA
+
+Estimator = TypeVar("Estimator", bound=Continuing)
 
 POOLED, BETWEEN = "pooled", "between"
 """Names of the fits that belong to no group."""
 
 
-class GroupModels(dict[Hashable, "PCA"]):
+class GroupModels(dict[Hashable, Estimator]):
     """Fitted estimators by the labels of groups, with ``"pooled"`` and, of several groups, ``"between"``.
 
     Attributes
@@ -63,15 +65,17 @@ class GroupModels(dict[Hashable, "PCA"]):
         """
         return self._table(lambda angles: float(np.mean(np.cos(angles) ** 2)), 1.0)
 
-    def _table(self, of_angles: Any, same: float) -> FloatArray:
-        table = np.full((len(self.groups_), len(self.groups_)), same)
-        for i, j in combinations(range(len(self.groups_)), 2):
-            one, other = (self[self.groups_[index]].components_ for index in (i, j))
-            table[i, j] = table[j, i] = of_angles(principal_angles(one, other))
+    def _table(self, of_angles: Callable[[FloatArray], float], same: float) -> FloatArray:
+        models: list[Any] = [self[name] for name in self.groups_]
+        table = np.full((len(models), len(models)), same)
+        for i, j in combinations(range(len(models)), 2):
+            table[i, j] = table[j, i] = of_angles(principal_angles(models[i].components_, models[j].components_))
         return table
 
 
-def fit_of_groups(pca: PCA, X: Input, labels: ArrayLike | str, sample_weight: ArrayLike | None) -> GroupModels:
+def fit_of_groups(
+    pca: Estimator, X: Input, labels: ArrayLike | str, sample_weight: ArrayLike | None
+) -> GroupModels[Estimator]:
     """Return what `PCA.fit_groups` returns."""
     if isinstance(labels, str) and is_frame(X):
         X, labels = _without_column(X, labels)
@@ -91,7 +95,7 @@ def fit_of_groups(pca: PCA, X: Input, labels: ArrayLike | str, sample_weight: Ar
 
         identity = identity_of_fit(source, parameters) | {"labels of groups": array_digest(groups.codes)}
         plan, done = fit_with_checkpoint(Path(pca.checkpoint), identity, fit)
-    models = GroupModels()
+    models: GroupModels[Estimator] = GroupModels()
     fits = dict(zip(groups.names, done.groups, strict=True)) | {POOLED: done.pooled, BETWEEN: done.between}
     for name, result in fits.items():
         if result is not None:

@@ -284,7 +284,9 @@ class PCA(Continuing, RowDiagnostics):
         self._adopt(X, source, self._fit_or_resume(source, with_columns(parameters, source)))
         return self
 
-    def fit_groups(self, X: Input, labels: ArrayLike | str, *, sample_weight: ArrayLike | None = None) -> GroupModels:
+    def fit_groups(
+        self, X: Input, labels: ArrayLike | str, *, sample_weight: ArrayLike | None = None
+    ) -> GroupModels[Self]:
         """Return a PCA with these parameters for each group of rows of `X`, all from one reading; this estimator is not fitted.
 
         The result is a mapping: labels of groups to fits of the rows of each, equal to separate fits up to rounding, with as
