@@ -13,7 +13,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.accumulators.centring import refuse_not_finite
-from streampca.errors import ParameterError
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.exporting import Exporting
 from streampca.estimators.inputs import (
     is_array_like,
@@ -40,6 +40,7 @@ from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, removed_by, residuals_of, with_fitted
+from streampca.models.sampling_errors import SamplingErrors
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
@@ -136,6 +137,20 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporti
     def error_(self) -> Mapping[str, Any]:
         """The values of `certificate_` by name, as they are stored; read-only."""
         return MappingProxyType(self._model.certificate)
+
+    @property
+    def sampling_error_(self) -> SamplingErrors:
+        """The sampling errors of eigenvalues, shares and components: how far those of the population may be.
+
+        They are statistical, and apart from `error_`, which is about the numbers. `NotAvailableError` if the fit computed none.
+        """
+        errors = self._model.sampling_errors
+        if errors is None:
+            raise NotAvailableError(
+                "there are no sampling errors: they are computed by a fit of all rows with sampling_errors=20, not by partial_fit, "
+                "partial_unfit or merge, nor are they in models of earlier versions"
+            )
+        return errors
 
     @property
     def labels_(self) -> Labels | None:

@@ -72,6 +72,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         Learn the map from scores back to features: kernel ridge regression from the scores of the landmarks.
     alpha : float
         Its ridge.
+    sampling_errors : int
+        Groups of consecutive rows, about 20, that a jackknife leaves out one at a time, for ``sampling_error_``; 0 for none.
+        Takes one more reading of the rows unless the solver has their scores, which ``plan`` says.
     memory : int, str or None
         Ceiling for the resident memory of the whole process. A plan that does not fit is refused with `PlanError` before
         the data is read.
@@ -103,6 +106,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     certificate_ : KernelCertificate
         What can be said of the error of this answer, an object of `streampca.models.certificates` with an attribute for every
         figure.
+    sampling_error_ : SamplingErrors
+        Sampling errors, after a fit with `sampling_errors`: standard errors of ``eigenvalues``, ``shares`` and ``angles``,
+        ``north``, ``interval(level)``; an object of `streampca.models.sampling_errors`. `NotAvailableError` elsewhere.
     error_ : mapping
         The same values by name, as they are stored: ``error_["statement"]``; read-only.
     labels_ : Labels or None
@@ -131,6 +137,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         center: bool = True,
         fit_inverse_transform: bool = False,
         alpha: float = 1.0,
+        sampling_errors: int = 0,
         memory: int | str | None = None,
         random_state: int = 0,
         checkpoint: str | Path | None = None,
@@ -152,6 +159,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         self.center = center
         self.fit_inverse_transform = fit_inverse_transform
         self.alpha = alpha
+        self.sampling_errors = sampling_errors
         self.memory = memory
         self.random_state = random_state
         self.checkpoint = checkpoint

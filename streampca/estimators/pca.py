@@ -78,6 +78,9 @@ class PCA(Continuing, RowDiagnostics):
         `partial_fit` calls: the last row has weight 1, the t-th before it ``forgetting ** t``, and about
         ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for the sums W of the weights and W₂ of
         their squares. The order of the rows matters, and so does that of models in `merge`.
+    sampling_errors : int
+        Groups of consecutive rows, about 20, that a jackknife leaves out one at a time, for ``sampling_error_``; 0 for none.
+        Takes one more reading of the rows unless the solver has their scores, which ``plan`` says.
     memory : int, str or None
         Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the
         machine has. A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of
@@ -156,6 +159,9 @@ class PCA(Continuing, RowDiagnostics):
     certificate_ : ExactCertificate or ApproximateCertificate
         What can be said of the error of this answer, an object of `streampca.models.certificates` with an attribute for every
         figure: proven lower and statistical upper ends of eigenvalues, angles, unresolved clusters, rounding.
+    sampling_error_ : SamplingErrors
+        Sampling errors, after a fit with `sampling_errors`: standard errors of ``eigenvalues``, ``shares`` and ``angles``,
+        ``north``, ``interval(level)``; an object of `streampca.models.sampling_errors`. `NotAvailableError` elsewhere.
     error_ : mapping
         The same values by name, as they are stored: ``error_["statement"]``; read-only.
     labels_ : Labels or None
@@ -186,6 +192,7 @@ class PCA(Continuing, RowDiagnostics):
         remove: Mapping[str, Any] | None = None,
         ddof: int = 1,
         forgetting: float = 1.0,
+        sampling_errors: int = 0,
         memory: int | str | None = None,
         random_state: int = 0,
         checkpoint: str | Path | None = None,
@@ -209,6 +216,7 @@ class PCA(Continuing, RowDiagnostics):
         self.remove = remove
         self.ddof = ddof
         self.forgetting = forgetting
+        self.sampling_errors = sampling_errors
         self.memory = memory
         self.random_state = random_state
         self.checkpoint = checkpoint

@@ -12,6 +12,7 @@ from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
 from streampca.labels import Labels
 from streampca.linalg.selection import smallest_count
+from streampca.models.sampling_errors import SamplingErrors
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
@@ -67,6 +68,8 @@ class KernelModel:
     """Where the data came from."""
     labels: Labels | None = None
     """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
+    sampling_errors: SamplingErrors | None = None
+    """Sampling errors of the result; None where they were not computed."""
 
     missing: ClassVar[str] = "error"
     """NaN is an error."""
@@ -175,7 +178,7 @@ class KernelModel:
             "eigenvalues": self.eigenvalues.tolist(),
             "explained_variance_ratio": self.explained_variance_ratio.tolist(),
             "components_for": {str(share): self.components_for(share) for share in (0.9, 0.95, 0.99)},
-        }
+        } | ({} if self.sampling_errors is None else {"sampling_errors": self.sampling_errors.to_dict()})
 
     def notes(self) -> list[str]:
         """Return sentences about the data; there are none."""

@@ -18,6 +18,7 @@ from streampca.linalg.scaling import divisors
 from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
 from streampca.models.certificates import exact_certificate
+from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
 from streampca.parameters import Parameters
 from streampca.regressors import FittedRegression
@@ -72,6 +73,8 @@ class PCAModel:
     """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
     eigenvalues: FloatArray | None = None
     """All eigenvalues, of which `explained_variance` are the first, where the solver computed them; ``(min(n_samples, n_features),)``."""
+    sampling_errors: SamplingErrors | None = None
+    """Sampling errors of the result; None where they were not computed."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
     residual_moments: tuple[float, ...] = ()
@@ -333,7 +336,7 @@ class PCAModel:
             "constant_features": self.constant_features.tolist(),
             "components_for": {str(share): self.components_for(share) for share in (0.9, 0.95, 0.99)},
             "component_rules": self.component_rules.to_dict(),
-        }
+        } | ({} if self.sampling_errors is None else {"sampling_errors": self.sampling_errors.to_dict()})
 
     @cached_property
     def component_rules(self) -> ComponentRules:

@@ -48,6 +48,13 @@ CHECKPOINT = Parameter(
     "Directory in which `fit` keeps what is done, so that the same fit goes on from there after it was stopped.",
     field=None,
 )
+SAMPLING_ERRORS = Parameter(
+    "sampling_errors",
+    0,
+    Whole(0, hint=": 0 for none, or a number of groups, of which 20 are usual"),
+    "Groups of consecutive rows that a jackknife leaves out one at a time, for sampling errors of eigenvalues, shares and components; 0: none.",
+    "statistics",
+)
 PROGRESS = Parameter(
     "progress",
     None,

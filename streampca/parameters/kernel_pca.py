@@ -14,6 +14,7 @@ from streampca.parameters.common import (
     PROGRESS,
     RANDOM_STATE,
     RECOVERY,
+    SAMPLING_ERRORS,
     SKETCH_SIZE,
 )
 from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
@@ -106,6 +107,7 @@ KERNEL_PCA_PARAMETERS = (
         field="inverse",
     ),
     Parameter("alpha", 1.0, Number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
+    SAMPLING_ERRORS,
     MEMORY,
     RANDOM_STATE,
     CHECKPOINT,

@@ -14,6 +14,7 @@ from streampca.parameters.common import (
     PROGRESS,
     RANDOM_STATE,
     RECOVERY,
+    SAMPLING_ERRORS,
     SKETCH_SIZE,
 )
 from streampca.parameters.domains import Choice, Flag, FlagOr, Number, Special, Whole
@@ -119,6 +120,7 @@ PCA_PARAMETERS = (
         "Factor by which the weight of every row shrinks with each row after it.",
         "model",
     ),
+    SAMPLING_ERRORS,
     MEMORY,
     RANDOM_STATE,
     CHECKPOINT,
@@ -170,6 +172,8 @@ class Parameters:
     max_passes: int = 2
     """As `PCA`."""
     tolerance: float | None = None
+    """As `PCA`."""
+    sampling_errors: int = 0
     """As `PCA`."""
     seed: int = 0
     """The parameter `random_state` of `PCA`."""

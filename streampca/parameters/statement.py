@@ -35,7 +35,7 @@ class Parameter:
     @property
     def path(self) -> str | None:
         """Key in a configuration file, such as ``model.solver``."""
-        return f"{self.key}.{self.name}" if self.key in ("model", "preprocess") else self.key
+        return f"{self.key}.{self.name}" if self.key in ("model", "preprocess", "statistics") else self.key
 
 
 def checked(parameters: Sequence[Parameter], values: Mapping[str, object]) -> Json:

@@ -54,6 +54,9 @@ class Cost:
     """Source of the estimate: ``"probe"`` for measured rates, or ``"nominal rates"``."""
     disk_bytes: int = 0
     """Size of the temporary files."""
+    sampling_errors: str = ""
+    """Where the scores for sampling errors come from: ``"known scores"`` of the solver, ``"scores"`` with the reading that writes
+    them, ``"reading"`` for one more reading; empty = there are none."""
 
 
 class _Of(Generic[T]):
@@ -126,6 +129,7 @@ class Plan:
     expected_seconds = _Of(lambda plan: plan.cost.expected_seconds)
     expected_by = _Of(lambda plan: plan.cost.expected_by)
     disk_bytes = _Of(lambda plan: plan.cost.disk_bytes)
+    sampling_errors = _Of(lambda plan: plan.cost.sampling_errors)
 
     @property
     def tile_groups(self) -> int:

@@ -57,6 +57,8 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
     """Values of the parameter `missing` that it takes."""
     sparse: ClassVar[bool] = True
     """Whether it takes sparse rows."""
+    has_scores: ClassVar[bool] = False
+    """Whether it has the scores of all rows without reading them again, unless values are missing."""
     forgetting: ClassVar[bool] = True
     """Whether it takes a forgetting factor."""
 

@@ -23,6 +23,7 @@ from streampca.solvers.options import RunOptions
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
 from streampca.solvers.result import Fit
+from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
 from streampca.sources.naming import naming_places
@@ -70,6 +71,8 @@ def plan_fit(
     parameters.selection(source)
     require_rows(source, parameters)
     require_removable(source, parameters)
+    n_groups = parameters.sampling_errors
+    require_sampling(n_groups, n, missing=parameters.missing, forgetting=parameters.forgetting)
     limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
     resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
@@ -83,7 +86,10 @@ def plan_fit(
         size, only_groups = regressors.orthogonal.size, regressors.only_groups
         resources = replace(resources, process_bytes=process, n_regressors=size, only_groups=only_groups)
     with naming_the_limit(resources, limits):
-        plan = _choose(source, parameters, resources)
+        # The scores that sampling errors are computed from take the memory of those that are written.
+        plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
+        scaled, known = parameters.scaling is not False, SOLVERS[plan.solver].has_scores
+        plan = with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=scores)
     if plan.axis == "samples":
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular
@@ -156,6 +162,10 @@ def fit(
     fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows, removing))
     if removing is not None:
         fitted = removing.finished(fitted)
+    if parameters.sampling_errors:
+        weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
+        sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
+        fitted = sampling.added_to(fitted, client, progress)
     described = fitted.model.source | {"solver": plan.solver}
     labels = None if source.labels is None else source.labels.without_sample_coordinates()
     state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)

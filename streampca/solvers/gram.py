@@ -186,11 +186,24 @@ def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideCom
     return every
 
 
+def _lengths(reduced: GramOperator, gram: Gram) -> FloatArray:
+    """Return the squared lengths of all centred and scaled samples, ``(n_samples,)``; 0 for those of weight 0."""
+    lengths: FloatArray = reduced.diagonal * reduced.divisor
+    if gram.roots is not None:
+        lengths /= np.square(gram.roots)
+    if gram.counted is None:
+        return lengths
+    every = np.zeros(len(gram.counted))
+    every[gram.counted] = lengths
+    return every
+
+
 class GramSolver(PCASolver):
     """Exact, by the n × n Gram matrix of wide data."""
 
     name = "gram"
     missing = ("error", "mean")
+    has_scores = True
     forgetting = False
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
@@ -266,6 +279,7 @@ class GramSolver(PCASolver):
             streamed = time.perf_counter()
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
             spectrum = with_moments(_spectrum(reduced, parameters, plan), reduced, parameters.seed)
+            lengths = _lengths(reduced, gram) if parameters.sampling_errors else None
             del state
             reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.variance)
             release_freed_memory()
@@ -292,6 +306,7 @@ class GramSolver(PCASolver):
             stream_seconds=streamed - began + time.perf_counter() - solved,
             solve_seconds=solved - streamed,
             scores=scores,
+            lengths=lengths if scores is not None else None,
         )
 
 

@@ -88,6 +88,10 @@ class FitResult(ABC):
         """Return the result as the manifest of a run records it; all of it follows from the model."""
         return self.model.summary()
 
+    def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
+        """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
+        return None, None
+
     @abstractmethod
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""
@@ -121,6 +125,9 @@ class Fit(FitResult):
     scores: FloatArray | None = None
     """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
 
+    lengths: FloatArray | None = None
+    """Squared lengths of all centred and scaled samples where `scores` are there, ``(n_samples,)``; None: not computed."""
+
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""
         model, warnings = self.model, []
@@ -134,6 +141,10 @@ class Fit(FitResult):
                 f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
             )
         return warnings + approximation_warnings(model.certificate, self.plan.solver, self.plan.sketch)
+
+    def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
+        """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
+        return self.scores, self.lengths
 
     def write_known_scores(self, source: Source, path: Path) -> bool:
         """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""

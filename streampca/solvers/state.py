@@ -65,7 +65,7 @@ def accumulate(
         parameters = replace(
             parameters, scale=fitted.parameters.scale
         )  # rows without labels have the variables of the fit
-    parameters = CONTINUABLE[solver].mergeable(with_columns(parameters, source))
+    parameters = CONTINUABLE[solver].mergeable(with_columns(replace(parameters, sampling_errors=0), source))
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
     n_components = capped(parameters.n_components, min(source.shape))
     client = active_client(source)

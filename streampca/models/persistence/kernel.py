@@ -12,7 +12,7 @@ from streampca.models.kernel import KernelModel, PreimageMap
 from streampca.models.persistence.groups import GroupFormat, StoredGroup
 from streampca.models.persistence.labels import NAMES as LABELS
 from streampca.models.persistence.labels import labels_from
-from streampca.models.persistence.pca import FORMAT, VERSIONS
+from streampca.models.persistence.pca import FORMAT, VERSIONS, sampling_errors_of
 from streampca.models.validity import require_valid_kernel
 from streampca.typing import Array, Json
 
@@ -49,7 +49,9 @@ FORM = GroupFormat(
         "kernel": (dict,),
         "source": (dict,),
         "labels": (dict, type(None)),
+        "sampling_errors": (dict, type(None)),
     },
+    defaults={"sampling_errors": None},
 )
 
 
@@ -69,7 +71,12 @@ def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, Array | None], 
     arrays: dict[str, Array | None] = {name: getattr(model, name) for name in (*_REQUIRED, "landmark_indices")}
     if model.preimage is not None:
         arrays |= dict(zip(_PREIMAGE, (model.preimage.scores, model.preimage.dual), strict=True))
-    return arrays, {name: getattr(model, name) for name in FORM.attributes} | {"kernel": kernel}, {}
+    errors = None if model.sampling_errors is None else model.sampling_errors.to_dict()
+    attributes = {name: getattr(model, name) for name in FORM.attributes} | {
+        "kernel": kernel,
+        "sampling_errors": errors,
+    }
+    return arrays, attributes, {}
 
 
 def build(group: StoredGroup) -> KernelModel:
@@ -83,7 +90,8 @@ def build(group: StoredGroup) -> KernelModel:
         raise group.form.unusable(group.path, str(error)) from error
     values: Json = {name: arrays.get(name) for name in (*_REQUIRED, "landmark_indices")}
     n_features = arrays["landmarks"].shape[1]
-    described = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    described: Json = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    described["sampling_errors"] = sampling_errors_of(group, len(arrays["eigenvalues"]))
     attributes = group.attributes | {"kernel": kernel} | described
     model = KernelModel(**values, **attributes, preimage=PreimageMap(*preimage) if preimage else None)
     require_valid_kernel(model, group.path)

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import zarr
 
+from streampca.errors import ModelError
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, create_array, digest, write_array
 from streampca.models.persistence.labels import NAMES as LABELS
 from streampca.models.persistence.labels import labels_from
+from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
 from streampca.regressors import Basis, FittedRegression, RowRegressors
@@ -79,8 +81,15 @@ FORM = GroupFormat(
         "labels": (dict, type(None)),
         "removal": (dict, type(None)),
         "residual_moments": (list,),
+        "sampling_errors": (dict, type(None)),
     },
-    defaults={"missing": "error", "missing_scores": "mean", "removal": None, "residual_moments": []},
+    defaults={
+        "missing": "error",
+        "missing_scores": "mean",
+        "removal": None,
+        "residual_moments": [],
+        "sampling_errors": None,
+    },
 )
 
 
@@ -96,6 +105,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     require_valid(model, surveyed, path)
     arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}
     attributes = {name: getattr(model, name) for name in FORM.attributes if name != "removal"}
+    attributes["sampling_errors"] = None if model.sampling_errors is None else model.sampling_errors.to_dict()
     removal, rows = model.removal, None if model.removal is None else model.removal.rows
     attributes["removal"] = None if removal is None else removal.basis.to_dict()
     attributes["residual_moments"] = list(model.residual_moments)
@@ -128,6 +138,15 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
     return FittedRegression(basis, coefficients, mean, rows)
 
 
+def sampling_errors_of(group: StoredGroup, n_components: int) -> SamplingErrors | None:
+    """Return the sampling errors that `group` holds for `n_components`, None if there are none; `ModelError` if damaged."""
+    written = group.attributes["sampling_errors"]
+    try:
+        return None if written is None else SamplingErrors.from_dict(written, n_components)
+    except ModelError as error:
+        raise group.form.unusable(group.path, str(error)) from error
+
+
 def build(group: StoredGroup) -> PCAModel:
     """Return the model that `group` holds; `ModelError` if its values are not those of a model."""
     arrays: Json = {name: group.array(name) if name in group else None for name in _ARRAYS if name != "components"}
@@ -143,6 +162,7 @@ def build(group: StoredGroup) -> PCAModel:
     moments = group.attributes["residual_moments"]
     group.require(all(type(each) is float for each in moments), "its residual_moments are damaged")
     described["residual_moments"] = tuple(moments)
+    described["sampling_errors"] = sampling_errors_of(group, len(components))
     model = PCAModel(**arrays, **(group.attributes | described))
     require_valid(model, surveyed, group.path)
     return model

@@ -260,6 +260,16 @@ class KernelPCAConfig(_KernelPCA):
         return []
 
 
+if TYPE_CHECKING:
+    _Statistics = Section
+else:
+    _Statistics = section_of("Statistics", PCA_PARAMETERS, "statistics", {})
+
+
+class StatisticsConfig(_Statistics):
+    """What is computed about the answer as an estimate from a sample."""
+
+
 class ResourcesConfig(Section):
     """What the process may use."""
 
@@ -333,6 +343,8 @@ class RunConfig(Section):
     """What happens to the rows first."""
     model: Annotated[PCAConfig | KernelPCAConfig, Field(discriminator="kind")] = Field(default_factory=PCAConfig)
     """What is fitted."""
+    statistics: StatisticsConfig = Field(default_factory=StatisticsConfig)
+    """What is computed about the answer as an estimate from a sample."""
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     """What the process may use."""
     cluster: Annotated[AnyCluster, Field(discriminator="kind")] = Field(default_factory=ThreadsCluster)
@@ -350,7 +362,11 @@ class RunConfig(Section):
         Weights, thresholds and kernels are as the file has them; `memory` is in bytes.
         """
         parameters = PCA_PARAMETERS if self.model.kind == "pca" else KERNEL_PCA_PARAMETERS
-        sections: dict[str | None, Section] = {"model": self.model, "preprocess": self.preprocess}
+        sections: dict[str | None, Section] = {
+            "model": self.model,
+            "preprocess": self.preprocess,
+            "statistics": self.statistics,
+        }
         named = {p.name: getattr(sections[p.key], p.name) for p in parameters if p.key in sections}
         return named | {"memory": self.resources.memory_bytes, "random_state": self.seed}
 

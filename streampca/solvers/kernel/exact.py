@@ -150,6 +150,7 @@ class ExactMethod(KernelMethod):
             rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
             allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
             model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
+            lengths = np.asarray(matrix.diagonal, dtype=np.float64)
             del matrix
             model = with_preimage(model, parameters, eigenvectors)
         solved = time.perf_counter()
@@ -160,5 +161,6 @@ class ExactMethod(KernelMethod):
             count=count,
             stream_seconds=streamed - began,
             solve_seconds=solved - streamed,
+            lengths=lengths,
             eigenvectors=eigenvectors,
         )

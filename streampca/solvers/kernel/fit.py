@@ -21,6 +21,7 @@ from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, with_seconds
 from streampca.solvers.options import RunOptions
+from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
 from streampca.sources.naming import naming_places
@@ -61,15 +62,21 @@ def plan_kernel(
     require_distinct(source.fragments)
     if n < 2:
         raise DataError(f"n_samples={n}: found 1 sample, at least 2 are needed: {source.description}")
+    require_sampling(parameters.sampling_errors, n)
     limits = worker_limits(client)
     memory, threads = parameters.memory, parameters.threads
-    resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    writes = (
+        scores or parameters.sampling_errors > 0
+    )  # scores for sampling errors take the memory of those that are written
+    resources = resources_of(source, memory, threads, limits, scores=writes, report=report)
     method, why = _choose(source, parameters, resources)
     try:
         with naming_the_limit(resources, limits):
             plan = METHODS[method].plan(source, parameters, resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
+    known = method in ("exact", "empirical_map")
+    plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False, known=known, scores=scores)
     plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     plan = plan.with_edges(edges)
@@ -100,6 +107,10 @@ def fit_kernel(
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
         fitted = METHODS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
     _require_range(fitted.model, source)
+    if parameters.sampling_errors:
+        limits = parameters.memory, parameters.threads
+        sampling = Sampling(source, plan, parameters.sampling_errors, None, False, *limits)
+        fitted = sampling.added_to(fitted, client, progress)
     if source.labels is None:
         return fitted
     return replace(fitted, model=replace(fitted.model, labels=source.labels.without_sample_coordinates()))

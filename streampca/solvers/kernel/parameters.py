@@ -49,6 +49,8 @@ class KernelParameters:
     """Learn the map from scores back to features."""
     alpha: float = 1.0
     """Ridge penalty of the map from scores back to features."""
+    sampling_errors: int = 0
+    """Groups of rows of the jackknife; 0 = none."""
     seed: int = 0
     """Seed of everything that is drawn."""
     memory: int | str | None = None

@@ -1,0 +1,117 @@
+"""Accumulation of cross products of scores by groups of rows, which sampling errors are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+from scipy.sparse import issparse
+
+from streampca.accumulators.centring import refuse_not_finite
+from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
+from streampca.accumulators.sparse import refuse_stored
+from streampca.block import Block, as_block
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.typing import Array, FloatArray
+
+_PANEL_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class ScoreGroups:
+    """Accumulates `GroupMoments` of the rows that a model was fitted on."""
+
+    model: PCAModel | KernelModel
+    """The model; its components are in memory."""
+    n_samples: int
+    """Rows of the source."""
+    n_groups: int
+    """Groups of consecutive rows."""
+
+    @property
+    def scaled(self) -> bool:
+        """Tell whether the squares of every feature are summed, because features were scaled."""
+        return isinstance(self.model, PCAModel) and self.model.scale is not None
+
+    def init(self, n_features: int) -> GroupMoments:
+        """Return the sums of no rows."""
+        return GroupMoments.empty(self.model.n_components, n_features if self.scaled else 0)
+
+    def update(self, state: GroupMoments, block: Block | Array) -> GroupMoments:
+        """Return `state` with the rows of `block` added, after it; `NotFiniteError` if rows that count are not finite."""
+        block = as_block(block)
+        model = replace(self.model, whiten=False) if isinstance(self.model, PCAModel) else self.model
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = model.transform(block.values)
+        return state.absorb(self.moments(block, scores))
+
+    def moments(self, block: Block, scores: Array) -> GroupMoments:
+        """Return the sums of the rows of `block`, whose scores without whitening are `scores`, ``(n_rows, k)``."""
+        counts = np.ones(len(block), dtype=bool) if block.weights is None else block.weights > 0
+        if not counts.all():
+            scores = np.where(counts[:, None], scores, 0)
+        if not np.isfinite(scores).all():
+            refuse = refuse_stored if issparse(block.values) else refuse_not_finite
+            refuse(block.values, block.start)
+        total = self.init(block.values.shape[1])
+        for group, start, stop in pieces(
+            group_edges(self.n_samples, self.n_groups), block.start, block.start + len(block)
+        ):
+            part = block.slice(start - block.start, stop - block.start)
+            t = scores[start - block.start : stop - block.start].astype(np.float64, copy=False)
+            lengths, features = self._lengths(part)
+            total = total.absorb(GroupMoments.of(group, start, t, lengths, part.weights, features))
+        return total
+
+    def _lengths(self, block: Block) -> tuple[FloatArray | None, FloatArray]:
+        """Return ‖z‖² of the rows, None for kernel PCA, and Σ w z² of each feature if features were scaled."""
+        d, model = block.values.shape[1], self.model
+        features = np.zeros(d if self.scaled else 0)
+        if isinstance(model, KernelModel):
+            return None, features
+        dtype = model.product_dtype(model.score_dtype(block.values.dtype))
+        mean, factor = model.mean.astype(dtype), None if model.weights is None else model.weights.astype(dtype)
+        lengths = np.empty(len(block))
+        step = max(1, _PANEL_BYTES // (dtype.itemsize * d))
+        for start in range(0, len(block), step):
+            panel = block.slice(start, start + step).dense()
+            z = np.subtract(panel.values, mean, dtype=dtype)
+            if panel.weights is not None:
+                z[panel.weights == 0] = 0.0
+            if factor is not None:
+                z *= factor
+            lengths[start : start + len(z)] = np.einsum("ij,ij->i", z, z)
+            if self.scaled:
+                weighted = z if panel.weights is None else z * panel.weights[:, None].astype(dtype)
+                features += np.einsum("ij,ij->j", z, weighted)
+        return lengths, features
+
+    def absorb(self, state: GroupMoments, other: GroupMoments) -> GroupMoments:
+        """Return the sums of the rows behind both."""
+        return state.absorb(other)
+
+    def merge(self, states: Sequence[GroupMoments]) -> GroupMoments:
+        """Return the sums of all rows behind `states`."""
+        return reduce(self.absorb, states)
+
+    def finalize(self, state: GroupMoments) -> GroupMoments:
+        """Return the state itself."""
+        return state
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state with all groups in bytes."""
+        return moments_bytes(self.model.n_components, n_features if self.scaled else 0, self.n_groups)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of an update: scores in several forms, a panel, and a state of two groups."""
+        k = self.model.n_components
+        panel = max(_PANEL_BYTES, 8 * n_features)
+        return 8 * n_rows * (4 * k + 3) + 3 * panel + 4 * moments_bytes(k, n_features if self.scaled else 0, 2)
+
+
+def moments_bytes(k: int, n_features: int, n_groups: int) -> int:
+    """Return the size in bytes of the sums of `n_groups` groups with `k` scores and the squares of `n_features` features."""
+    return 8 * (n_groups * (k * k + k + n_features + 3) + 4 * k)

@@ -1,0 +1,248 @@
+"""Sampling errors of eigenvalues, shares and components, by a jackknife over groups of rows and by North's rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal, Self
+
+import numpy as np
+from scipy.special import stdtrit
+
+from streampca.accumulators.score_groups import GroupMoments
+from streampca.errors import ModelError, ParameterError
+from streampca.linalg.jackknife import jackknife_variance
+from streampca.linalg.scaling import Scaling
+from streampca.typing import FloatArray, Json
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingErrors:
+    """How far the answer may be from that of the population which the rows are a sample of; not numerical errors.
+
+    All are standard errors to first order. What cannot be known is NaN.
+    """
+
+    estimates: FloatArray
+    """The eigenvalues that the errors belong to, ``(k,)``."""
+    eigenvalues: FloatArray
+    """Standard errors of the eigenvalues, ``(k,)``."""
+    shares: FloatArray
+    """Standard errors of the shares of the total variance, ``(k,)``."""
+    angles: FloatArray
+    """Root mean square angle between each component and that of the population, in radians, at most π/2, ``(k,)``."""
+    north: FloatArray
+    """North's rule: λ √(2/N), with the effective number of samples of each component, ``(k,)``."""
+    effective_n_samples: FloatArray
+    """Effective number N of independent samples for the variance of each component, ``(k,)``."""
+    method: str
+    """Where the scores came from: ``"known scores"`` without another reading, ``"scores"`` with the reading that writes scores,
+    or ``"reading"``."""
+    n_blocks: int
+    """Number of groups of consecutive rows that are left out one at a time."""
+
+    def interval(self, level: float = 0.95) -> FloatArray:
+        """Return intervals of the eigenvalues, ``(k, 2)``: λ exp(± t s / λ), t of Student's distribution with n_blocks − 1 degrees.
+
+        They are those of log λ, whose distribution is closer to a normal one, and always positive. `level` is their nominal
+        coverage; `ParameterError` unless it is between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ParameterError(f"level={level!r}: expected a number between 0 and 1")
+        t = float(stdtrit(self.n_blocks - 1, (1 + level) / 2))
+        relative = np.divide(
+            self.eigenvalues, self.estimates, out=np.zeros_like(self.estimates), where=self.estimates > 0
+        )
+        with np.errstate(over="ignore"):
+            ends: FloatArray = self.estimates[:, None] * np.exp(np.outer(t * relative, [-1.0, 1.0]))
+        return ends
+
+    @property
+    def degenerate_groups(self) -> tuple[tuple[int, int], ...]:
+        """First and last component (from 0) of each run of neighbours whose error bars by North's rule overlap.
+
+        Within such a group, components are arbitrary mixtures of those of the population (North et al. 1982).
+        """
+        overlap = (self.estimates - self.north)[:-1] < (self.estimates + self.north)[1:]
+        groups: list[tuple[int, int]] = []
+        for i in np.flatnonzero(overlap).tolist():
+            if groups and groups[-1][1] == i:
+                groups[-1] = (groups[-1][0], i + 1)
+            else:
+                groups.append((i, i + 1))
+        return tuple(groups)
+
+    def to_dict(self) -> Json:
+        """Return plain data for JSON; None for NaN."""
+        plain: Json = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, np.ndarray):
+                value = [None if np.isnan(number) else number for number in value.tolist()]
+            plain[entry.name] = value
+        return plain | {"degenerate_groups": [list(group) for group in self.degenerate_groups]}
+
+    @classmethod
+    def from_dict(cls, data: Json, n_components: int) -> Self:
+        """Return the errors that `data` holds for `n_components`; `ModelError` if it is not what `to_dict` returns."""
+        named: Json = {}
+        try:
+            for entry in fields(cls):
+                value = data[entry.name]
+                if isinstance(value, list):
+                    value = np.array([np.nan if number is None else number for number in value], dtype=np.float64)
+                    if value.shape != (n_components,):
+                        raise ValueError(f"{entry.name} has {len(value)} entries for {n_components} components")
+                named[entry.name] = value
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"the sampling errors are damaged: {error}") from error
+        return cls(**named)
+
+
+Method = Literal["known scores", "scores", "reading"]
+
+
+@dataclass(frozen=True)
+class Population:
+    """What else is known of the fit whose scores were summed."""
+
+    eigenvalues: FloatArray
+    """Eigenvalues of the fit, ``(k,)``."""
+    ddof: int
+    """Variances are divided by Σ w − ddof."""
+    center: bool
+    """Whether the mean was subtracted."""
+    total: float
+    """Total variance."""
+    n_outside: int
+    """Number of directions that have variance and are not among the components."""
+    factor: float = 1.0
+    """By what variances of scores are multiplied to give eigenvalues: 1, or n for those of a kernel matrix."""
+    axes: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    """The components, ``(k, n_features)``, where features were scaled."""
+    scaling: Scaling = False
+    """How features were scaled."""
+
+
+def sampling_errors(moments: GroupMoments, population: Population, method: Method) -> SamplingErrors:
+    """Return the sampling errors of the components whose scores were summed.
+
+    The covariance of the scores without group g is C₍g₎ = (Σ w t tᵀ − s sᵀ / Σ w) / (Σ w − ddof) over the other rows. To first
+    order, λᵢ becomes its diagonal entry i, vᵢ turns towards vⱼ by its entry ij over λᵢ − λⱼ, and the variances over the groups
+    are those of the jackknife. The turn out of the space of the components is Σ w tᵢ² q / (W − ddof)² (λᵢ − σ²)², for rows that
+    are independent, where σ² is the mean variance outside.
+
+    Where features were scaled, the scales change with the rows, too: C₍g₎ − ½ (M Λ + Λ M) with M = V E Vᵀ, where E has the
+    relative changes of the variances of the features on its diagonal.
+    """
+    weights = moments.weights[:, 0]
+    divisor = weights.sum() - population.ddof
+    full = _covariance(moments, population, None)
+    without = np.stack([_covariance(moments, population, g) for g in range(len(weights))])
+    values = np.diag(full).copy()
+    if population.scaling is not False:
+        rescaled = np.stack([_rescaling(moments, population, g) for g in range(len(weights))])
+        without -= (rescaled * values + values[:, None] * rescaled) / 2
+    eigenvalues = np.sqrt(jackknife_variance(values, np.einsum("gii->gi", without), weights))
+    north_n = effective_n_samples(moments)
+    return SamplingErrors(
+        estimates=population.eigenvalues,
+        eigenvalues=population.factor * eigenvalues,
+        shares=_share_errors(moments, population, values, without),
+        angles=_angles(moments, population, values, full, without, divisor),
+        north=population.eigenvalues * np.sqrt(2 / north_n),
+        effective_n_samples=north_n,
+        method=method,
+        n_blocks=len(weights),
+    )
+
+
+def effective_n_samples(moments: GroupMoments) -> FloatArray:
+    """Return N (1 − r²) / (1 + r²) for the autocorrelation r of the scores at lag one, ``(k,)``, and N = (Σ w)² / Σ w².
+
+    That is the number of independent samples from which a variance has the same error as from the series, if it is a first-order
+    autoregressive process (Bretherton et al. 1999, for quadratic statistics).
+    """
+    total, squares = moments.weights.sum(axis=0)
+    sums = np.einsum("gii->i", moments.products)
+    r = np.divide(moments.lagged, sums, out=np.zeros_like(sums), where=sums > 0)
+    number: FloatArray = total**2 / squares * (1 - r**2) / (1 + r**2)
+    return np.maximum(number, 1.0)
+
+
+def _covariance(moments: GroupMoments, population: Population, left_out: int | None) -> FloatArray:
+    """Return the covariance of the scores of all rows but those of a group, ``(k, k)``."""
+    products, sums = moments.products.sum(axis=0), moments.sums.sum(axis=0)
+    weight = moments.weights[:, 0].sum()
+    if left_out is not None:
+        products, sums = products - moments.products[left_out], sums - moments.sums[left_out]
+        weight = weight - moments.weights[left_out, 0]
+    if population.center:
+        products = products - np.outer(sums, sums) / weight
+    covariance: FloatArray = products / (weight - population.ddof)
+    return covariance
+
+
+def _rescaling(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
+    """Return V E Vᵀ, ``(k, k)``: by how much the variances that features are scaled by change without a group."""
+    squares, weight = moments.features.sum(axis=0), moments.weights[:, 0].sum()
+    others = squares - moments.features[left_out]
+    if population.scaling is not True and population.scaling is not False:
+        sizes = np.diff(population.scaling)
+        squares = np.repeat(np.add.reduceat(squares, population.scaling[:-1]), sizes)
+        others = np.repeat(np.add.reduceat(others, population.scaling[:-1]), sizes)
+    ratio = np.divide(others, squares, out=np.ones_like(squares), where=squares > 0)
+    changes = ratio * (weight - population.ddof) / (weight - moments.weights[left_out, 0] - population.ddof) - 1
+    changes[squares == 0] = 0.0
+    change: FloatArray = (population.axes * changes) @ population.axes.T
+    return change
+
+
+def _share_errors(moments: GroupMoments, population: Population, values: FloatArray, without: FloatArray) -> FloatArray:
+    """Return the standard errors of the shares; the mean of the directions outside is taken as that of all rows.
+
+    Where the lengths of the rows are not known, the variance outside is that of all rows without any group.
+    """
+    weights = moments.weights[:, 0]
+    kept = np.einsum("gii->gi", without)
+    if population.total <= 0:
+        return np.zeros_like(values)
+    if population.scaling is not False:
+        totals, total = np.full(len(weights), population.total), population.total
+    else:
+        total = population.total
+        outside = max(0.0, total - float(values.sum()))
+        if np.isfinite(moments.lengths).all():
+            left = moments.lengths - np.einsum("gii->g", moments.products)
+            scale = outside * (weights.sum() - population.ddof) / left.sum() if left.sum() > 0 else 0.0
+            rest = scale * (left.sum() - left) / (weights.sum() - weights - population.ddof)
+        else:
+            rest = np.full(len(weights), outside)
+        totals = kept.sum(axis=1) + rest
+        total = float(values.sum()) + outside
+    shares = kept / np.maximum(totals, np.finfo(float).tiny)[:, None]
+    return np.sqrt(jackknife_variance(values / total, shares, weights))
+
+
+def _angles(
+    moments: GroupMoments,
+    population: Population,
+    values: FloatArray,
+    full: FloatArray,
+    without: FloatArray,
+    divisor: float,
+) -> FloatArray:
+    """Return the root mean square angles of the components with those of the population, at most π/2."""
+    gaps = values[:, None] - values
+    turns = np.sqrt(jackknife_variance(full, without, moments.weights[:, 0]))
+    np.fill_diagonal(turns, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = np.where(turns > 0, np.square(turns / gaps), 0.0).sum(axis=1)
+        residual = max(0.0, population.total - float(values.sum()))
+        mean = residual / population.n_outside if population.n_outside > 0 else 0.0
+        outside = moments.outside
+        if not np.isfinite(outside).all():  # as of a normal distribution
+            outside = divisor * values * residual
+        beyond = np.where(outside > 0, outside / np.square(divisor * (values - mean)), 0.0)
+    beyond = np.where(residual > 0, beyond, 0.0)
+    angles: FloatArray = np.minimum(np.sqrt(np.nan_to_num(inside + beyond, nan=np.inf)), np.pi / 2)
+    return angles

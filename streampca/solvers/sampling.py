@@ -1,0 +1,181 @@
+"""Sampling errors of a fit: planned before it, and computed after it from its scores."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.execution.drive import accumulate
+from streampca.execution.score_groups import ScoreGroups, moments_bytes
+from streampca.linalg.scaling import Scaling
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.removal import residuals_of
+from streampca.models.sampling_errors import Method, Population, SamplingErrors, sampling_errors
+from streampca.planning.plan import AnyPlan, Plan
+from streampca.planning.scores import plan_scores
+from streampca.solvers.base import AnyFit
+from streampca.sources.base import ReadCount, Source
+from streampca.system.blas_threads import one_blas_thread
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from streampca.execution.progress import ProgressCallback
+    from streampca.system.distributed_interface import DaskClient
+
+_LEAST_ROWS = 2
+"""Rows of a group at least."""
+
+
+def require_sampling(n_groups: int, n_samples: int, *, missing: str = "error", forgetting: float = 1.0) -> None:
+    """Raise `ParameterError` or `NotAvailableError` for a number of groups, or a fit, that has no sampling errors."""
+    if n_groups == 0:
+        return
+    if n_groups < 2 or n_groups * _LEAST_ROWS > n_samples:
+        most = n_samples // _LEAST_ROWS
+        raise ParameterError(
+            f"sampling_errors={n_groups}: expected 0 for none, or from 2 to {most} groups of the {n_samples:,} rows, at least "
+            f"{_LEAST_ROWS} in each; about 20 are usual"
+        )
+    for refused, what in (
+        (missing != "error", f"missing={missing!r}"),
+        (forgetting != 1, f"forgetting={forgetting:g}"),
+    ):
+        if refused:
+            raise NotAvailableError(
+                f"sampling_errors={n_groups} with {what}: groups of rows are left out one at a time, which is done for complete rows "
+                "of constant weights only; set sampling_errors=0"
+            )
+
+
+def with_sampling(plan: AnyPlan, source: Source, n_groups: int, *, scaled: bool, known: bool, scores: bool) -> AnyPlan:
+    """Return `plan` with what sampling errors by `n_groups` take: nothing, a share of the scores' reading, or one more reading.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the fit.
+    source : Source
+        What is read.
+    n_groups : int
+        Number of groups; 0 returns the plan as it is.
+    scaled : bool
+        Whether features are scaled.
+    known : bool
+        Whether the solver has the scores of all rows without reading.
+    scores : bool
+        Whether scores are written after the fit.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit.
+    """
+    if not n_groups:
+        return plan
+    k = plan.n_components or min(source.shape)
+    extra = moments_bytes(k, source.shape[1] if scaled else 0, n_groups) * (2 + plan.leaves_in_flight)
+    method: Method = "known scores" if known and not scaled else "scores" if scores and not known else "reading"
+    budget = plan.budget.plus(extra, plan.allowed_bytes)
+    if not budget.fits:
+        raise budget.refusal(f"sampling errors take {extra:,} bytes; set sampling_errors=0, or ")
+    cost, note = replace(plan.cost, sampling_errors=method), "the solver has the scores: no further reading"
+    if method == "scores":
+        note = "from the reading that writes the scores"
+    if method == "reading":
+        one = plan.bytes_to_read // max(1, plan.passes)
+        cost = replace(cost, passes=plan.passes + 1, bytes_to_read=plan.bytes_to_read + one)
+        cost = replace(cost, flops=plan.flops + 2.0 * source.shape[0] * source.shape[1] * k)
+        note = "one more reading, for the scores"
+    return replace(
+        plan, budget=budget, cost=cost, notes=(*plan.notes, f"sampling errors by {n_groups} groups of rows: {note}")
+    )
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the sampling errors of a fit are computed."""
+
+    source: Source
+    """Rows of the fit."""
+    plan: Plan
+    """Plan of the fit."""
+    n_groups: int
+    """Groups of consecutive rows."""
+    weights: FloatArray | None = None
+    """Weights of the rows, ``(n_samples,)``; None = all 1."""
+    scaling: Scaling = False
+    """How features were scaled."""
+    memory: int | str | None = None
+    """Ceiling of the fit."""
+    threads: int | None = None
+    """Threads of the fit."""
+
+    def of_scores(
+        self, model: PCAModel | KernelModel, scores: FloatArray, lengths: FloatArray | None
+    ) -> SamplingErrors:
+        """Return the sampling errors from the scores of all rows, ``(n_samples, k)``, and, where known, their squared lengths."""
+        moments = moments_of_scores(scores, lengths, self.weights, self.n_groups)
+        return errors_of(model, moments, "known scores")
+
+    def by_reading(
+        self, model: PCAModel | KernelModel, client: DaskClient | None, progress: ProgressCallback | None
+    ) -> tuple[SamplingErrors, ReadCount]:
+        """Read the rows once more and return the sampling errors, and what reading cost."""
+        rows, plan = residuals_of(self.source, model), self.plan.in_row_order()
+        if plan.axis == "features":
+            plan = plan_scores(rows, model, self.memory, self.threads)
+        groups = ScoreGroups(model, rows.shape[0], self.n_groups)
+        with one_blas_thread():
+            moments, count = accumulate(
+                rows, groups, plan, client=client, progress=progress, weights=self.weights, phase="sampling errors"
+            )
+        return errors_of(model, moments, "reading", self.scaling), count
+
+    def added_to(self, fit: AnyFit, client: DaskClient | None, progress: ProgressCallback | None) -> AnyFit:
+        """Return `fit` with its sampling errors if its plan has them computed now: from its scores, or by another reading."""
+        model, method = fit.model, self.plan.sampling_errors
+        scores, lengths = fit.known_scores()
+        if method == "known scores" and scores is not None:
+            return replace(fit, model=replace(model, sampling_errors=self.of_scores(model, scores, lengths)))
+        if method not in ("known scores", "reading"):
+            return fit
+        began = time.perf_counter()
+        errors, count = self.by_reading(model, client, progress)
+        return replace(
+            fit,
+            model=replace(model, sampling_errors=errors),
+            count=fit.count + count,
+            n_passes=None if fit.n_passes is None else fit.n_passes + 1,
+            stream_seconds=fit.stream_seconds + time.perf_counter() - began,
+        )
+
+
+def errors_of(
+    model: PCAModel | KernelModel, moments: GroupMoments, method: Method, scaling: Scaling = False
+) -> SamplingErrors:
+    """Return the sampling errors of `model`, whose features were scaled as `scaling` says."""
+    n, k = model.n_samples, model.n_components
+    if isinstance(model, KernelModel):
+        outside = n - int(model.center) - k
+        population = Population(model.eigenvalues, 0, model.center, model.total / n, max(0, outside), float(n))
+        return sampling_errors(moments, population, method)
+    if model.feature_weight is not None:  # the squares that scales follow from have no weights
+        factor = np.divide(1.0, model.feature_weight, out=np.zeros(len(model.mean)), where=model.feature_weight > 0)
+        moments = replace(moments, features=moments.features * factor if scaling is not False else moments.features)
+    varying = len(model.mean) - len(model.constant_features)
+    population = Population(
+        eigenvalues=model.explained_variance,
+        ddof=model.ddof,
+        center=model.center,
+        total=model.total_variance,
+        n_outside=max(0, min(n - int(model.center), varying) - k),
+        axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
+        scaling=scaling,
+    )
+    return sampling_errors(moments, population, method)
