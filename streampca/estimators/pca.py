@@ -79,8 +79,7 @@ class PCA(Continuing, RowDiagnostics):
         ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for the sums W of the weights and W₂ of
         their squares. The order of the rows matters, and so does that of models in `merge`.
     sampling_errors : int
-        Groups of consecutive rows, about 20, that a jackknife leaves out one at a time, for ``sampling_error_``; 0 for none.
-        Takes one more reading of the rows unless the solver has their scores, which ``plan`` says.
+        Groups of rows, about 20, of the jackknife for ``sampling_error_``; 0 for none. May take a reading more, see ``plan``.
     memory : int, str or None
         Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the
         machine has. A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of
@@ -157,11 +156,10 @@ class PCA(Continuing, RowDiagnostics):
         Indices of features that never vary.
     solver_ : str
     certificate_ : ExactCertificate or ApproximateCertificate
-        What can be said of the error of this answer, an object of `streampca.models.certificates` with an attribute for every
-        figure: proven lower and statistical upper ends of eigenvalues, angles, unresolved clusters, rounding.
+        What can be said of the numerical error of this answer, an object of `streampca.models.certificates`: proven lower and
+        statistical upper ends of eigenvalues, angles, unresolved clusters, rounding.
     sampling_error_ : SamplingErrors
-        Sampling errors, after a fit with `sampling_errors`: standard errors of ``eigenvalues``, ``shares`` and ``angles``,
-        ``north``, ``interval(level)``; an object of `streampca.models.sampling_errors`. `NotAvailableError` elsewhere.
+        Statistical errors of eigenvalues, shares and angles (`streampca.models.sampling_errors`), if `sampling_errors` is set.
     error_ : mapping
         The same values by name, as they are stored: ``error_["statement"]``; read-only.
     labels_ : Labels or None

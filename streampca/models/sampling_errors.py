@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
 import numpy as np
 from scipy.special import stdtrit
 
 from streampca.accumulators.score_groups import GroupMoments
-from streampca.errors import ModelError, ParameterError
+from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.jackknife import jackknife_variance
 from streampca.linalg.scaling import Scaling
 from streampca.typing import FloatArray, Json
@@ -88,16 +88,20 @@ class SamplingErrors:
         try:
             for entry in fields(cls):
                 value = data[entry.name]
-                if isinstance(value, list):
+                if entry.type == "FloatArray":
                     value = np.array([np.nan if number is None else number for number in value], dtype=np.float64)
                     if value.shape != (n_components,):
                         raise ValueError(f"{entry.name} has {len(value)} entries for {n_components} components")
+                elif type(value).__name__ != entry.type:
+                    raise ValueError(f"{entry.name} is {value!r}")
                 named[entry.name] = value
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"the sampling errors are damaged: {error}") from error
         return cls(**named)
 
 
+_OF_GROUPS = ("weights", "sums", "products", "lengths", "features")
+"""Sums of which there is one for each group."""
 Method = Literal["known scores", "scores", "reading"]
 
 
@@ -117,6 +121,8 @@ class Population:
     """Number of directions that have variance and are not among the components."""
     factor: float = 1.0
     """By what variances of scores are multiplied to give eigenvalues: 1, or n for those of a kernel matrix."""
+    others: FloatArray | None = None
+    """Variances of the directions outside, where they are known; else only their mean is."""
     axes: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     """The components, ``(k, n_features)``, where features were scaled."""
     scaling: Scaling = False
@@ -128,13 +134,23 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
 
     The covariance of the scores without group g is C₍g₎ = (Σ w t tᵀ − s sᵀ / Σ w) / (Σ w − ddof) over the other rows. To first
     order, λᵢ becomes its diagonal entry i, vᵢ turns towards vⱼ by its entry ij over λᵢ − λⱼ, and the variances over the groups
-    are those of the jackknife. The turn out of the space of the components is Σ w tᵢ² q / (W − ddof)² (λᵢ − σ²)², for rows that
-    are independent, where σ² is the mean variance outside.
+    are those of the jackknife. The turn out of the space of the components is Σ w tᵢ² q / (W − ddof)² (λᵢ − λⱼ)², for rows that
+    are independent, in the mean over the directions j outside with their variances as weights, or for their mean variance.
 
     Where features were scaled, the scales change with the rows, too: C₍g₎ − ½ (M Λ + Λ M) with M = V E Vᵀ, where E has the
     relative changes of the variances of the features on its diagonal.
+
+    Groups whose rows all have the weight 0 do not count. `DataError` if fewer than two are left, or the others of one of them have
+    no variance.
     """
+    counts = moments.weights[:, 0] > 0
+    moments = replace(moments, **{name: getattr(moments, name)[counts] for name in _OF_GROUPS})
     weights = moments.weights[:, 0]
+    if len(weights) < 2 or weights.max() >= weights.sum() - population.ddof:
+        raise DataError(
+            f"the weights of the rows are {weights.tolist()} in the {len(weights)} groups of positive weight: expected at least two, and "
+            "more than ddof without any of them; give fewer groups (sampling_errors)"
+        )
     divisor = weights.sum() - population.ddof
     full = _covariance(moments, population, None)
     without = np.stack([_covariance(moments, population, g) for g in range(len(weights))])
@@ -238,11 +254,16 @@ def _angles(
     with np.errstate(divide="ignore", invalid="ignore"):
         inside = np.where(turns > 0, np.square(turns / gaps), 0.0).sum(axis=1)
         residual = max(0.0, population.total - float(values.sum()))
-        mean = residual / population.n_outside if population.n_outside > 0 else 0.0
+        others = population.others
+        if others is None:
+            others = np.full(1, residual / population.n_outside if population.n_outside > 0 else 0.0)
+        # Mean of 1 / (λᵢ − λⱼ)² over the directions outside, with their variances as weights.
+        shares = others / others.sum() if others.sum() > 0 else np.full(len(others), 1 / max(1, len(others)))
+        inverse = (shares / np.square(values[:, None] - others)).sum(axis=1)
         outside = moments.outside
         if not np.isfinite(outside).all():  # as of a normal distribution
             outside = divisor * values * residual
-        beyond = np.where(outside > 0, outside / np.square(divisor * (values - mean)), 0.0)
+        beyond = np.where(outside > 0, outside / divisor**2 * inverse, 0.0)
     beyond = np.where(residual > 0, beyond, 0.0)
     angles: FloatArray = np.minimum(np.sqrt(np.nan_to_num(inside + beyond, nan=np.inf)), np.pi / 2)
     return angles

@@ -74,8 +74,7 @@ def plan_fit(
     n_groups = parameters.sampling_errors
     require_sampling(n_groups, n, missing=parameters.missing, forgetting=parameters.forgetting)
     limits = worker_limits(client)
-    memory, threads = parameters.memory, parameters.threads
-    resources = resources_of(source, memory, threads, limits, scores=scores, report=report)
+    resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
     if diagnostics:
         own = resources.threads * diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
         resources = replace(resources, process_bytes=resources.process_bytes + own)
@@ -89,7 +88,7 @@ def plan_fit(
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
         scaled, known = parameters.scaling is not False, SOLVERS[plan.solver].has_scores
-        plan = with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=scores)
+        plan = with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=False)
     if plan.axis == "samples":
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular

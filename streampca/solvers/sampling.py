@@ -175,6 +175,7 @@ def errors_of(
         center=model.center,
         total=model.total_variance,
         n_outside=max(0, min(n - int(model.center), varying) - k),
+        others=None if model.eigenvalues is None else model.eigenvalues[k:],
         axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
         scaling=scaling,
     )

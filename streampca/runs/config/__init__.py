@@ -17,10 +17,11 @@ from streampca.runs.config.cells import NormalizeConfig
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
 from streampca.runs.config.document import Document, read_text
 from streampca.runs.config.problems import problems_of
+from streampca.runs.config.removal import RemoveConfig
+from streampca.runs.config.statistics import StatisticsConfig
 from streampca.runs.config.values import (
     AutoOrCount,
     Count,
-    Degree,
     Directory,
     Duration,
     Flag,
@@ -123,27 +124,6 @@ else:
 
 _NOTHING = Annotated[None, Field(description="null")]
 _WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"
-
-
-class RemoveConfig(Section):
-    """What is subtracted from each feature: what regression on these explains."""
-
-    groups: Text | None = Field(
-        default=None,
-        description="a part of the times of a sample coordinate such as time.month, the name of a sample coordinate, the path of an .npy "
-        "file, or null",
-    )
-    """One label for each row, whose means are subtracted; of times month, season, year, dayofyear or hour."""
-    trend: Degree | None = Field(default=None, description="a whole number from 1 to 20, or null")
-    """Degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows."""
-    covariates: Text | None = Field(default=None, description="the path of an .npy file, or null")
-    """Covariates of each row, ``(n_samples, n_covariates)``."""
-
-    @model_validator(mode="after")
-    def _names_something(self) -> RemoveConfig:
-        if self.groups is None and self.trend is None and self.covariates is None:
-            raise PydanticCustomError("rule", "names nothing: give groups, trend or covariates, or null")
-        return self
 
 
 class PreprocessConfig(_Preprocess):
@@ -258,16 +238,6 @@ class KernelPCAConfig(_KernelPCA):
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used; there are none."""
         return []
-
-
-if TYPE_CHECKING:
-    _Statistics = Section
-else:
-    _Statistics = section_of("Statistics", PCA_PARAMETERS, "statistics", {})
-
-
-class StatisticsConfig(_Statistics):
-    """What is computed about the answer as an estimate from a sample."""
 
 
 class ResourcesConfig(Section):

@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
-from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, StatisticsConfig
+from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig
 from streampca.runs.config.problems import sections_in
+from streampca.runs.config.statistics import StatisticsConfig
 
-_STATED = {PCAConfig: PCA_PARAMETERS, PreprocessConfig: PCA_PARAMETERS, KernelPCAConfig: KERNEL_PCA_PARAMETERS}
-_STATED |= {StatisticsConfig: PCA_PARAMETERS}
+_STATED = {
+    PCAConfig: PCA_PARAMETERS,
+    PreprocessConfig: PCA_PARAMETERS,
+    StatisticsConfig: PCA_PARAMETERS,
+    KernelPCAConfig: KERNEL_PCA_PARAMETERS,
+}
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
 """Keys that follow from others if the file does not have them."""
 

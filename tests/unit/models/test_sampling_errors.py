@@ -1,0 +1,212 @@
+"""Sampling errors: against refits without each group, against formulas in numpy, and the ways in which they are computed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streampca as sp
+from streampca.accumulators.score_groups import GroupMoments, group_edges, moments_of_scores
+from streampca.errors import DataError, ModelError, NotAvailableError, ParameterError
+from streampca.execution.score_groups import ScoreGroups
+from streampca.linalg.jackknife import jackknife_variance
+from streampca.models.sampling_errors import SamplingErrors, effective_n_samples
+
+pytestmark = pytest.mark.numerical
+
+Rows = NDArray[np.float64]
+N_GROUPS = 20
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    rng = np.random.default_rng(3)
+    turn = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    return rng.standard_normal((2007, 6)) * np.sqrt([32.0, 12.0, 4.0, 1.0, 0.3, 0.1]) @ turn + 5.0
+
+
+def without_each_group(n: int) -> list[NDArray[np.bool_]]:
+    edges = group_edges(n, N_GROUPS)
+    return [(np.arange(n) < edges[g]) | (np.arange(n) >= edges[g + 1]) for g in range(N_GROUPS)]
+
+
+@pytest.mark.parametrize("changes", [{}, {"scale": True}, {"center": False}, {"solver": "qr"}, {"whiten": True}])
+def test_errors_are_those_of_a_jackknife_that_fits_again_without_each_group(rows: Rows, changes: Any) -> None:
+    pca = sp.PCA(6, sampling_errors=N_GROUPS, **changes).fit(rows)
+    fits = [sp.PCA(6, **changes).fit(rows[kept]) for kept in without_each_group(len(rows))]
+    sizes = np.diff(group_edges(len(rows), N_GROUPS)).astype(float)
+    errors = pca.sampling_error_
+    for name, found in (("explained_variance_", errors.eigenvalues), ("explained_variance_ratio_", errors.shares)):
+        full, without = getattr(pca, name), np.array([getattr(each, name) for each in fits])
+        assert np.allclose(found, np.sqrt(jackknife_variance(full, without, sizes)), rtol=0.08), name
+    turned = np.array(
+        [each.components_ * np.sign(np.sum(each.components_ * pca.components_, 1))[:, None] for each in fits]
+    )
+    variance = jackknife_variance(pca.components_, turned, sizes).sum(axis=1)
+    assert np.allclose(errors.angles, np.sqrt(variance), rtol=0.1)
+
+
+def test_rows_of_weight_zero_and_their_groups_do_not_count(rows: Rows) -> None:
+    rows = rows[:2000]
+    weights = np.full(len(rows), 2.0)
+    weights[:100] = 0.0
+    weighted = sp.PCA(3, sampling_errors=20, ddof=0).fit(rows, sample_weight=weights).sampling_error_
+    without = sp.PCA(3, sampling_errors=19, ddof=0).fit(rows[100:]).sampling_error_
+    assert weighted.n_blocks == 19
+    for name in ("eigenvalues", "shares", "effective_n_samples"):
+        assert np.allclose(getattr(weighted, name), getattr(without, name), rtol=1e-8), name
+
+
+def test_weights_in_one_group_alone_have_no_jackknife(rows: Rows) -> None:
+    with pytest.raises(DataError, match="expected at least two"):
+        sp.PCA(3, sampling_errors=20).fit(rows, sample_weight=np.arange(len(rows)) < 50)
+
+
+def test_components_outside_of_the_model_enter_the_angles(rows: Rows) -> None:
+    all_of_them = sp.PCA(6, sampling_errors=200).fit(rows).sampling_error_.angles[:2]
+    few = sp.PCA(2, sampling_errors=200).fit(rows).sampling_error_.angles
+    assert np.allclose(few, all_of_them, rtol=0.25)
+
+
+def test_gram_has_the_errors_of_covariance_without_another_reading() -> None:
+    rows = np.random.default_rng(0).standard_normal((60, 700)) * np.geomspace(9, 0.1, 700)
+    gram = sp.PCA(3, solver="gram", sampling_errors=10).fit(rows)
+    covariance = sp.PCA(3, solver="covariance", sampling_errors=10).fit(rows)
+    one, other = gram.sampling_error_, covariance.sampling_error_
+    assert (one.method, other.method) == ("known scores", "reading")
+    assert (gram.n_passes_, covariance.n_passes_) == (2, 2)
+    assert covariance.plan_.passes == 2
+    assert "one more reading" in covariance.plan_.notes[-1]
+    for name in ("eigenvalues", "shares", "angles", "north", "effective_n_samples"):
+        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-8), name
+
+
+def test_gram_with_scale_reads_once_more_for_the_variances_of_features() -> None:
+    rows = np.random.default_rng(0).standard_normal((60, 700)) * np.geomspace(9, 0.1, 700)
+    gram = sp.PCA(3, solver="gram", scale=True, sampling_errors=10).fit(rows)
+    covariance = sp.PCA(3, solver="covariance", scale=True, sampling_errors=10).fit(rows)
+    assert gram.n_passes_ == 3
+    assert np.allclose(gram.sampling_error_.eigenvalues, covariance.sampling_error_.eigenvalues, rtol=1e-8)
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_approximate_solvers_have_the_errors_of_the_exact_one(rows: Rows, solver: Any) -> None:
+    exact = sp.PCA(2, sampling_errors=N_GROUPS).fit(rows).sampling_error_
+    pca = sp.PCA(2, solver=solver, sampling_errors=N_GROUPS).fit(rows)
+    assert np.allclose(pca.sampling_error_.eigenvalues, exact.eigenvalues, rtol=1e-3)
+    assert pca.n_passes_ == pca.error_["n_passes"] + 1
+
+
+def test_kernel_pca_with_a_linear_kernel_has_the_relative_errors_of_pca(rows: Rows) -> None:
+    rows = rows[:400]
+    linear = sp.PCA(3, sampling_errors=N_GROUPS, ddof=0).fit(rows).sampling_error_
+    for method, passes in (("exact", 1), ("nystrom", 3), ("empirical_map", 1)):
+        kernel: Any = sp.KernelPCA(3, kernel="linear", method=method, n_landmarks=50, sampling_errors=N_GROUPS).fit(
+            rows
+        )
+        errors = kernel.sampling_error_
+        assert kernel.n_passes_ == passes
+        assert np.allclose(errors.eigenvalues, len(rows) * linear.eigenvalues, rtol=1e-6), method
+        assert np.allclose(errors.north, len(rows) * linear.north, rtol=1e-6), method
+
+
+def test_effective_number_of_samples_follows_the_lag_one_autocorrelation() -> None:
+    rng, n, phi = np.random.default_rng(0), 4000, 0.8
+    scores = rng.standard_normal((n, 2))
+    for i in range(1, n):
+        scores[i, 0] = phi * scores[i - 1, 0] + np.sqrt(1 - phi**2) * scores[i, 0]
+    r = (scores[:-1] * scores[1:]).sum(axis=0) / np.square(scores).sum(axis=0)
+    found = effective_n_samples(moments_of_scores(scores, None, None, 20))
+    assert np.allclose(found, n * (1 - r**2) / (1 + r**2), rtol=1e-12)
+    assert 0.15 * n < found[0] < 0.3 * n
+    assert found[1] > 0.99 * n
+
+
+def test_blocks_and_order_of_merging_change_nothing_but_rounding(rows: Rows) -> None:
+    model: Any = sp.PCA(3, scale=True).fit(rows)._model
+    groups = ScoreGroups(model, len(rows), 7)
+    whole = groups.update(groups.init(6), rows)
+    cuts = [0, 1, 2, 300, 1111, 2007]
+    parts = [groups.update(groups.init(6), sp.block.Block(rows[a:b], a)) for a, b in pairwise(cuts)]
+    left = groups.merge(parts)
+    right = groups.absorb(parts[0], groups.absorb(groups.absorb(parts[1], parts[2]), groups.merge(parts[3:])))
+    for other in (left, right):
+        for name in GroupMoments.__dataclass_fields__:
+            one, two = np.asarray(getattr(whole, name)), np.asarray(getattr(other, name))
+            assert np.allclose(one, two, rtol=1e-10, atol=1e-8), name
+
+
+def test_jackknife_variance_of_a_weighted_mean_is_that_of_the_means_of_groups() -> None:
+    values, weights = np.array([1.0, 4.0, 2.0, 7.0]), np.full(4, 5.0)
+    full = values.mean()
+    without = (values.sum() - values) / 3
+    assert np.isclose(jackknife_variance(np.array(full), without, weights), values.var(ddof=1) / 4)
+
+
+def test_degenerate_groups_are_runs_of_overlapping_error_bars_and_intervals_hold_the_estimates() -> None:
+    estimates, north = np.array([10.0, 5.0, 4.6, 4.3, 1.0]), np.array([1.0, 0.3, 0.3, 0.3, 0.1])
+    errors = SamplingErrors(estimates, north, north, north, north, 20 + north, "reading", 20)
+    assert errors.degenerate_groups == ((1, 3),)
+    low, high = errors.interval(0.95).T
+    assert np.allclose(np.sqrt(low * high), estimates)
+    assert np.allclose(np.log(high / low) / 2, 2.093024 * north / estimates, rtol=1e-6)
+    with pytest.raises(ParameterError, match="between 0 and 1"):
+        errors.interval(95)
+
+
+def test_saved_models_have_their_sampling_errors_and_damaged_ones_are_refused(rows: Rows, tmp_path: Path) -> None:
+    pca = sp.PCA(3, sampling_errors=N_GROUPS).fit(rows)
+    pca.save(tmp_path / "model")
+    loaded = sp.load(tmp_path / "model")
+    assert loaded.sampling_error_.to_dict() == pca.sampling_error_.to_dict()
+    assert loaded.get_params()["sampling_errors"] == N_GROUPS
+    data = pca.sampling_error_.to_dict()
+    with pytest.raises(ModelError, match="3 entries for 2"):
+        SamplingErrors.from_dict(data, 2)
+    with pytest.raises(ModelError, match="damaged"):
+        SamplingErrors.from_dict({**data, "angles": "none"}, 3)
+
+
+def test_models_without_sampling_errors_say_how_to_have_them(rows: Rows) -> None:
+    pca = sp.PCA(3).fit(rows)
+    with pytest.raises(NotAvailableError, match="sampling_errors=20"):
+        _ = pca.sampling_error_
+    continued = sp.PCA(3, sampling_errors=N_GROUPS).partial_fit(rows)
+    with pytest.raises(NotAvailableError, match="partial_fit"):
+        _ = continued.sampling_error_
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"sampling_errors": 1}, ParameterError, "expected 0 for none, or from 2 to 1003 groups"),
+        ({"sampling_errors": 1500}, ParameterError, "from 2 to 1003 groups"),
+        ({"sampling_errors": -1}, ParameterError, "at least 0"),
+        ({"sampling_errors": 20, "missing": "mean"}, NotAvailableError, "missing='mean'"),
+        ({"sampling_errors": 20, "forgetting": 0.9}, NotAvailableError, "forgetting=0.9"),
+    ],
+)
+def test_numbers_of_groups_and_fits_without_sampling_errors_are_refused(
+    rows: Rows, changes: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        sp.PCA(3, **changes).fit(rows)
+
+
+def test_threads_change_no_bit(rows: Rows) -> None:
+    many = np.tile(rows, (40, 1))
+    one, two = (
+        sp.PCA(3, sampling_errors=N_GROUPS)._fit_source(
+            sp.sources.open_source(many), sp.PCA(3, sampling_errors=N_GROUPS)._parameters(threads)
+        )
+        for threads in (1, 2)
+    )
+    first, second = one.model.sampling_errors, two.model.sampling_errors
+    assert first is not None
+    assert second is not None
+    assert first.to_dict() == second.to_dict()
