@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -198,40 +198,32 @@ def solve(
     total: float | None = None,
     tolerance: float = 1e-11,
     stagnation_tolerance: float = 0.0,
-    all_values: bool = False,
 ) -> Spectrum:
     """Return the leading eigenpairs of a symmetric matrix that `selection` requests.
 
-    Uses LAPACK for small matrices or many pairs, otherwise block Lanczos with thick restart (`lanczos`), which takes an
-    eighth of the time for 8,192 features and 50 pairs.
+    Uses LAPACK for small matrices or many pairs, otherwise block Lanczos with thick restart (`lanczos`).
 
     Parameters
     ----------
     matrix : Symmetric
-        The matrix, which is not changed.
-    selection : Count, Share, Threshold, Frobenius or Rule
+    selection : Selection
         Rule for the number of pairs.
     precision : float
-        Relative error of the matrix in the spectral norm: eigenvalues below ``precision * values[0]`` are noise and
-        do not count towards `numerical_rank`.
+        Relative error of the matrix in the spectral norm, below which eigenvalues do not count towards `numerical_rank`.
     seed : int
         Seed of the starting vectors of the iteration.
     total : float, optional
         Total variance, where it is not the trace.
     tolerance : float
-        Residual, relative to the first eigenvalue, at which the iteration stops; products in float32 need more than 1e-11.
+        Residual, relative to the first eigenvalue, at which the iteration stops.
     stagnation_tolerance : float
-        Residual at which the iteration stops if rounding of the products prevents `tolerance`.
-    all_values : bool
-        Compute all eigenvalues of matrices for which LAPACK is used, 4/3 d³ flops where not all pairs are requested; those of
-        small matrices are computed anyway.
+        The same where rounding of the products prevents `tolerance`.
     """
     d, limit = matrix.side, matrix.rank_limit
     total = float(matrix.diagonal.sum()) if total is None else total
     measure = frobenius_norm(matrix) if isinstance(selection, Frobenius) else total
-    every = None
-    if isinstance(selection, Rule) and selection.needs_all and d > _SMALL:
-        every = eigenvalues(matrix)
+    every = eigenvalues(matrix) if isinstance(selection, Rule) and selection.needs_all and d > _SMALL else None
+    if every is not None:
         selection = Count(selection.select(every, total, precision))
     wanted = selection.n_components if isinstance(selection, Count) else min(limit, 64)
     while True:
@@ -247,8 +239,6 @@ def solve(
             values, method = computed[:k].copy(), "lapack"
             if len(computed) == d:
                 every = np.maximum(computed[:limit], 0)
-            elif all_values and every is None:
-                every = eigenvalues(matrix)
         values = np.maximum(values, 0)
         chosen = selection.select(values, measure, precision)
         if chosen is not None or k == limit:
@@ -289,6 +279,13 @@ def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error
     return values[::-1], vectors[:, ::-1][:, :k]
+
+
+def with_every(spectrum: Spectrum, matrix: Symmetric) -> Spectrum:
+    """Return `spectrum` with all eigenvalues of `matrix`, if LAPACK computes eigenpairs of its side; 4/3 d³ flops."""
+    if spectrum.every is not None or matrix.side > DENSE_LIMIT:
+        return spectrum
+    return replace(spectrum, every=eigenvalues(matrix))
 
 
 def eigenvalues(matrix: Symmetric) -> FloatArray:

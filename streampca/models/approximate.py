@@ -11,7 +11,7 @@ from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evi
 from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
-from streampca.linalg.selection import Count, as_selection, for_sample, is_count
+from streampca.linalg.selection import Count, Selection, as_selection, for_sample, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
 from streampca.models.pca import PCAModel
@@ -198,16 +198,7 @@ def answer_of(
                 rounding, min(1.0, moments.cancellation / max(float(low_rank.values.max(initial=0.0)), _TINY))
             )
     taken = low_rank if reported is None else reported
-    limit = min(moments.n_samples, len(moments.mean))
-    sample = sample_of(
-        (moments.n_samples, len(moments.mean)),
-        moments.weight,
-        parameters.ddof,
-        n_means=parameters.n_means,
-        n_constant=int(np.count_nonzero(moments.variance == 0)),
-        feature_weight=parameters.feature_weight,
-    )
-    selection = for_sample(as_selection(parameters.n_components, limit), sample, limit)
+    limit, selection = min(moments.n_samples, len(moments.mean)), _selection(parameters, moments)
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if selected is None else selected
     certificate = certified(
@@ -235,6 +226,20 @@ def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float) 
     outside = (evidence.products - vectors @ (vectors.T @ evidence.products)) / left
     squares = float(np.vdot(outside, outside)) / n_columns
     return (min(squares, 1.0),) if squares > 0 else ()
+
+
+def _selection(parameters: Parameters, moments: Sketched) -> Selection:
+    """Return which eigenpairs are taken of these rows."""
+    shape = moments.n_samples, len(moments.mean)
+    sample = sample_of(
+        shape,
+        moments.weight,
+        parameters.ddof,
+        n_means=parameters.n_means,
+        n_constant=int(np.count_nonzero(moments.variance == 0)),
+        feature_weight=parameters.feature_weight,
+    )
+    return for_sample(as_selection(parameters.n_components, min(shape)), sample, min(shape))
 
 
 def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:

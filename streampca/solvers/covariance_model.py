@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.component_rules import sample_of
-from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve
+from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import as_selection, for_sample
 from streampca.models.missing import with_missing
@@ -62,14 +62,9 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
-    spectrum = solve(
-        reduced,
-        selection,
-        precision=precision,
-        seed=parameters.seed,
-        total=total,
-        all_values=n_samples >= _ROWS_PER_FEATURE * d,
-    )
+    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
+    if n_samples >= _ROWS_PER_FEATURE * d:
+        spectrum = with_every(spectrum, reduced)
     spectrum = with_moments(spectrum, reduced, parameters.seed, definite=clipped is None)
     model = PCAModel.of_spectrum(
         spectrum,

@@ -16,7 +16,7 @@ from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
 from streampca.linalg.component_rules import sample_of
-from streampca.linalg.eigen import Spectrum, relative_precision, solve
+from streampca.linalg.eigen import Spectrum, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection, for_sample
 from streampca.models.missing import with_missing
@@ -136,13 +136,10 @@ def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spec
         n_missing=reduced.n_missing,
         feature_weight=parameters.feature_weight,
     )
-    return solve(
-        reduced,
-        for_sample(as_selection(parameters.n_components, reduced.rank_limit), sample, reduced.rank_limit),
-        precision=relative_precision(plan.work_dtype, reduced.side),
-        seed=parameters.seed,
-        all_values=d >= _FEATURES_PER_ROW * n,
-    )
+    selection = for_sample(as_selection(parameters.n_components, reduced.rank_limit), sample, reduced.rank_limit)
+    precision = relative_precision(plan.work_dtype, reduced.side)
+    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
+    return with_every(spectrum, reduced) if d >= _FEATURES_PER_ROW * n else spectrum
 
 
 def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from streampca.linalg.rule_names import RuleName
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted
@@ -25,7 +24,6 @@ from streampca.runs.config.values import (
     Directory,
     Duration,
     Flag,
-    FrobeniusValue,
     MemorySize,
     Names,
     Natural,
@@ -39,7 +37,6 @@ from streampca.runs.config.values import (
     Section,
     SourcePath,
     Text,
-    ThresholdValue,
     memory_in_bytes,
     one_list_of_kernels,
     seconds_of,
@@ -214,7 +211,7 @@ class PCAConfig(_PCA):
     """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
 
     if TYPE_CHECKING:
-        n_components: int | float | RuleName | ThresholdValue | FrobeniusValue | None = None
+        n_components: NComponents = None
 
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used."""
@@ -228,7 +225,7 @@ class KernelPCAConfig(_KernelPCA):
     """Kernel PCA; ``pca`` is linear PCA."""
 
     if TYPE_CHECKING:
-        n_components: int | float | RuleName | ThresholdValue | FrobeniusValue | None
+        n_components: NComponents
         kernel: tuple[KernelConfig, ...]
         gamma: float | None
         degree: int

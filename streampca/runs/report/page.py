@@ -7,6 +7,7 @@ from pathlib import Path
 
 from streampca.runs.report import (
     approximate,
+    component_rules,
     components,
     projection,
     result,
@@ -92,6 +93,7 @@ def _compose(run: RunFiles) -> Page:
         comparison=what_ran.comparison(run),
         spectrum_table=what_ran.spectrum_table(spectrum),
         facts=what_ran.facts(run),
+        component_count=component_rules.component_count(run),
     )
 
 

@@ -234,6 +234,18 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class ComponentCount:
+    """How many components are more than noise, by every rule."""
+
+    lead: str
+    """The same in a sentence."""
+    chart: Chart | None
+    """The eigenvalues with the thresholds; None where no rule has one."""
+    table: ReportTable
+    """The rules with their figures."""
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything the template needs."""
 
@@ -279,6 +291,8 @@ class Page:
     """The first eigenvalues in digits."""
     facts: tuple[Facts, ...]
     """Source, plan, versions."""
+    component_count: ComponentCount | None = None
+    """How many components are more than noise; None where it is not known."""
     kicker: str = "Principal component analysis"
     """What was done, above the name."""
     components_title: str = "The components"

@@ -95,6 +95,8 @@ class RunFiles:
     """Whether the model removes group means, a trend or covariates from rows, which `samples` still have."""
     labels: Labels | None = None
     """Names of rows and features; None where the run has none."""
+    eigenvalues: FloatArray | None = None
+    """All eigenvalues, largest first; None where the model has only those of its components."""
     scores: StoredRows | None = None
     """Scores of all rows, shape ``(n_samples, n_components)``, on disk; None where they were not written."""
 
@@ -139,6 +141,7 @@ class _ModelFields(TypedDict):
     slab: int | None
     divisors: FloatArray | None
     removes: bool
+    eigenvalues: FloatArray | None
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -172,7 +175,7 @@ def read_documents(directory: Path) -> tuple[dict[str, object], dict[str, object
 
 def _model(path: Path) -> _ModelFields:
     """Return the fields of the model at `path`, its components unread."""
-    names = ("components", "explained_variance", "mean", "scale", "constant_features", "feature_weight")
+    names = ("components", "explained_variance", "mean", "scale", "constant_features", "feature_weight", "eigenvalues")
     arrays, attributes = _open_group(path, names)
     if not {"components", "explained_variance", "mean"} <= set(arrays):
         raise ModelError(f"{path} is not a saved model: expected components, explained_variance and mean")
@@ -189,7 +192,7 @@ def _model(path: Path) -> _ModelFields:
         raise ModelError(f"{path} is not a saved model: the shapes of its arrays disagree")
     values = {
         name: arrays[name][:].astype(np.float64)
-        for name in ("explained_variance", "mean", "scale", "feature_weight")
+        for name in ("explained_variance", "mean", "scale", "feature_weight", "eigenvalues")
         if name in arrays
     }
     if not all(np.isfinite(value).all() for value in values.values()):
@@ -215,6 +218,7 @@ def _model(path: Path) -> _ModelFields:
         "scale": scale,
         "centred": attributes.get("center") is not False,
         "divisors": divisors,
+        "eigenvalues": values.get("eigenvalues"),
         "removes": attributes.get("removal") is not None,
     }
 

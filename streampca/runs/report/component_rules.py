@@ -1,0 +1,105 @@
+"""The number of components by every rule: a table, and the eigenvalues with the edges of noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.runs.report import words
+from streampca.runs.report.figures import ACCENT, INK, PAPER, SECOND, component_axis, decades, dots, inline, plain
+from streampca.runs.report.parts import Chart, ComponentCount, ReportTable
+from streampca.runs.report.result import field
+from streampca.runs.report.run_files import RunFiles
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_TITLES = {
+    "marchenko_pastur": "Marchenko–Pastur",
+    "tracy_widom": "Tracy–Widom",
+    "gavish_donoho": "Gavish–Donoho",
+    "mle": "Minka's evidence",
+}
+_EDGES = ("marchenko_pastur", "tracy_widom", "gavish_donoho")
+_FEWEST = 20
+"""Eigenvalues that are drawn at least, if there are so many."""
+
+
+def component_count(run: RunFiles) -> ComponentCount | None:
+    """Return what the rules say of a run; None where its manifest has no rules, as of version 0.1."""
+    stated = field(run.manifest, "result", "component_rules")
+    if not isinstance(stated, dict):
+        return None
+    rows, numbers, edges = [], [], {}
+    for rule, title in _TITLES.items():
+        entry = stated.get(rule)
+        number = words.whole(field(entry, "n_components"))
+        count = "–" if number is None else f"at least {number:,}" if field(entry, "at_least") is True else f"{number:,}"
+        noise, edge = (words.number(field(entry, "figures", name)) for name in ("noise_variance", "threshold"))
+        shown = (words.figure(value) if value is not None else "" for value in (noise, edge))
+        rows.append((title, count, *shown, words.clean(field(entry, "statement"))))
+        if number is not None:
+            numbers.append(number)
+        if number is not None and edge is not None and rule in _EDGES:
+            edges[title] = edge
+    table = ReportTable(
+        "What each rule takes for more than noise",
+        ("rule", "components", "noise variance", "threshold", ""),
+        tuple(rows),
+    )
+    lead = "No rule applies to these rows: the table says why."
+    if numbers:
+        low, high = min(numbers), max(numbers)
+        between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        lead = f"{between} component{'' if high == 1 and low == 1 else 's'} by the rules that apply; the run has {run.n_components:,}."
+    return ComponentCount(lead, _chart(run, edges, max(numbers, default=0)) if edges else None, table)
+
+
+def _chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
+    """Return the first eigenvalues, some more than the highest number of the rules, with the thresholds."""
+    known = run.explained_variance if run.eigenvalues is None else run.eigenvalues
+    values = np.clip(known[: max(_FEWEST, 2 * highest, run.n_components)], 0.0, None)
+    listed = ", ".join(f"{title} {words.figure(edge)}" for title, edge in edges.items())
+    return Chart(
+        "Eigenvalues and the edges of noise",
+        scree(values, edges, run.n_components),
+        f"Chart of the first {words.plural(len(values), 'eigenvalue')} with the thresholds of the rules: {listed}.",
+        f"Thresholds: {listed}.",
+        (("accent", "kept"), ("ink", "left out"), ("dashes", "threshold")),
+    )
+
+
+def scree(values: FloatArray, edges: dict[str, float], n_components: int) -> str:
+    """Return eigenvalues on a logarithmic scale where they span two decades, with a dashed line for each threshold."""
+    k = len(values)
+    positive = values[values > 1e-12 * float(values.max(initial=0.0))]
+    logarithmic = len(positive) > 1 and positive.max() > 100 * positive.min()
+    shown = np.where(values >= positive.min(initial=np.inf), values, np.nan) if logarithmic else values
+
+    def draw(axes: Axes) -> None:
+        number = np.arange(1, k + 1)
+        axes.grid(axis="y")
+        if logarithmic:
+            axes.set_yscale("log")
+            decades(axes)
+        axes.plot(number[:n_components], shown[:n_components], color=ACCENT, linewidth=0, **dots(k))
+        axes.plot(number[n_components:], shown[n_components:], color=INK, linewidth=0, **dots(k))
+        low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.0, 1.0)
+        drawn = [edge for edge in edges.values() if edge > 0]
+        low, high = min([low, *drawn]), max([high, *drawn])
+        for place, (title, edge) in enumerate(edges.items()):
+            if edge > 0:
+                axes.axhline(edge, color=SECOND, linewidth=1, dashes=(3, 2.5))
+                plate = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.15"}
+                axes.text(k - 0.32 * k * place, edge, title, color=INK, ha="right", va="center", fontsize=9, bbox=plate)
+        if logarithmic:
+            axes.set_ylim(low / 1.3, high * 1.5)
+        else:
+            axes.set_ylim(0, 1.08 * high)
+            plain(axes.yaxis)
+        component_axis(axes, k)
+        axes.set_ylabel("variance (eigenvalue)")
+
+    return inline("scree", draw)
