@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from streampca.cli import export as _export  # noqa: F401 (adds a command)
+from streampca.cli import report as _report  # noqa: F401 (adds a command)
 from streampca.cli import update as _update  # noqa: F401 (adds a command)
 from streampca.cli.commands import cli
 from streampca.cli.output import on_one_line

@@ -220,6 +220,7 @@ def inspect(path: str, as_json: bool, **options: Unpack[SourceKeywords]) -> None
 @click.option("--memory", help='Ceiling for the process, such as "2GiB".')
 @click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
 @click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
+@click.option("--diagnostics", is_flag=True, help="Write T² and Q of the rows beside their scores.")
 @_QUIET
 @_JSON
 def transform(
@@ -228,6 +229,7 @@ def transform(
     out: Path,
     memory: str | None,
     overwrite: bool,
+    diagnostics: bool,
     quiet: bool,
     as_json: bool,
     **options: Unpack[SourceKeywords],
@@ -245,23 +247,12 @@ def transform(
     opened = open_like(source, estimator.labels_, estimator._model.source, given_keywords(options))
     with progress_bar(quiet) as progress:
         estimator.set_params(progress=progress, memory=memory)
-        estimator.transform_to(opened, out, overwrite=overwrite)
+        estimator.transform_to(opened, out, overwrite=overwrite, diagnostics=diagnostics)
     shape = [opened.shape[0], estimator.n_components_]
     if as_json:
         print_json({"path": str(out), "array": "scores", "shape": shape})
     else:
         click.echo(f"{out}: array scores, {shape[0]:,} x {shape[1]:,}")
-
-
-@cli.command()
-@click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
-def report(run_directory: Path) -> None:
-    """Write the HTML page of RUN again."""
-    from streampca.runs.manifest import read_manifest
-    from streampca.runs.report.page import write_report
-
-    read_manifest(run_directory)
-    click.echo(str(write_report(run_directory)))
 
 
 @cli.command()

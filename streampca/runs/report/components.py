@@ -118,7 +118,7 @@ def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: 
     longest = float(abs(values[0])) or 1.0
     bars = tuple(
         Bar(
-            _feature_name(run, int(j)),
+            feature_name(run, int(j)),
             f"{value:+.3f}".replace("-", "−"),
             round(50 * float(abs(value)) / longest, 2),
             bool(value < 0),
@@ -132,7 +132,7 @@ def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: 
     return Bars(f"Component {component + 1} · {spectrum.share(component)}", bars, caption)
 
 
-def _feature_name(run: RunFiles, feature: int) -> str:
+def feature_name(run: RunFiles, feature: int) -> str:
     """Return the name of a feature: as the source gives it, by its labels where they have coordinates, or by its number."""
     names = field(run.manifest, "source", "feature_names")
     if isinstance(names, list) and len(names) == run.n_features:

@@ -180,6 +180,55 @@ def plane(x: FloatArray, y: FloatArray, labels: tuple[str, str], salt: str, clas
     return inline(salt, draw, height=3.9)
 
 
+def distances(
+    points: tuple[FloatArray, FloatArray],
+    unusual: tuple[FloatArray, FloatArray],
+    limits: tuple[float | None, float | None],
+) -> str:
+    """Return T² and Q of rows on logarithmic scales with their limits, and those of `unusual` rows in the second colour.
+
+    Values that are not positive are at the lower end of the scale.
+    """
+    every = [np.concatenate(pair) for pair in zip(points, unusual, strict=True)]
+    known = [values[np.isfinite(values) & (values > 0)] for values in every]
+    # Values far below the others would stretch the scale over empty decades.
+    low = [max(float(values.min()), 1e-4 * float(np.median(values))) for values in known]
+
+    def draw(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for pair, colour, size, alpha in ((points, ACCENT, 3.2, 0.45), (unusual, SECOND, 4.6, 0.9)):
+            x, y = (np.maximum(values, least) for values, least in zip(pair, low, strict=True))
+            axes.plot(x, y, "o", color=colour, markersize=size, alpha=alpha, markeredgewidth=0)
+        if limits[0] is not None:
+            axes.axvline(limits[0], color=INK, linewidth=1, dashes=(3, 2.5))
+        if limits[1] is not None:
+            axes.axhline(limits[1], color=INK, linewidth=1, dashes=(3, 2.5))
+        for axis in (axes.xaxis, axes.yaxis):
+            _powers(axis)
+        axes.set_xlabel("T²: distance among the components")
+        axes.set_ylabel("Q: squared distance from them")
+
+    return inline("distances", draw, height=3.9)
+
+
+def _powers(axis: Axis) -> None:
+    """Label 1, 2 and 5 of every power of ten of a logarithmic scale over few decades, and the powers alone over many."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    low, high = axis.get_view_interval()
+    few = high < 300 * low
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+    def write(value: float, _: float | None = None) -> str:
+        plainly = 1e-3 <= value < 1e6
+        return f"{value:,.6g}" if plainly else power_of_ten(round(np.log10(value))) if value > 0 else ""
+
+    axis.set_major_formatter(write)
+
+
 def histogram(x: FloatArray, label: str) -> str:
     """Return how the samples are spread along one axis."""
 

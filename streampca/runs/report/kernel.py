@@ -61,6 +61,7 @@ def compose(directory: Path) -> Page:
         map=samples.sample_map(run, scores, drawn) if scores is not None else None,
         scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
         reconstruction=None,
+        outliers=None,
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
         accuracy=None,

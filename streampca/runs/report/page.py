@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from streampca.errors import NotAvailableError
 from streampca.runs.report import (
     approximate,
     component_rules,
     components,
+    outliers,
     projection,
     result,
     samples,
@@ -17,15 +19,15 @@ from streampca.runs.report import (
     words,
 )
 from streampca.runs.report.parts import Page
-from streampca.runs.report.run_files import RunFiles, read_run
+from streampca.runs.report.run_files import FurtherRows, RunFiles, read_run
 from streampca.storage.files import write_atomically
 
 NAME = "report.html"
 _REMOVED = "Pictures of rows are left out, because the model removes a part of each row before it is projected."
 
 
-def write_report(directory: Path) -> Path:
-    """Write ``report.html`` of the run in `directory`, and return its path.
+def write_report(directory: Path, further: FurtherRows | None = None) -> Path:
+    """Write ``report.html`` of the run in `directory`, with `further` rows in the figure of rebuilt rows; return its path.
 
     Reads plan.json, manifest.json, model.zarr and samples.zarr, a few rows at a time, and the scores where rows have
     labels that they are drawn by; where there are no samples, the page omits what needs them. The same files give the same bytes. An older page is
@@ -35,27 +37,35 @@ def write_report(directory: Path) -> Path:
     ------
     DataError
         The directory is not that of a run; ModelError when its model is missing or damaged.
+    NotAvailableError
+        There are `further` rows, and the page has no figure of rebuilt rows.
     OutputError
         The page cannot be written; NoSpaceError when there is no room for it.
     """
     directory = Path(directory)
-    html = _render(_page_of(directory))
+    page = _page_of(directory, further)
+    if further is not None and page.reconstruction is None:
+        raise NotAvailableError(
+            f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of kernel PCA, "
+            "without a report, with preprocess.remove, or with components on disk"
+        )
+    html = _render(page)
     target = directory / NAME
     write_atomically(target, [html.encode("utf-8")])
     return target
 
 
-def _page_of(directory: Path) -> Page:
+def _page_of(directory: Path, further: FurtherRows | None) -> Page:
     from streampca.models.persistence.models import is_kernel_model  # here, because it imports zarr
 
     if is_kernel_model(directory / "model.zarr"):
         from streampca.runs.report import kernel
 
         return kernel.compose(directory)
-    return _compose(read_run(directory))
+    return _compose(read_run(directory), further)
 
 
-def _compose(run: RunFiles) -> Page:
+def _compose(run: RunFiles, further: FurtherRows | None) -> Page:
     """Return everything the template needs, each part computed and released before the next."""
     spectrum = result.spectrum_of(run)
     if (
@@ -85,7 +95,8 @@ def _compose(run: RunFiles) -> Page:
         score_fields=along.fields,
         map=samples.sample_map(run, scores, drawn) if scores is not None else None,
         scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
-        reconstruction=samples.reconstruction(run, scores, layout, drawn) if scores is not None else None,
+        reconstruction=samples.reconstruction(run, scores, layout, drawn, further) if scores is not None else None,
+        outliers=outliers.outliers(run, layout, drawn),
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
         accuracy=None if bounds is None else approximate.accuracy(run, bounds, spectrum),

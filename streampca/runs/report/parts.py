@@ -162,6 +162,20 @@ class Reconstruction:
 
 
 @dataclass(frozen=True)
+class Outliers:
+    """Rows that do not fit."""
+
+    lead: str
+    """How many rows are beyond the limits."""
+    chart: Chart | None
+    """T² and Q of rows with their limits; None where they cannot be drawn."""
+    table: ReportTable
+    """The rows that fit least."""
+    rebuilt: Reconstruction | None
+    """The same rows rebuilt from rising numbers of components; None where they are not known."""
+
+
+@dataclass(frozen=True)
 class Segment:
     """A piece of a horizontal bar."""
 
@@ -277,6 +291,8 @@ class Page:
     """How many samples the scores are of."""
     reconstruction: Reconstruction | None
     """A few samples, rebuilt."""
+    outliers: Outliers | None
+    """Rows that do not fit; None where T² and Q were not asked for."""
     memory: MemoryBar | None
     """The ceiling, and how it was kept."""
     time: tuple[Segment, ...]

@@ -62,6 +62,16 @@ class StoredArray:
 
 
 @dataclass(frozen=True)
+class FurtherRows:
+    """Some rows of the source with their numbers."""
+
+    values: Array
+    """The rows, ``(n, n_features)``."""
+    index: IntArray
+    """Their numbers, ``(n,)``."""
+
+
+@dataclass(frozen=True)
 class RunFiles:
     """What a run left behind, large arrays still on disk."""
 
@@ -99,6 +109,10 @@ class RunFiles:
     """All eigenvalues, largest first; None where the model has only those of its components."""
     scores: StoredRows | None = None
     """Scores of all rows, shape ``(n_samples, n_components)``, on disk; None where they were not written."""
+    distances: tuple[StoredArray, StoredArray] | None = None
+    """T² and Q of all rows, ``(n_samples,)``, on disk; None where they were not written."""
+    unusual: FurtherRows | None = None
+    """Copies of the rows with the largest T² and Q; None where there are none."""
 
     @property
     def n_components(self) -> int:
@@ -164,6 +178,8 @@ def read_run(directory: Path) -> RunFiles:
         sample_index=index,
         classes=read_classes(directory / "samples.zarr", index),
         scores=read_scores(directory / "scores.zarr"),
+        distances=_read_distances(directory / "scores.zarr"),
+        unusual=_read_unusual(directory / "samples.zarr", model["components"].shape[1]),
         **model,
     )
 
@@ -263,6 +279,23 @@ def read_scores(path: Path) -> StoredRows | None:
     """Return the scores in the group at `path`, unread; None where there are none."""
     arrays, _ = _open_group(path, ("scores",))
     return arrays.get("scores")
+
+
+def _read_distances(path: Path) -> tuple[StoredArray, StoredArray] | None:
+    """Return T² and Q in the group of scores at `path`, unread; None where there are none."""
+    arrays, attributes = _open_group(path, ("t2", "q"))
+    named = attributes.get("coordinate_arrays")
+    written = isinstance(named, list) and {"t2", "q"} <= set(named)  # and not coordinates of these names
+    return (arrays["t2"], arrays["q"]) if written and len(arrays) == 2 else None
+
+
+def _read_unusual(path: Path, n_features: int) -> FurtherRows | None:
+    """Return the copies of unusual rows in the group of samples at `path`; None where there are none that can be drawn."""
+    arrays, _ = _open_group(path, ("unusual_rows", "unusual_index"))
+    rows, index = arrays.get("unusual_rows"), arrays.get("unusual_index")
+    if rows is None or index is None or rows.shape[1:] != (n_features,) or index.shape != rows.shape[:1]:
+        return None
+    return FurtherRows(rows[:], index[:].astype(np.int64)) if rows.shape[0] else None
 
 
 def read_samples(path: Path, n_features: int) -> tuple[StoredRows | None, IntArray | None]:

@@ -13,7 +13,7 @@ from streampca.runs.report import figures, pictures, projection, words
 from streampca.runs.report.layouts import SMALL_SIDE, Layout
 from streampca.runs.report.parts import Chart, Picture, Reconstruction
 from streampca.runs.report.result import field
-from streampca.runs.report.run_files import RunFiles
+from streampca.runs.report.run_files import FurtherRows, RunFiles
 from streampca.runs.report.sides import numbers, title_of, units_of
 from streampca.typing import Array, FloatArray, IntArray
 
@@ -104,9 +104,13 @@ def sample_map(run: RunFiles, scores: projection.Scores, drawn: RowPictures | No
 
 
 def reconstruction(
-    run: RunFiles, scores: projection.Scores, layout: Layout | None, drawn: RowPictures | None
+    run: RunFiles,
+    scores: projection.Scores,
+    layout: Layout | None,
+    drawn: RowPictures | None,
+    further: FurtherRows | None = None,
 ) -> Reconstruction | None:
-    """Return a few samples rebuilt from more and more components, from plain samples to intricate ones."""
+    """Return a few samples rebuilt from more and more components, from plain samples to intricate ones, and `further` rows."""
     if run.samples is None:
         return None
     wanted = projection.n_reconstructed(run.n_features, 6 if drawn else 3)
@@ -115,10 +119,33 @@ def reconstruction(
     ascending = np.argsort(positions, kind="stable")
     original = np.concatenate([rows for _, rows in projection.gather(run.samples, positions[ascending])])
     original = original[np.argsort(ascending, kind="stable")]
+    names = [_sample_name(run, int(position)) for position in positions]
+    if further is not None:
+        original = np.concatenate([original, further.values])
+        names += [name_of_row(run, int(index)) for index in further.index]
+    note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
+    note += "still missing: the length of what is not rebuilt, over the row’s distance from "
+    note += "the mean." if run.centred else "zero."
+    return rebuilt_rows(run, original, names, layout, drawn, note)
+
+
+def rebuilt_rows(
+    run: RunFiles,
+    original: Array,
+    names: Sequence[str],
+    layout: Layout | None,
+    drawn: RowPictures | None,
+    note: str,
+    salt: str = "profile",
+) -> Reconstruction:
+    """Return rows of the source, ``(n, n_features)``, rebuilt from more and more components; `note` says which they are.
+
+    `salt` is the beginning of the names of charts, which no others of the page have.
+    """
     deviations, axis = run.standardised(original), _profile_axis(run, layout)
     counts = projection.rising_counts(run.n_components)
     errors: list[tuple[str, ...]] = []
-    cells: list[list[str]] = [[] for _ in chosen]
+    cells: list[list[str]] = [[] for _ in names]
     lines: list[FloatArray] = []
     for _, rebuilt, left in projection.rebuild(run, deviations, counts):
         errors.append(tuple(words.share(float(error) if error > 1e-9 else 0.0) for error in left))
@@ -126,32 +153,30 @@ def reconstruction(
             if drawn is not None:
                 cells[i].append(pictures.data_uri(drawn.pixels(run.restored(row))))
         lines.append(axis.of(rebuilt) if drawn is None else np.empty((0, 0)))
-    names = tuple(_row_name(run, int(position)) for position in positions)
     for i, row in enumerate(original):
         if drawn is not None:
-            cells[i].append(pictures.data_uri(drawn.pixels(row.astype(np.float64))))
-    charts = (
-        () if drawn is not None or len(axis.numbers) < 2 else _profiles(axis, axis.of(deviations), lines, counts, names)
-    )
-    note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
-    note += "still missing: the length of what is not rebuilt, over the row’s distance from "
-    note += "the mean." if run.centred else "zero."
+            values = row.astype(np.float64)
+            cells[i].append(pictures.data_uri(drawn.pixels(np.where(np.isfinite(values), values, run.mean))))
+    lined = drawn is None and len(axis.numbers) > 1
     return Reconstruction(
         (*(f"{count:,}" for count in counts), *(() if drawn is None else ("original",))),
-        names,
+        tuple(names),
         tuple(zip(*errors, strict=True)),
         () if drawn is None else tuple(map(tuple, cells)),
-        charts,
+        _profiles(axis, axis.of(deviations), lines, counts, names, salt) if lined else (),
         note + ("" if drawn is None else drawn.note),
         1.0 if drawn is None else drawn.layout.grids[0].aspect,
     )
 
 
-def _row_name(run: RunFiles, position: int) -> str:
-    """Return the name of a sample: its coordinate, where no other sample has the same, or its number."""
-    if run.sample_index is None:
-        return f"sample {position:,}"
-    index, number = int(run.sample_index[position]), f"row {int(run.sample_index[position]):,}"
+def _sample_name(run: RunFiles, position: int) -> str:
+    """Return the name of a sample: that of its row, or its number among the samples where that is not known."""
+    return f"sample {position:,}" if run.sample_index is None else name_of_row(run, int(run.sample_index[position]))
+
+
+def name_of_row(run: RunFiles, index: int) -> str:
+    """Return the name of a row: its coordinate, where no other row has the same, or its number."""
+    number = f"row {index:,}"
     if run.labels is None or index >= run.labels.n_samples:
         return number
     at = np.unravel_index(index, [dimension.size for dimension in run.labels.samples])
@@ -201,13 +226,18 @@ def _profile_axis(run: RunFiles, layout: Layout | None) -> _ProfileAxis:
 
 
 def _profiles(
-    axis: _ProfileAxis, original: FloatArray, lines: Sequence[FloatArray], counts: Sequence[int], names: Sequence[str]
+    axis: _ProfileAxis,
+    original: FloatArray,
+    lines: Sequence[FloatArray],
+    counts: Sequence[int],
+    names: Sequence[str],
+    salt: str,
 ) -> tuple[Chart, ...]:
     few = max(0, len(counts) // 2 - 1) if len(counts) > 2 else 0
     result = []
     for i, name in enumerate(names):
         chosen = [lines[few][i], lines[-1][i]] if len(counts) > 1 else [lines[-1][i]]
-        svg = figures.profile(original[i], chosen, axis.numbers, f"profile-{i}", axis.title)
+        svg = figures.profile(original[i], chosen, axis.numbers, f"{salt}-{i}", axis.title)
         legend = [("ink", "original"), ("accent", f"from {words.plural(counts[-1], 'component')}")]
         if len(counts) > 1:
             legend.insert(1, ("second", f"from {counts[few]:,}"))
