@@ -11,6 +11,7 @@ from streampca.version import __version__
 _EXPORTS = {
     "PCA": "streampca.estimators",
     "KernelPCA": "streampca.estimators",
+    "RotatedPCA": "streampca.estimators",
     "Threshold": "streampca.linalg.selection",
     "Frobenius": "streampca.linalg.selection",
     "fit_many": "streampca.estimators.many",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from streampca.errors import StreamPCAError as StreamPCAError
     from streampca.estimators import PCA as PCA
     from streampca.estimators import KernelPCA as KernelPCA
+    from streampca.estimators import RotatedPCA as RotatedPCA
     from streampca.estimators.loading import load as load
     from streampca.estimators.many import fit_many as fit_many
     from streampca.estimators.merging import merge as merge

@@ -2,5 +2,6 @@
 
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
+from streampca.estimators.rotated import RotatedPCA
 
-__all__ = ["PCA", "KernelPCA"]
+__all__ = ["PCA", "KernelPCA", "RotatedPCA"]

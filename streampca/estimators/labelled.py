@@ -16,6 +16,7 @@ from streampca.labels import Dimension, Labels, Variable
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, with_fitted
+from streampca.models.rotated import RotatedModel
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.xarray_data import is_xarray
@@ -125,6 +126,8 @@ def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
                 array.attrs = {}
             variables[f"{key}_{name}" if len(names) > 1 else key] = array.rename(None)
     variables |= {name: ((MODE,), values) for name, values in _per_mode(model).items()}
+    if isinstance(model, RotatedModel):
+        variables["score_correlation"] = ((MODE, f"other_{MODE}"), model.correlation)
     dataset: xr.Dataset = xarray.Dataset(variables, coords={MODE: np.arange(1, k + 1)}, attrs=_attributes(model))
     return dataset
 
@@ -164,6 +167,8 @@ def _attributes(model: PCAModel | KernelModel) -> Json:
         named["normalize"] = json.dumps(model.source["normalize"])
     if isinstance(model, KernelModel):
         return named | {"method": model.method, "total": model.total}
+    if isinstance(model, RotatedModel):
+        named["rotation"] = json.dumps(model.rotation.to_dict())
     if model.removal is not None:
         named["remove"] = _removed(model.removal.basis)
     certified = {

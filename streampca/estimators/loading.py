@@ -13,6 +13,7 @@ from streampca.errors import ModelError, ParameterError
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.estimators.persistence import parameters_from, plan_from
+from streampca.estimators.rotated import RotatedPCA, of_model
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -20,6 +21,7 @@ from streampca.models.persistence.groups import format_of
 from streampca.models.persistence.models import is_kernel_model, load_saved, load_saved_kernel
 from streampca.models.persistence.pca import FORMAT
 from streampca.models.persistence.state import load_state
+from streampca.models.rotated import RotatedModel
 from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel.parameters import SAMPLINGS
@@ -29,7 +31,7 @@ from streampca.storage.directories import RECORD, read_record
 from streampca.typing import Array, Json
 
 
-def load(path: str | Path) -> PCA | KernelPCA:
+def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
     With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
@@ -51,6 +53,8 @@ def load(path: str | Path) -> PCA | KernelPCA:
         raise ModelError(f"{path} is not a usable state: solver {fitted.solver!r} is not known")
     if fitted is not None and fitted.state.n_samples != model.n_samples:
         raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {fitted.state.n_samples}")
+    if isinstance(model, RotatedModel):
+        return of_model(_estimator(model.unrotated, record, fitted, path), model)
     return _estimator(model, record, fitted, path)
 
 

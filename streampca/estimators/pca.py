@@ -17,6 +17,7 @@ from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.groups import GroupModels, fit_of_groups
 from streampca.estimators.persistence import record_of_fitted
+from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
 
 
-class PCA(Continuing, RowDiagnostics):
+class PCA(Continuing, RowDiagnostics, Rotating):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters
@@ -246,9 +247,8 @@ class PCA(Continuing, RowDiagnostics):
     def component_rules_(self) -> ComponentRules:
         """What every rule for the number of components says of this fit: a table that prints, and a mapping by rule.
 
-        Rules that need all eigenvalues have them of exact fits of up to 512 features (or of samples, for wide data), of long tables,
-        and where the state is kept and has up to 1,536 features, in which case the first access computes them; otherwise
-        ask for ``n_components="gavish_donoho"``.
+        Rules that need all eigenvalues have them of exact fits of up to 512 features (or of samples, for wide data), of long tables, and where
+        the state is kept and has up to 1,536 features (the first access computes them); else ask for ``n_components="gavish_donoho"``.
         """
         model, fitted = self._model, self.__dict__.get("_fitted_state")
         if fitted is not None:
@@ -258,8 +258,7 @@ class PCA(Continuing, RowDiagnostics):
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other solvers.
 
-        Reads metadata only; raises what `fit` raises. With `probe` a few blocks are read and folded, which takes about
-        a second for each solver, and the expected time is that of this machine instead of a middling one.
+        Reads metadata only; raises what `fit` raises. With `probe` a few blocks are read for a second, to measure the expected time.
         """
         return plan_fit(self._open(X), self._parameters(), alternatives=True, probe=probe)
 

@@ -9,6 +9,7 @@ from typing import Literal
 from streampca.errors import NotAvailableError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.rotated import RotatedModel
 from streampca.sources.cells.normalization import Normalization
 
 Target = Literal["scikit-learn", "ONNX", "faiss", "npz"]
@@ -52,6 +53,12 @@ _NOT_IN_FORMULA = "it is not in the formula of the file"
 _UNNORMALIZED = "normalise the data first (scanpy: normalize_total, log1p) and fit them without normalize, and give the exported model normalised rows"
 
 LIMITS = (
+    Limit(
+        "rotate",
+        lambda model: isinstance(model, RotatedModel),
+        {"scikit-learn": "components of its PCA are orthogonal", "npz": _NOT_IN_FORMULA},
+        "export to .onnx, .faiss or .nc, or the fit before the rotation (pca_)",
+    ),
     Limit(
         "remove",
         lambda model: model.removal is not None,

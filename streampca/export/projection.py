@@ -11,6 +11,7 @@ from streampca.errors import NotAvailableError
 from streampca.export.limits import Target, normalization_of
 from streampca.linalg.scaling import reciprocals
 from streampca.models.pca import PCAModel
+from streampca.models.rotated import RotatedModel
 from streampca.models.stored_components import slabs_of
 from streampca.planning.budget import MemoryBudget, MemoryNeed
 from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
@@ -42,12 +43,14 @@ def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> Projection
     The offset is that of the axes as they are rounded to `dtype`, so that only centred values meet their rounding errors.
     """
     k, d = model.components.shape
+    before = model.unrotated if isinstance(model, RotatedModel) else model
     axes, offset = np.empty((k, d), dtype), np.zeros(k)
     centre = model.mean.astype(dtype) if centred else np.zeros(d, dtype)
-    for features, slab in slabs_of(model.components):
+    for features, slab in slabs_of(before.components):
         weights = model.weights_of(features)
         factors = slab if weights is None else slab * weights
-        axes[:, features] = factors / model.deviations[:, None] if model.whiten else factors
+        factors = factors / before.deviations[:, None] if model.whiten else factors
+        axes[:, features] = model.turn.T @ factors[:k] if isinstance(model, RotatedModel) else factors
         offset -= axes[:, features].astype(np.float64) @ (model.mean[features] - centre[features])
     return Projection(axes, centre, offset.astype(dtype))
 

@@ -10,6 +10,7 @@ from streampca.errors import NotAvailableError
 from streampca.models.diagnostics import scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.rotated import RotatedModel
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read
 from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
@@ -48,7 +49,7 @@ def plan_scores(
     if diagnostics:
         require_diagnosable(model)
     by_features = None
-    if not isinstance(model, KernelModel) and not diagnostics:
+    if not isinstance(model, KernelModel | RotatedModel) and not diagnostics:
         by_features = plan_by_features(source, model, resources)
     if by_features is not None and not by_features.budget.fits:
         by_features = None
@@ -67,6 +68,10 @@ def require_diagnosable(model: PCAModel | KernelModel) -> None:
     """Raise `NotAvailableError` if T² and Q of rows cannot be computed beside their scores."""
     if isinstance(model, KernelModel):
         raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
+    if isinstance(model, RotatedModel):
+        raise NotAvailableError(
+            "diagnostics (T² and Q of rows) are those of the fit before the rotation: take them from pca_"
+        )
     if isinstance(model.components, StoredComponents):
         raise NotAvailableError(
             "diagnostics (T² and Q of rows) need the components in memory, and they are on disk: fit fewer components, or give "

@@ -17,7 +17,9 @@ import scripts
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["labelled-data.md", "files-of-rows.md", "anndata.md", "many-models.md", "export.md"])
+@pytest.mark.parametrize(
+    "page", ["labelled-data.md", "files-of-rows.md", "anndata.md", "many-models.md", "export.md", "rotation.md"]
+)
 def test_examples_print_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the calls of scripts and the Python of a page from top to bottom, and compare their output with the block below."""
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from streampca.models.pca import PCAModel
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, create_array, digest, write_array
 from streampca.models.persistence.labels import NAMES as LABELS
 from streampca.models.persistence.labels import labels_from
+from streampca.models.rotated import METHODS, RotatedModel, Rotation, rotated_model
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
 from streampca.models.validity import require_valid
@@ -37,6 +38,7 @@ _ARRAYS = {
 }
 _AXES = ("mode", "feature")
 _REMOVAL_ARRAYS = {"removal_coefficients": "f", "removal_groups": "i", "removal_columns": "f"}
+_ROTATION = {"rotation": "f"}
 _REMOVAL_BYTES = 256 * 2**20
 """Largest size in bytes of the regressors of the rows of a fit that are saved."""
 _SLABS_FROM = 2**30
@@ -49,7 +51,7 @@ FORM = GroupFormat(
     noun="model",
     versions=VERSIONS,
     kind="pca",
-    arrays=_ARRAYS | _REMOVAL_ARRAYS | FIT_ARRAYS,
+    arrays=_ARRAYS | _REMOVAL_ARRAYS | _ROTATION | FIT_ARRAYS,
     axes={
         "components": _AXES,
         "explained_variance": ("mode",),
@@ -60,6 +62,7 @@ FORM = GroupFormat(
         "fill": ("feature",),
         "eigenvalues": ("eigenvalue",),
         "feature_name_ends": ("feature",),
+        "rotation": ("mode", "rotated_mode"),
         "removal_coefficients": ("regressor", "feature"),
         "removal_groups": ("row",),
         "removal_columns": ("row", "regressor_column"),
@@ -80,6 +83,7 @@ FORM = GroupFormat(
         "missing_scores": (str,),
         "labels": (dict, type(None)),
         "removal": (dict, type(None)),
+        "rotation": (dict, type(None)),
         "residual_moments": (list,),
         "sampling_errors": (dict, type(None)),
     },
@@ -87,6 +91,7 @@ FORM = GroupFormat(
         "missing": "error",
         "missing_scores": "mean",
         "removal": None,
+        "rotation": None,
         "residual_moments": [],
         "sampling_errors": None,
     },
@@ -101,14 +106,18 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     ModelError
         If arrays and numbers do not agree with each other.
     """
+    rotation = model.rotation if isinstance(model, RotatedModel) else None
+    model = model.unrotated if isinstance(model, RotatedModel) else model
     surveyed = _write_components(group, model.components)
     require_valid(model, surveyed, path)
     arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}
-    attributes = {name: getattr(model, name) for name in FORM.attributes if name != "removal"}
+    attributes = {name: getattr(model, name) for name in FORM.attributes if name not in ("removal", "rotation")}
+    attributes["rotation"] = None if rotation is None else rotation.to_dict()
     attributes["sampling_errors"] = None if model.sampling_errors is None else model.sampling_errors.to_dict()
     removal, rows = model.removal, None if model.removal is None else model.removal.rows
     attributes["removal"] = None if removal is None else removal.basis.to_dict()
     attributes["residual_moments"] = list(model.residual_moments)
+    arrays["rotation"] = None if rotation is None else rotation.matrix
     arrays["removal_coefficients"] = None if removal is None else removal.coefficients
     if rows is not None and rows.codes.nbytes + rows.columns.nbytes <= _REMOVAL_BYTES:
         arrays |= {"removal_groups": rows.codes, "removal_columns": rows.columns if rows.columns.size else None}
@@ -163,9 +172,24 @@ def build(group: StoredGroup) -> PCAModel:
     group.require(all(type(each) is float for each in moments), "its residual_moments are damaged")
     described["residual_moments"] = tuple(moments)
     described["sampling_errors"] = sampling_errors_of(group, len(components))
-    model = PCAModel(**arrays, **(group.attributes | described))
+    written = group.attributes | described
+    settings = written.pop("rotation")
+    model = PCAModel(**arrays, **written)
     require_valid(model, surveyed, group.path)
-    return model
+    group.require((settings is None) == ("rotation" not in group), "its rotation is incomplete")
+    return model if settings is None else rotated_model(model, _rotation_of(group, settings, model))
+
+
+def _rotation_of(group: StoredGroup, settings: Json, model: PCAModel) -> Rotation:
+    """Return the rotation of the stored model; `ModelError` if its matrix and its settings are not those of one."""
+    matrix = group.array("rotation")
+    types = {"method": (str,), "normalize": (bool,), "power": (int, float)}
+    good = set(settings) == set(types) and all(isinstance(settings[name], kinds) for name, kinds in types.items())
+    good = good and settings["method"] in METHODS and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
+    good = good and len(matrix) <= model.numerical_rank and bool(np.isfinite(matrix).all())
+    good = good and isinstance(model.components, np.ndarray) and bool(np.linalg.cond(matrix) < 1e12)
+    group.require(good, "its rotation is damaged")
+    return Rotation(**settings, matrix=matrix)
 
 
 def _write_components(group: zarr.Group, components: Components) -> Survey:

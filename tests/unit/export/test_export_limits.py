@@ -37,6 +37,7 @@ def normalized(store: str, mask: str | None = None, **normalize: Any) -> sp.PCA:
 
 MODELS: dict[str, Callable[[str], Any]] = {
     "remove": lambda _: sp.PCA(2, remove={"trend": 1}).fit(ROWS),
+    "rotate": lambda _: sp.PCA(3, scale=True).fit(ROWS).rotate(2),
     "missing_scores='conditional'": lambda _: sp.PCA(2, missing="pairwise").fit(HOLES),
     "missing_scores='mean'": lambda _: sp.PCA(2, missing="mean", missing_scores="mean").fit(HOLES),
     "normalize": lambda store: normalized(store, target_sum=1e4, log1p=True),
@@ -52,6 +53,7 @@ MODELS: dict[str, Callable[[str], Any]] = {
 """A fit of each setting."""
 REFUSED: dict[str, dict[str, str]] = {
     "remove": dict.fromkeys(("sklearn", "onnx", "faiss", "npz"), "cannot express remove: "),
+    "rotate": dict.fromkeys(("sklearn", "npz"), "cannot express rotate: "),
     "missing_scores='conditional'": dict.fromkeys(
         ("sklearn", "onnx", "faiss"), "express missing_scores='conditional': "
     ),

@@ -1,0 +1,191 @@
+"""Rotated principal components as an estimator of scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from streampca.errors import ParameterError
+from streampca.estimators.base import StreamEstimator
+from streampca.estimators.continuing import with_names
+from streampca.estimators.likelihood import Likelihood
+from streampca.estimators.persistence import record_of_fitted
+from streampca.models.rotated import Method, RotatedModel, rotate, rotated_model
+from streampca.parameters import Parameters
+from streampca.solvers.result import Fit
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+    from streampca.estimators.inputs import Input
+    from streampca.execution.progress import ProgressCallback
+
+
+class RotatedPCA(StreamEstimator[Parameters, Fit]):
+    """Principal components rotated towards simple structure, so that each has few large loadings.
+
+    Made by `PCA.rotate` from a fit; `fit` fits a clone of `pca` and rotates that. With the loadings L = V Λ^½ of the k leading
+    components, the rotated pattern is A = L M for the M of `streampca.linalg.rotation`.
+
+    Parameters
+    ----------
+    pca : PCA
+        What is fitted.
+    k : int or None
+        How many of its components are rotated, the leading ones; None = all.
+    method : {"varimax", "promax"}
+        Orthogonal M, which leaves the scores uncorrelated (Kaiser 1958), or an oblique one (Hendrickson & White 1964).
+    normalize : bool
+        Kaiser's normalisation: features count alike in the criterion, however much of their variance the components carry.
+    power : float
+        Exponent of promax.
+    memory : int, str or None
+        Ceiling for the memory of the process.
+    progress : callable, optional
+        As for `PCA`.
+
+    Attributes
+    ----------
+    components_ : array, shape (k, n_features)
+        Rows of unit length, the columns of A over their lengths, largest first; the entry of largest modulus is positive. They are
+        not orthogonal: scores are the coefficients of centred, scaled and weighted rows by their pseudo-inverse.
+    explained_variance_ : array, shape (k,)
+        Variances of the scores (without whitening): sums of squares of the columns of A. For varimax they add up to the variance of
+        the components before the rotation.
+    explained_variance_ratio_ : array, shape (k,)
+        diag(Φ AᵀA) over the total variance: for both methods these add up to the share before the rotation.
+    correlation_ : array, shape (k, k)
+        Correlations Φ = (MᵀM)⁻¹ of the scores; the identity for varimax.
+    rotation_ : array, shape (k, k)
+        M.
+    pca_ : PCA
+        The fit before the rotation, with its certificate, which bounds the errors of what was rotated.
+    mean_, scale_, noise_variance_, total_variance_, n_components_, n_samples_seen_, n_features_in_
+        As those of `PCA`.
+    """
+
+    def __init__(
+        self,
+        pca: Likelihood,
+        k: int | None = None,
+        *,
+        method: Method = "varimax",
+        normalize: bool = True,
+        power: float = 4,
+        memory: int | str | None = None,
+        progress: ProgressCallback | None = None,
+    ):
+        self.pca = pca
+        self.k = k
+        self.method = method
+        self.normalize = normalize
+        self.power = power
+        self.memory = memory
+        self.progress = progress
+
+    if TYPE_CHECKING:
+        _model: RotatedModel
+        pca_: Likelihood
+        components_: FloatArray
+        explained_variance_: FloatArray
+        explained_variance_ratio_: FloatArray
+        correlation_: FloatArray
+        rotation_: FloatArray
+        mean_: FloatArray
+        scale_: FloatArray | None
+
+    def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit a clone of `pca` to `X`, read as `PCA.fit` reads it, and rotate its components."""
+        if not isinstance(self.pca, Likelihood):
+            raise ParameterError(f"pca is {type(self.pca).__name__}: expected a PCA")
+        fitted: Any = clone(self.pca)
+        fitted.fit(X, sample_weight=sample_weight)
+        return self._become(fitted, self._rotated(fitted))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the model to a zarr group at `path`, whole or not at all; `streampca.load` reads it back.
+
+        `OutputError` if something is there that is not a model of ours, or is one and `overwrite` is not set.
+        """
+        from streampca.models.persistence.models import save_model  # here, because it imports zarr
+
+        check_is_fitted(self)
+        named = with_names(self._model.unrotated, self.pca_)
+        model = rotated_model(named, self._model.rotation)
+        return save_model(model, path, overwrite=overwrite, fit=record_of_fitted(self.pca_))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags = self.pca.__sklearn_tags__().input_tags
+        return tags
+
+    def _rotated(self, fitted: Likelihood) -> RotatedModel:
+        return rotate(fitted._model, self.k, method=self.method, normalize=self.normalize, power=self.power)
+
+    def _become(self, fitted: Likelihood, model: RotatedModel) -> Self:
+        """Become the rotation `model` of `fitted`."""
+        self.pca_, self._model = fitted, model
+        self.components_ = np.asarray(model.components)
+        self.explained_variance_ = model.explained_variance
+        self.explained_variance_ratio_ = model.explained_variance_ratio
+        self.correlation_, self.rotation_ = model.correlation, model.rotation.matrix
+        self.mean_, self.scale_ = model.mean, model.scale
+        self.noise_variance_, self.total_variance_ = model.noise_variance, model.total_variance
+        self.n_components_, self.n_samples_seen_ = model.n_components, model.n_samples
+        self.n_features_in_ = fitted.n_features_in_
+        self.__dict__.pop("feature_names_in_", None)
+        names: Any = vars(fitted).get("feature_names_in_")
+        if names is not None:
+            self.feature_names_in_ = names
+        return self
+
+
+class Rotating(Likelihood):
+    """The part of `PCA` that rotates components."""
+
+    def rotate(
+        self, k: int | None = None, *, method: Method = "varimax", normalize: bool = True, power: float = 4
+    ) -> RotatedPCA:
+        """Return the first `k` components (None = all), rotated towards few large loadings each, as a fitted estimator.
+
+        Its `transform` gives the scores of the rotated components, and its `inverse_transform` the rows that the first k components
+        give before the rotation. The loadings, components times standard deviations, are held in memory three times.
+
+        Parameters
+        ----------
+        k : int or None
+            Number of components; their variances have to be above rounding.
+        method : {"varimax", "promax"}
+            Orthogonal rotation (Kaiser 1958) with scores that stay uncorrelated, or oblique (Hendrickson & White 1964).
+        normalize : bool
+            Kaiser's normalisation of the loadings of each feature to length 1 for the criterion.
+        power : float
+            Exponent of promax.
+
+        Raises
+        ------
+        ParameterError
+            If a parameter is outside its domain.
+        NotAvailableError
+            If the components are on disk.
+        """
+        check_is_fitted(self)
+        estimator = RotatedPCA(
+            self, k, method=method, normalize=normalize, power=power, memory=self.memory, progress=self.progress
+        )
+        return estimator._become(self, estimator._rotated(self))
+
+
+def of_model(pca: Likelihood, model: RotatedModel) -> RotatedPCA:
+    """Return the estimator of a model that was loaded, and of the fit before the rotation."""
+    settings = model.rotation
+    return RotatedPCA(
+        pca, model.n_components, method=settings.method, normalize=settings.normalize, power=settings.power
+    )._become(pca, model)

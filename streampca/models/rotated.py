@@ -1,0 +1,159 @@
+"""A principal component model whose leading components are rotated towards simple structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.linalg.rotation import ordered, promax, varimax
+from streampca.models.pca import PCAModel
+from streampca.models.stored_components import StoredComponents
+from streampca.typing import Array, FloatArray, Json
+
+Method = Literal["varimax", "promax"]
+METHODS = get_args(Method)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How components are rotated: the pattern of the loadings L of the first k components is L M."""
+
+    method: Method
+    """Criterion."""
+    normalize: bool
+    """Whether loadings of each feature were divided by the root of its communality for the criterion."""
+    power: float
+    """Exponent of promax."""
+    matrix: FloatArray
+    """M, ``(k, k)``; orthogonal for varimax."""
+
+    def to_dict(self) -> Json:
+        """Return the settings as plain data, without the matrix."""
+        return {"method": self.method, "normalize": self.normalize, "power": self.power}
+
+
+@dataclass(frozen=True)
+class RotatedModel(PCAModel):
+    """Rotated components of a model: unit rows, not orthogonal; scores are their least-squares coefficients.
+
+    Made by `rotated_model`. Of the fields of `PCAModel`, components and variances are those after the rotation; everything
+    else is that of `unrotated`.
+    """
+
+    unrotated: PCAModel = field(kw_only=True)
+    """The model whose first components are rotated."""
+    rotation: Rotation = field(kw_only=True)
+    """How they are."""
+
+    @property
+    def correlation(self) -> FloatArray:
+        """Return the correlations Φ = (Mᵀ M)⁻¹ of the scores, ``(k, k)``."""
+        return np.asarray(np.linalg.inv(self.rotation.matrix.T @ self.rotation.matrix), dtype=np.float64)
+
+    @property
+    def explained_variance_ratio(self) -> FloatArray:
+        """Return diag(Φ AᵀA) / total variance, ``(k,)``: shares that add up to those of the components before the rotation."""
+        matrix, values = self.rotation.matrix, self._values
+        parts: FloatArray = np.einsum("ij,ji->i", self.correlation, (matrix.T * values) @ matrix)
+        return np.asarray(parts / self.total_variance)
+
+    @property
+    def noise_variance(self) -> float:
+        """Return the mean variance of the directions that the model before the rotation leaves out."""
+        return self.unrotated.noise_variance
+
+    @property
+    def _values(self) -> FloatArray:
+        """Return the variances of the components before the rotation, ``(k,)``."""
+        return np.asarray(self.unrotated.explained_variance[: len(self.rotation.matrix)])
+
+    @cached_property
+    def turn(self) -> FloatArray:
+        """Return the matrix T of scores = unrotated scores · T, ``(k, k)``: Λ^−½ M⁻ᵀ S, for whitened ones M⁻ᵀ."""
+        back: FloatArray = np.asarray(np.linalg.inv(self.rotation.matrix).T, dtype=np.float64)
+        if self.whiten:
+            return back
+        turned: FloatArray = back / np.sqrt(self._values)[:, None] * np.sqrt(self.explained_variance)
+        return turned
+
+    @cached_property
+    def turn_back(self) -> FloatArray:
+        """Return the inverse of `turn`: S⁻¹ Mᵀ Λ^½, for whitened scores Mᵀ."""
+        forth = self.rotation.matrix.T
+        if self.whiten:
+            return forth
+        turned: FloatArray = forth * np.sqrt(self._values) / np.sqrt(self.explained_variance)[:, None]
+        return turned
+
+    def transform(self, rows: Any, out: Array | None = None) -> Array:
+        """Return the scores, ``(n_rows, k)``, of `rows`: the unrotated ones, turned; see `PCAModel.transform`."""
+        scores = self.unrotated.transform(rows)[:, : self.n_components]
+        return np.matmul(scores, self.turn.astype(scores.dtype), out=out)
+
+    def inverse_transform(self, scores: Array) -> Array:
+        """Return the rows that have these `scores`, ``(n_rows, k)``: those of the first k unrotated components."""
+        dtype = self.score_dtype(scores.dtype)
+        turned = np.zeros((len(scores), self.unrotated.n_components), dtype)
+        np.matmul(scores, self.turn_back.astype(dtype), out=turned[:, : self.n_components], casting="same_kind")
+        return self.unrotated.inverse_transform(turned)
+
+
+def rotated_model(model: PCAModel, rotation: Rotation) -> RotatedModel:
+    """Return `model` with its first components rotated."""
+    matrix = rotation.matrix
+    pattern = matrix.T @ _loadings(model, len(matrix))
+    variances = np.einsum("ij,ij->i", pattern, pattern)
+    known = {each.name: getattr(model, each.name) for each in fields(PCAModel)}
+    known |= {
+        "components": pattern / np.sqrt(variances)[:, None],
+        "explained_variance": variances,
+        "numerical_rank": len(matrix),
+        "certificate": {"statement": f"before the rotation: {model.certificate.get('statement', 'unknown')}"},
+        "residual_moments": (),
+        "eigenvalues": None,
+        "sampling_errors": None,
+    }
+    return RotatedModel(**known, unrotated=model, rotation=rotation)
+
+
+def rotate(
+    model: PCAModel, k: int | None = None, *, method: Method = "varimax", normalize: bool = True, power: float = 4
+) -> RotatedModel:
+    """Return `model` with its first `k` components rotated; see `streampca.PCA.rotate`.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter is outside its domain, or not all of the components have variance above rounding.
+    NotAvailableError
+        If the components are on disk, or rotated already.
+    """
+    if method not in METHODS:
+        raise ParameterError(f"method={method!r}: expected one of {', '.join(METHODS)}")
+    if isinstance(power, bool) or not isinstance(power, int | float) or not 1 < power < np.inf:
+        raise ParameterError(f"power={power!r}: expected a number above 1, such as 4")
+    if isinstance(model, RotatedModel):
+        raise NotAvailableError("rotate: the components are rotated already: rotate those of pca_")
+    if isinstance(model.components, StoredComponents):
+        raise NotAvailableError(
+            "rotate: the components do not fit in memory and stay on disk: fit fewer components or allow more memory"
+        )
+    k = model.n_components if k is None else k
+    most = min(model.n_components, model.numerical_rank)
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise ParameterError(f"k={k!r}: expected 1 to {most}, the number of components with variance above rounding")
+    loadings = _loadings(model, int(k))
+    matrix = varimax(loadings, normalize=normalize)
+    if method == "promax":
+        matrix = promax(loadings, matrix, power=power)
+    return rotated_model(model, Rotation(method, normalize, float(power), ordered(matrix, loadings)))
+
+
+def _loadings(model: PCAModel, k: int) -> FloatArray:
+    """Return the loadings √λⱼ vⱼ of the first components, ``(k, n_features)``."""
+    loadings: FloatArray = np.asarray(model.components)[:k] * np.sqrt(model.explained_variance[:k, None])
+    return loadings
