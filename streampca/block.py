@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
+import numpy as np
 from scipy.sparse import issparse
 
 from streampca.typing import Array, BoolArray, FloatArray, SparseRows
@@ -21,6 +23,8 @@ class Block:
 
     weights: FloatArray | None = None
     """Weight of each row, not negative, shape ``(n_rows,)``; None = all 1."""
+    equal: tuple[tuple[int, int], ...] = ()
+    """Runs of rows, relative to the first, that all equal one another: chunks that were never written."""
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -28,7 +32,24 @@ class Block:
     def slice(self, start: int, stop: int) -> Block:
         """Return rows `start` to `stop` of the block, relative to its first row."""
         weights = None if self.weights is None else self.weights[start:stop]
-        return Block(self.values[start:stop], self.start + start, weights)
+        equal = [(max(first, start) - start, min(last, stop) - start) for first, last in self.equal]
+        runs = tuple((first, last) for first, last in equal if first < last)
+        return Block(self.values[start:stop], self.start + start, weights, runs)
+
+    def apart(self) -> tuple[list[Block], EqualRows | None]:
+        """Return the runs of other rows, and the equal ones; the block and None if there are none or they are not finite."""
+        if not self.equal or not np.isfinite(self.values[self.equal[0][0]]).all():
+            return [self], None
+        edges = [0, *chain.from_iterable(self.equal), len(self)]
+        others = [self.slice(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
+        equal = [self.slice(first, last) for first, last in self.equal]
+        row = np.asarray(equal[0].values[0])
+        if self.weights is None:
+            n_rows = sum(map(len, equal))
+            return others, EqualRows(row, n_rows, float(n_rows), float(n_rows))
+        weights = np.concatenate([block.weights for block in equal if block.weights is not None])
+        squares = float(weights @ weights)
+        return others, EqualRows(row, int(np.count_nonzero(weights)), float(weights.sum()), squares)
 
     def counted(self) -> Block:
         """Return the block without rows of weight 0; a copy if there are any."""
@@ -68,6 +89,20 @@ def dense(values: Array | SparseRows) -> Array:
     return values.toarray() if issparse(values) else values
 
 
+@dataclass(frozen=True)
+class EqualRows:
+    """Rows that all equal one another, which accumulators add in closed form."""
+
+    row: Array
+    """One of them, ``(n_features,)``, finite."""
+    n_rows: int
+    """How many have a positive weight."""
+    weight: float
+    """Sum of their weights."""
+    weight_squares: float
+    """Sum of the squares of their weights."""
+
+
 def as_block(rows: Block | Array) -> Block:
     """Return `rows` as a block; an array becomes a block that starts at row 0."""
     return rows if isinstance(rows, Block) else Block(rows)
@@ -89,4 +124,4 @@ class RowWeights:
     def on(self, block: Block) -> Block:
         """Return `block` with the weights of its rows."""
         start = block.start - self.start
-        return Block(block.values, block.start, self.values[start : start + len(block)])
+        return replace(block, weights=self.values[start : start + len(block)])

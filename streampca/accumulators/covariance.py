@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from streampca.accumulators.centring import (
     weigh,
     work_dtype,
 )
-from streampca.block import Block, as_block
+from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.scaling import Scaling
@@ -103,13 +104,34 @@ class Covariance(SequentialMerge[CovarianceState]):
         """
         block = as_block(block)
         dtype = work_dtype(block.values.dtype)
-        for panel in block.panels(panel_rows(block.values.shape[1], dtype)):
+        others, equal = block.apart() if self.forgetting == 1 else ([block], None)
+        for panel in chain.from_iterable(other.panels(panel_rows(block.values.shape[1], dtype)) for other in others):
             if self.forgetting != 1:
                 faded = self._faded(state, len(panel))
                 state = self._add_panel(faded, replace(panel, weights=self._fading(len(panel))), dtype)
             else:
                 state = self._add_panel(state, panel.counted(), dtype)
-        return state
+        return state if equal is None else self.add_equal(state, equal)
+
+    def add_equal(self, state: CovarianceState, rows: EqualRows, offset: FloatArray | None = None) -> CovarianceState:
+        """Return `state` with rows that all equal ``rows.row + offset`` added, in closed form: one outer product."""
+        if not rows.weight:
+            return state
+        origin, zeros = rows.row.astype(np.float64), np.zeros(len(rows.row))
+        offset = zeros if offset is None else offset
+        if state.weight == 0:
+            state = replace(state, origin=origin, offset=offset)
+        step, n = step_between(state.origin, state.offset, origin, offset), state.weight + rows.weight
+        left = (step * (state.weight * rows.weight / n))[:, None]
+        self.grid(len(step)).add_outer(state.scatter, left, step[None], self.n_threads)
+        return CovarianceState(
+            state.n_samples + rows.n_rows,
+            n,
+            state.weight_squares + rows.weight_squares,
+            state.origin,
+            state.offset + step * (rows.weight / n),
+            state.scatter,
+        )
 
     def _add_panel(self, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
         n_rows = len(panel)

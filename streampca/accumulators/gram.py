@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -99,7 +100,9 @@ class Gram(SequentialMerge[GramState]):
         n_missing, sparse = 0, issparse(block.values)
         if sparse:
             self._add_sparse(state, block, means, variances)
-        for panel in () if sparse else block.panels(panel_features(block.values.shape[1], dtype)):
+        others = [] if sparse else self._varying(block, means, variances)
+        step = panel_features(block.values.shape[1], dtype)
+        for panel in chain.from_iterable(other.panels(step) for other in others):
             features = slice(panel.start - block.start, panel.start - block.start + len(panel))
             n_missing += self._add_panel(state, panel, dtype, means[features], variances[features])
         return replace(
@@ -110,6 +113,15 @@ class Gram(SequentialMerge[GramState]):
             means=np.concatenate([state.means, means]),
             variances=np.concatenate([state.variances, variances]),
         )
+
+    def _varying(self, block: Block, means: FloatArray, variances: FloatArray) -> list[Block]:
+        """Return the runs of features that are not known to be constant, and write means and variances of the others."""
+        others, equal = block.apart()
+        if equal is None or not self.center or not (equal.row == equal.row[0]).all():
+            return [block]
+        for first, last in block.equal:
+            means[first:last], variances[first:last] = equal.row[0], 0.0
+        return others
 
     def _add_panel(self, state: GramState, panel: Block, dtype: DType, means: FloatArray, variances: FloatArray) -> int:
         """Add features, write their means and variances, and return how many values are missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -93,12 +93,14 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
             raise ParameterError(
                 f"rows of {block.values.dtype}: expected bool, int8 or uint8 without weights; use Covariance"
             )
-        for panel in block.panels(panel_rows(block.values.shape[1], np.dtype(np.float32))):
-            state = self._add_panel(state, panel.values)
-        return state
+        others, equal = block.apart()
+        step = panel_rows(block.values.shape[1], np.dtype(np.float32))
+        for panel in chain.from_iterable(other.panels(step) for other in others):
+            state = self._add_panel(state, panel.values, len(panel))
+        return state if equal is None else self._add_panel(state, equal.row[None], equal.n_rows)
 
-    def _add_panel(self, state: IntegerState, panel: Array) -> IntegerState:
-        n_rows = len(panel)
+    def _add_panel(self, state: IntegerState, panel: Array, n_rows: int) -> IntegerState:
+        """Add the rows of `panel`, or one row that `n_rows` rows equal."""
         rows = borrow("panel", panel.shape, np.float32)
         centred = centre(panel, rows)
         total, step = np.rint(centred.offset * n_rows), centred.origin - self.shift

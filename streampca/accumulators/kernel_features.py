@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import refuse_not_finite, step_between
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
-from streampca.block import Block, as_block
+from streampca.block import Block, EqualRows, as_block
 from streampca.errors import NotFiniteError
 from streampca.kernels.rows import dense
 from streampca.storage.state_file import storable
@@ -118,9 +119,22 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
             If rows hold NaN or infinity, or their kernel values overflow.
         """
         block = as_block(block)
-        for panel in block.panels(feature_rows(self.n_columns, self.dtype)):
+        others, equal = block.apart()
+        for panel in chain.from_iterable(other.panels(feature_rows(self.n_columns, self.dtype)) for other in others):
             state = self._add_panel(state, panel)
-        return state
+        return state if equal is None else self._add_equal(state, equal)
+
+    def _add_equal(self, state: KernelFeaturesState, rows: EqualRows) -> KernelFeaturesState:
+        """Add rows that all equal one another: kernel values of one of them, and an outer product."""
+        row, out = in_panel(Block(rows.row[None]), self.dtype), np.empty((1, self.n_columns), dtype=self.dtype)
+        self._fill(row, out)
+        trace = float(self.kernel.diagonal(row)[0]) * rows.weight
+        if not (np.isfinite(out).all() and np.isfinite(trace)):
+            raise NotFiniteError(f"kernel values of the fill value overflow {self.dtype}: rescale the data first")
+        equal = replace(rows, row=self._origin)
+        return KernelFeaturesState(
+            self.covariance.add_equal(state.values, equal, out[0].astype(np.float64)), state.trace + trace
+        )
 
     def _add_panel(self, state: KernelFeaturesState, panel: Block) -> KernelFeaturesState:
         n_rows = len(panel)

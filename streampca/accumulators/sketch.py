@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import xxhash
@@ -26,7 +27,7 @@ from streampca.accumulators.shifting import (
 )
 from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
 from streampca.accumulators.sparse import refuse_stored, shift_full_columns
-from streampca.block import Block, as_block
+from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
 from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import spread
@@ -122,7 +123,8 @@ class Sketch(SequentialMerge[SketchState]):
         dtype = np.promote_types(self.test.dtype, work_dtype(block.values.dtype))
         direct = not self.copy_rows and self.missing == "error" and block.values.dtype == dtype
         step = DIRECT_ROWS if direct else sketch_panel_rows(block.values.shape[1], dtype)
-        for panel in map(Block.counted, block.panels(step)):
+        others, equal = block.apart()
+        for panel in map(Block.counted, chain.from_iterable(other.panels(step) for other in others)):
             if self.missing == "drop_rows":
                 holes = incomplete(panel.values)
                 if holes.any():
@@ -132,7 +134,28 @@ class Sketch(SequentialMerge[SketchState]):
             if len(panel):
                 added = self._add_direct(state, panel) if direct else None
                 state = self._add_panel(state, panel, dtype) if added is None else added
-        return state
+        return state if equal is None else self._add_equal(state, equal)
+
+    def _add_equal(self, state: SketchState, rows: EqualRows) -> SketchState:
+        """Add rows that all equal one another, in closed form: one outer product."""
+        row, weight = rows.row.astype(np.float64), rows.weight
+        if state.weight == 0 and self.origin is None:
+            state = replace(state, origin=row.astype(self.test.dtype).astype(np.float64))
+        shifted_row = row - state.origin
+        weighted = weight * project(shifted_row[None], self.test)[0]
+        for start in range(0, len(row), _SLAB_FEATURES):
+            slab = slice(start, start + _SLAB_FEATURES)
+            state.products[slab] += np.outer(shifted_row[slab], weighted)
+        moments = float(self.moments)
+        return replace(
+            state,
+            n_samples=state.n_samples + rows.n_rows,
+            weight=state.weight + weight,
+            weight_squares=state.weight_squares + rows.weight_squares,
+            sums=state.sums + moments * weight * shifted_row,
+            squares=state.squares + moments * weight * shifted_row**2,
+            observed=state.observed + weight if len(state.observed) else state.observed,
+        )
 
     def _add_direct(self, state: SketchState, panel: Block) -> SketchState | None:
         """Add rows without a shifted copy: Σ (x − c) zᵀ for z = (x − c)ᵀΩ is Σ x zᵀ − c Σ zᵀ; None if float32 is too inaccurate."""

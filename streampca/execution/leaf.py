@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import numpy as np
+
 from streampca.block import Block
 from streampca.execution.distributed.retries import read_with_retries
 from streampca.planning.plan import Plan
@@ -18,6 +20,9 @@ from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
 _State = TypeVar("_State")
+
+_LEAST_EQUAL = 128
+"""Rows of a run of equal ones from which accumulating the rows around it by themselves is faster."""
 
 OnBlock = Callable[[Block, ReadCount], None]
 
@@ -123,8 +128,12 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
             yield Block(values, start), count
         return
 
+    equal = [_long(source.equal_rows(start, stop), start) for start, stop in spans]
+
     def submit(i: int) -> Future[tuple[Array, ReadCount]]:
         start, stop = spans[i]
+        if equal[i] == ((0, stop - start),):
+            return reader.submit(_read_equal, source, start, stop)
         if source.column_major:
             out = borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
         else:
@@ -137,5 +146,16 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
             values, count = pending.result()
             if i + 1 < len(spans):
                 pending = submit(i + 1)
-            yield Block(values, start), count
+            yield Block(values, start, equal=equal[i]), count
         reader.submit(release).result()
+
+
+def _long(runs: tuple[tuple[int, int], ...], start: int) -> tuple[tuple[int, int], ...]:
+    """Return those of the `runs` that have many rows, relative to `start`."""
+    return tuple((first - start, last - start) for first, last in runs if last - first >= _LEAST_EQUAL)
+
+
+def _read_equal(source: Source, start: int, stop: int) -> tuple[Array, ReadCount]:
+    """Return rows `start` to `stop`, which all equal the first one, as a view of it."""
+    row, count = read_with_retries(source, start, start + 1)
+    return np.broadcast_to(row, (stop - start, row.shape[1])), count

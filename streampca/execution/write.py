@@ -38,7 +38,7 @@ from streampca.storage.directories import DIAGNOSTICS, arrays_of_scores, require
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import borrow
-from streampca.typing import DType, FloatArray
+from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ZarrArray
@@ -81,13 +81,10 @@ class ScoreTask(Task["tuple[ZarrArray, ...] | None"]):
         OutputError
             If the directory was removed.
         """
-        n_rows, k = len(block), self.model.n_components
-        out = borrow("scores", (n_rows, k), self.model.score_dtype(self.source.dtype))
+        n_rows = len(block)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = self.model.transform(block.values, out)
-            values = [scores]
-            if self.diagnostics and isinstance(self.model, PCAModel):
-                values += row_diagnostics(self.model, block.values, scores)
+            values = self._values(block)
+        scores = values[0]
         if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
             (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
             raise NotFiniteError(
@@ -103,6 +100,27 @@ class ScoreTask(Task["tuple[ZarrArray, ...] | None"]):
         for array, value in zip(state, values, strict=True):
             array[block.start : block.start + n_rows] = value
         return state
+
+    def _values(self, block: Block) -> list[Array]:
+        """Return the scores of the rows of `block`, and T² and Q; of rows that all equal one another those of one are copied."""
+        out = borrow("scores", (len(block), self.model.n_components), self.model.score_dtype(self.source.dtype))
+        others, equal = block.apart()
+        runs = block.equal if equal is not None else ()
+        parts = [(other, slice(other.start - block.start, other.start - block.start + len(other))) for other in others]
+        parts += [(block.slice(first, first + 1), slice(first, last)) for first, last in runs[:1]]
+        values = [out]
+        if self.diagnostics and isinstance(self.model, PCAModel):
+            values += [np.empty(len(block)) for _ in DIAGNOSTICS]
+        for part, rows in parts:
+            scores = self.model.transform(part.values, out[rows.start : rows.start + len(part)])
+            if self.diagnostics and isinstance(self.model, PCAModel):
+                for value, one in zip(values[1:], row_diagnostics(self.model, part.values, scores), strict=True):
+                    value[rows] = one
+        for first, last in runs:
+            out[first:last] = out[runs[0][0]]
+            for value in values[1:]:
+                value[first:last] = value[runs[0][0]]
+        return values
 
     def finish(self, state: tuple[ZarrArray, ...] | None) -> None:
         """Return nothing: scores are in the store."""

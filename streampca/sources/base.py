@@ -142,6 +142,10 @@ class Source(ABC):
         """Return the edges of blocks of at most `n_rows` rows that read nothing twice, None where equal blocks do not."""
         return None
 
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
+        return ()
+
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`, for messages; none where there are no chunks."""
         return []

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import xxhash
@@ -235,6 +235,14 @@ class TableSource(Source):
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks that read nothing of a single array twice."""
         return self.parts[0].source.block_edges(n_rows) if len(self.parts) == 1 else None
+
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows of which no chunk of any array was ever written."""
+        runs: tuple[tuple[int, int], ...] = ((start, stop),)
+        for part in self.parts:
+            pairs = product(runs, part.source.equal_rows(start, stop))
+            runs = tuple((max(a, b), min(c, d)) for (a, c), (b, d) in pairs if max(a, b) < min(c, d))
+        return runs
 
     def slice(self, start: int, stop: int) -> TableSource:
         """Return a source for a worker with no more of lazy arrays than rows `start` to `stop` need."""

@@ -111,6 +111,10 @@ class CellSource(Source):
         """Return the edges of blocks that read nothing of the rows twice."""
         return self.rows.block_edges(n_rows)
 
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of dense rows that equal one row, which are changed in the same way."""
+        return self.rows.equal_rows(start, stop)
+
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""
         return self.rows.keys(start, stop)

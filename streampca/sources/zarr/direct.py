@@ -67,6 +67,8 @@ class DirectReader:
     """Which axes are rows and columns."""
     digests: ChunkDigests | None = None
     """Expected digests of the chunks, or None."""
+    fill: bool = False
+    """Whether a chunk that does not exist is the fill value."""
     bounds: Path | None = None
     """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
 
@@ -77,6 +79,8 @@ class DirectReader:
         store: LocalStore,
         layout: Layout,
         digests: ChunkDigests | None = None,
+        *,
+        fill: bool = False,
         follow_symlinks: bool = False,
     ) -> DirectReader | None:
         """Return a reader, or None if the array is stored in a way that only zarr reads."""
@@ -84,7 +88,7 @@ class DirectReader:
         if chain is None:
             return None
         root = Path(store.root)
-        return cls(root / array.path, array, chain, layout, digests, None if follow_symlinks else root)
+        return cls(root / array.path, array, chain, layout, digests, fill, None if follow_symlinks else root)
 
     @property
     def scatters(self) -> bool:
@@ -149,6 +153,10 @@ class DirectReader:
                 if not scattered:
                     self._decode(file.fileno(), stored_bytes, chunk, key)
         except FileNotFoundError as error:
+            if self.fill:
+                for piece, _ in pieces:
+                    piece[...] = 0 if self.array.fill_value is None else self.array.fill_value
+                return ReadCount()
             raise MissingChunkError(
                 f"{self.root}: chunk {key} does not exist: it was there when the run began, or is to be written first"
             ) from error

@@ -45,7 +45,7 @@ from streampca.sources.zarr.metadata import (
 )
 from streampca.sources.zarr.strictness import StrictStore, inner_store
 from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer_prototype, sync
-from streampca.typing import Array
+from streampca.typing import Array, BoolArray
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of an array that make rows, and those that make columns."""
@@ -102,22 +102,31 @@ class ZarrSource(Source):
         self.watch = InputWatch()
         self._documents = self._stored_documents()
         self.direct = (
-            DirectReader.of(self.array, store, self.layout, digests, follow_symlinks)
-            if type(store) is LocalStore and not fill
+            DirectReader.of(self.array, store, self.layout, digests, fill=fill, follow_symlinks=follow_symlinks)
+            if type(store) is LocalStore and not (fill and digests is not None)
             else None
         )
+        self.stored: BoolArray | None = None
+        self._looked, self._n_missing_values = False, 0
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
         return self.array, self.description, self.name, axes, self.fill, self.digests, self.follow_symlinks
 
+    @property
+    def _found(self) -> dict[str, object]:
+        """Return what is known of missing chunks, for other views of the array."""
+        names = ("stored", "_looked", "_n_missing_values", "missing_chunks_filled")
+        return {name: getattr(self, name) for name in names}
+
     def __reduce__(self) -> tuple[object, ...]:
-        return ZarrSource, self._view((self.layout.rows, self.layout.columns))
+        return ZarrSource, self._view((self.layout.rows, self.layout.columns)), self._found
 
     def by_features(self) -> ZarrSource:
         """Return a source whose rows are the features of this one."""
         turned = ZarrSource(*self._view((self.layout.columns, self.layout.rows)))
         turned.watch, turned._documents = self.watch, self._documents
+        vars(turned).update(self._found)
         return turned
 
     @property
@@ -179,7 +188,7 @@ class ZarrSource(Source):
         return lambda key: self.key_prefix + key in present
 
     def check(self) -> None:
-        """Raise `MissingChunkError` if chunks do not exist, or count them where they are to be filled."""
+        """Raise `MissingChunkError` if chunks do not exist, or note which where they are to be filled."""
         exists = self._presence()
         if exists is None:  # such as plain HTTP: a missing chunk is found when it is read
             if self.fill:
@@ -188,12 +197,16 @@ class ZarrSource(Source):
                     "is counted: set missing_chunks: error, or copy the store"
                 )
             return
-        n_missing, first = 0, list[str]()
+        n_missing, n_values, first = 0, 0, list[str]()
+        stored = np.ones(self.layout.chunk_counts if self.fill else (), dtype=bool)
         for place in product(*map(range, self.layout.chunk_counts)):
             key = self.array.metadata.encode_chunk_key(place)
             if exists(key):
                 continue
             n_missing += 1
+            if self.fill:
+                stored[place] = False
+                n_values += self.layout.stored_values(place)
             if n_missing <= _MOST_NAMED:
                 first.append(key)
             if n_missing == _MOST_COUNTED and not self.fill:
@@ -204,7 +217,36 @@ class ZarrSource(Source):
                 f"{self.description}: {count} of {math.prod(self.layout.chunk_counts)} chunks do not exist, first: {', '.join(first)}; "
                 "write them, or set missing_chunks: fill to read them as the fill value"
             )
-        self.missing_chunks_filled = n_missing
+        self.missing_chunks_filled, self._n_missing_values = n_missing, n_values
+        # A chunk whose digest is known is missed where it is read.
+        self.stored, self._looked = stored if n_missing and self.digests is None else None, True
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return how many chunks are the fill value because they were never written, where that is allowed."""
+        if not self._known_missing():
+            return ()
+        return (
+            f"{self.missing_chunks_filled:,} of {math.prod(self.layout.chunk_counts):,} chunks were never written: they are the fill "
+            f"value, {self.array.fill_value}, and are not read",
+        )
+
+    def _known_missing(self) -> bool:
+        """Look for missing chunks once if they are filled; return whether there are any."""
+        if self.fill and not self._looked:
+            self.check()
+        return self.stored is not None
+
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows from `start` to `stop` of which no chunk was ever written."""
+        if self.stored is None or not self.layout.rows:
+            return ()
+        others = tuple(axis for axis in range(self.stored.ndim) if axis != self.layout.rows[0])
+        bands = np.asarray(self.stored.any(axis=others))
+        size, first = self.chunk_rows, start // self.chunk_rows
+        missing = ~bands[first : -(-stop // size)]
+        edges = first + np.flatnonzero(np.diff(missing, prepend=False, append=False))
+        runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        return tuple((max(start, low * size), min(stop, high * size)) for low, high in runs)
 
     def _stored_documents(self) -> list[Item]:
         """Return sizes and times of the metadata of a local store."""
@@ -234,7 +276,12 @@ class ZarrSource(Source):
             self.store._store.cancel()
 
     def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""
+        """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted.
+
+        Of all rows without the chunks that are known to be missing.
+        """
+        if (start, stop) == (0, self.shape[0]) and self._known_missing():
+            return max(1, (math.prod(self.shape) - self._n_missing_values) * self.dtype.itemsize)
         if self.direct is not None and self.direct.scatters:
             return (stop - start) * self.row_bytes
         rows = (
@@ -268,6 +315,8 @@ class ZarrSource(Source):
                 target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
                 target[...] = values[inside_of(box, whole)]
             for place, _, _ in self.layout.chunks(whole):
+                if self.stored is not None and not self.stored[place]:
+                    continue
                 n_chunks, n_values = n_chunks + 1, n_values + self.layout.stored_values(place)
         return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
 
