@@ -157,8 +157,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         Indices of features that never vary.
     solver_ : str
     certificate_ : ExactCertificate or ApproximateCertificate
-        What can be said of the numerical error of this answer, an object of `streampca.models.certificates`: proven lower and
-        statistical upper ends of eigenvalues, angles, unresolved clusters, rounding.
+        What can be said of the numerical error of this answer, an object of `streampca.models.certificates`.
     sampling_error_ : SamplingErrors
         Statistical errors of eigenvalues, shares and angles (`streampca.models.sampling_errors`), if `sampling_errors` is set.
     error_ : mapping

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.joint import Joint
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.scaling import Scaling, divisors
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -32,6 +34,7 @@ from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
 from streampca.runs.recorded import figures
+from streampca.runs.sampling_checks import sampling_checks
 from streampca.runs.stored_results import (
     diagnostics_measured,
     stored_diagnostics,
@@ -92,8 +95,10 @@ def verify_run(
     measured: AnyAccumulator = (
         KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores, diagnostics)
     )
+    groups = ScoreGroups(model, source.shape[0], config.statistics.sampling_errors)
+    both = Joint((measured,) if model.sampling_errors is None else (measured, groups))
     with one_blas_thread():
-        state, count = accumulate(rows, measured, plan, weights=weights, progress=progress, phase="verify")
+        (state, *moments), count = accumulate(rows, both, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))
     summary = as_json(expected_diagnostics(config, directory, model, source.labels)) if diagnostics else None
     checks += figures(directory, record, manifest, model, summary)
@@ -102,6 +107,9 @@ def verify_run(
     elif isinstance(parameters, Parameters):
         checks += _of_model(model, state, parameters.scaling)
     checks.append(scores_check or _scores(model, source, state, weights))
+    checks += [
+        check for each in moments for check in sampling_checks(model, each, getattr(parameters, "scaling", False))
+    ]
     checks += diagnostics_checks
     if diagnostics and summary is not None and isinstance(state, MeasuredState):
         checks += diagnostics_measured(state)
@@ -155,6 +163,9 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -
     if isinstance(model, PCAModel):
         measured = Measured(model)
         scratch = measured.scratch_bytes(d, panel_rows(d), 8) + 3 * measured.state_bytes(d)
+    if model.sampling_errors is not None:
+        groups = ScoreGroups(model, source.shape[0], model.sampling_errors.n_blocks)
+        scratch += groups.scratch_bytes(d, panel_rows(d), 8) + 3 * groups.state_bytes(d)
     for n_threads in sorted({threads, 1}, reverse=True):
         try:
             plan = plan_scores(source, model, max(1, allowed - n_threads * scratch), n_threads)

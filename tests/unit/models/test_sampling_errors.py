@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from stores import config_text, write_store
 
 import streampca as sp
 from streampca.accumulators.score_groups import GroupMoments, group_edges, moments_of_scores
@@ -16,6 +18,7 @@ from streampca.errors import DataError, ModelError, NotAvailableError, Parameter
 from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.jackknife import jackknife_variance
 from streampca.models.sampling_errors import SamplingErrors, effective_n_samples
+from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
 
@@ -82,8 +85,9 @@ def test_gram_has_the_errors_of_covariance_without_another_reading() -> None:
     assert (gram.n_passes_, covariance.n_passes_) == (2, 2)
     assert covariance.plan_.passes == 2
     assert "one more reading" in covariance.plan_.notes[-1]
-    for name in ("eigenvalues", "shares", "angles", "north", "effective_n_samples"):
+    for name in ("eigenvalues", "shares", "north", "effective_n_samples"):
         assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-8), name
+    assert (one.angles >= other.angles * (1 - 1e-8)).all()  # gram knows the eigenvalues that are left out
 
 
 def test_gram_with_scale_reads_once_more_for_the_variances_of_features() -> None:
@@ -196,6 +200,53 @@ def test_numbers_of_groups_and_fits_without_sampling_errors_are_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         sp.PCA(3, **changes).fit(rows)
+
+
+def configured(directory: Path, rows: Rows, *lines: str) -> Path:
+    if not (directory / "x.zarr").exists():
+        write_store(directory / "x.zarr", rows, chunks=(200, rows.shape[1]))
+    text = config_text(directory / "x.zarr", directory / "run", "statistics: {sampling_errors: 20}", *lines)
+    (directory / "c.yaml").write_text(text.replace("report: false", "report: false, overwrite: true"))
+    return sp.run(directory / "c.yaml").directory
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "model: {n_components: 3}",
+        "model: {n_components: 3, solver: sketch}",
+        "model: {n_components: 3, solver: gram, whiten: true}",
+        "model: {n_components: 3, kind: kernel_pca, kernel: {name: rbf, gamma: 0.01}}",
+        "model: {n_components: 3, kind: kernel_pca, kernel: {name: rbf, gamma: 0.01}, method: nystrom, n_landmarks: 30}",
+        "preprocess: {scale: true}",
+    ],
+)
+def test_runs_record_sampling_errors_and_verify_measures_them_again(rows: Rows, tmp_path: Path, model: str) -> None:
+    run = configured(tmp_path, rows[:600], model)
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["result"]["sampling_errors"] == sp.load(run).sampling_error_.to_dict()
+    verification = verify_run(run)
+    assert [check for check in verification.checks if check.holds is False] == []
+    assert "sampling errors: eigenvalues" in {check.name for check in verification.checks}
+
+
+def test_verify_names_figures_that_were_changed_in_the_manifest_or_in_the_model(rows: Rows, tmp_path: Path) -> None:
+    run = configured(tmp_path, rows[:600], "model: {n_components: 3}")
+    path = run / "manifest.json"
+    written = path.read_text()
+    manifest = json.loads(written)
+    manifest["result"]["sampling_errors"]["angles"][1] *= 1.01
+    path.write_text(json.dumps(manifest))
+    assert {check.name for check in verify_run(run).checks if check.holds is False} == {
+        "manifest result.sampling_errors"
+    }
+    path.write_text(written)
+    place = run / "model.zarr" / "zarr.json"
+    model = json.loads(place.read_text())
+    model["attributes"]["sampling_errors"]["north"][0] *= 1.01
+    place.write_text(json.dumps(model))
+    with pytest.raises(ModelError):
+        verify_run(run)
 
 
 def test_threads_change_no_bit(rows: Rows) -> None:
