@@ -96,7 +96,7 @@ def verify_run(
         KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores, diagnostics)
     )
     groups = ScoreGroups(model, source.shape[0], config.statistics.sampling_errors)
-    both = Joint((measured,) if model.sampling_errors is None else (measured, groups))
+    both: AnyAccumulator = Joint((measured,) if model.sampling_errors is None else (measured, groups))
     with one_blas_thread():
         (state, *moments), count = accumulate(rows, both, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))

@@ -15,3 +15,6 @@ else:
 
 class StatisticsConfig(_Statistics):
     """What is computed about the answer as an estimate from a sample."""
+
+    if TYPE_CHECKING:
+        sampling_errors: int = 0

@@ -11,6 +11,7 @@ from streampca.runs.report import figures_of_intervals, words
 from streampca.runs.report.parts import Accuracy, Chart, Facts, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
+from streampca.runs.report.sampling import sampling_chart, sampling_of
 from streampca.typing import FloatArray
 
 _ROWS = 20
@@ -109,8 +110,11 @@ def carried(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
     return f"{'at least' if bounds.certified else 'about'} {shown}"
 
 
-def interval_chart(bounds: Bounds, spectrum: ReportedSpectrum) -> Chart:
-    """Return the eigenvalues in their intervals."""
+def interval_chart(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) -> Chart:
+    """Return the eigenvalues in their intervals, with error bars where there are sampling errors."""
+    errors = sampling_of(run, len(spectrum.values))
+    if errors is not None:
+        return sampling_chart(spectrum.values, errors, (bounds.lower, bounds.upper))
     svg = figures_of_intervals.intervals(spectrum.values, bounds.lower, bounds.upper, bounds.pairs)
     k, widest = len(spectrum.values), _largest(bounds.relative)
     alt = f"Chart of {words.plural(k, 'eigenvalue')} with the intervals that they lie in."

@@ -20,7 +20,13 @@ _BARS = 60
 """So many components at most have a bar each."""
 
 
-def intervals(values: FloatArray, lower: FloatArray, upper: FloatArray, groups: Sequence[tuple[int, int]]) -> str:
+def intervals(
+    values: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    groups: Sequence[tuple[int, int]],
+    sampling: FloatArray | None = None,
+) -> str:
     """Return the eigenvalues with the intervals that they lie in, hatched where components are not told apart.
 
     Parameters
@@ -29,9 +35,12 @@ def intervals(values: FloatArray, lower: FloatArray, upper: FloatArray, groups: 
         Eigenvalues and the ends of their intervals, shape ``(n_components,)``; NaN where there is none.
     groups
         First and last component, from 0, of each group that is not told apart.
+    sampling
+        Intervals of the eigenvalues of the population, shape ``(n_components, 2)``, drawn as error bars; None for none.
     """
     k = len(values)
     shown, top = np.clip(values, 0.0, None), np.fmax(values, upper)
+    top = top if sampling is None else np.fmax(top, sampling[:, 1])
     positive = shown[shown > 1e-18 * float(shown.max(initial=0.0))]  # zero up to rounding would stretch the scale
     logarithmic = len(positive) > 1 and float(positive.max()) > 100 * float(positive.min())
 
@@ -55,6 +64,11 @@ def intervals(values: FloatArray, lower: FloatArray, upper: FloatArray, groups: 
                 number, low, np.where(np.isfinite(upper), upper, shown), color=ACCENT, alpha=0.3, linewidth=0
             )
         drawn = np.where(shown > bottom, shown, np.nan) if logarithmic else shown
+        if sampling is not None:
+            away = np.clip(np.stack([drawn - sampling[:, 0], sampling[:, 1] - drawn]), 0.0, None)
+            axes.errorbar(
+                number, drawn, away, fmt="none", ecolor=INK, elinewidth=0.9, capsize=max(1.0, min(3.0, 60 / k))
+            )
         axes.plot(number, drawn, color=ACCENT, linewidth=0 if k <= _BARS else 1.4, **dots(k))
         highest = float(np.nanmax(top)) if k else 0.0
         if logarithmic:

@@ -88,7 +88,7 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Page:
         notes=(*what_ran.notes(run), *((_REMOVED,) if run.removes else ())),
         components=components.components(run, spectrum, layout),
         spectrum=result.spectrum_charts(
-            run, spectrum, None if bounds is None else approximate.interval_chart(bounds, spectrum), carried
+            run, spectrum, None if bounds is None else approximate.interval_chart(run, bounds, spectrum), carried
         ),
         scores=result.score_charts(spectrum, scores, classes) if scores is not None else (),
         series=along.series,

@@ -9,6 +9,7 @@ import numpy as np
 from streampca.runs.report import figures, projection, words
 from streampca.runs.report.parts import Chart, Tile
 from streampca.runs.report.run_files import RunFiles
+from streampca.runs.report.sampling import sampling_chart, sampling_of
 from streampca.typing import FloatArray
 
 
@@ -135,8 +136,10 @@ def spectrum_charts(
     if field(certificate, "kind") == "approximate" and field(certificate, "eigen_solver") != "conversion":
         beyond = max(0.0, words.number(field(certificate, "nuclear_error")) or 0.0)  # the sums are lower bounds
     legend = (("accent", "proven"), ("hatch", "possible")) if beyond > figures.VISIBLE else ()
+    errors = sampling_of(run, k)
+    exact = _eigenvalue_chart(spectrum) if errors is None else sampling_chart(spectrum.values, errors)
     return (
-        _eigenvalue_chart(spectrum) if values is None else values,
+        exact if values is None else values,
         Chart(
             "Share carried together",
             figures.cumulative(spectrum.ratios, needed, shown, beyond),

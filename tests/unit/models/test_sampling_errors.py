@@ -261,3 +261,15 @@ def test_threads_change_no_bit(rows: Rows) -> None:
     assert first is not None
     assert second is not None
     assert first.to_dict() == second.to_dict()
+
+
+@pytest.mark.parametrize("solver", ["covariance", "sketch"])
+def test_reports_draw_error_bars_and_name_components_that_are_not_told_apart(tmp_path: Path, solver: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((300, 8)) * np.sqrt([20.0, 5.0, 5.0, 1, 1, 1, 1, 1])
+    write_store(tmp_path / "x.zarr", rows, chunks=(100, 8))
+    lines = ("statistics: {sampling_errors: 20}", f"model: {{n_components: 3, solver: {solver}}}")
+    (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.zarr", tmp_path / "run", *lines, output="report: true"))
+    page = (sp.run(tmp_path / "c.yaml").directory / "report.html").read_text()
+    assert "and its sampling error" in page
+    assert "overlap for components 2 to 3" in page
+    assert ("numerical error" in page) == (solver == "sketch")
