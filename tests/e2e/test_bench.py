@@ -100,3 +100,16 @@ def test_modes_of_a_field_agree_with_other_programs_and_every_pass_reads_each_ch
     assert max(value for name, value in ratios.items() if name.startswith("largest difference")) < 1e-6
     # Opening the table reads the first of two bands of chunks, to find what was observed.
     assert ratios["reads of each chunk, fit"] == ratios["passes of fit and scores"] + 0.5
+
+
+def test_an_update_by_shards_reads_these_and_agrees_with_a_full_run(tmp_path):
+    pytest.importorskip("pyarrow")
+    shards, results = tmp_path / "shards", tmp_path / "results.json"
+    sizes = ("--rows", "2000", "--features", "16", "--files", "5", "--dtype", "float64")
+    scripts.run(scripts.SCRIPTS / "make_data.py", shards, "--kind", "shards", *sizes)
+    smoke = ("--same-process", "--repeats", "1", "--components", "3", "--new", "2", "--out", results)
+    done = scripts.run(BENCH / "files.py", shards, *smoke)
+    assert done.status == 0, done.stderr
+    ratios = json.loads(results.read_text())["ratios"]
+    assert ratios["largest difference of eigenvalues, update and full"] < 1e-12
+    assert ratios["bytes that the update reads over those of the new shards"] == 1

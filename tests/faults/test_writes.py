@@ -9,3 +9,9 @@ def test_acts_on_the_disk_that_fail():
     score = writes.run(20, seed=0)
     score.require_clean()
     assert score.survived + score.detected == 20
+
+
+def test_acts_of_an_update_on_the_disk_that_fail():
+    score = writes.run_updates(10, seed=0)
+    score.require_clean()
+    assert score.survived + score.detected == 10

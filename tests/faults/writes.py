@@ -13,10 +13,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from forks import server
 from score import Score, again
 from slow_run import digest_of_run
@@ -159,6 +161,8 @@ class _Job:
     """Everything in the directory of the other."""
     acts: int
     """What the other does on the disk."""
+    arguments: tuple[str, ...] = ("run", "c.yaml", "--quiet")
+    """The command."""
 
     @classmethod
     def made(cls, place: Path) -> _Job:
@@ -182,14 +186,36 @@ class _Job:
             directory, picture(old), digest_of_run(old), digest, names, int(printed.rpartition(" acts")[0].split()[-1])
         )
 
+    @classmethod
+    def updating(cls, place: Path) -> _Job:
+        """Make a run of files of rows in `place`, to which one was added: the other is the update."""
+        directory, other, arguments = place / "job", place / "other", ("update", "out", "--quiet")
+        (directory / "rows").mkdir(parents=True)
+        values = make_values(400, 8)
+        np.save(directory / "rows" / "0.npy", values[:150])
+        np.save(directory / "rows" / "2.npy", values[150:250])
+        lines = ("model: {n_components: 2}", "resources: {threads: 1}")
+        text = config_text("rows", "out", *lines, output="state: true, report: false")
+        (directory / "c.yaml").write_text(text)
+        assert _call(directory, "none", 0)[0] == 0
+        np.save(directory / "rows" / "1.npy", values[250:])
+        shutil.copytree(directory, other)
+        status, said, printed = _call(other, "none", 0, arguments)
+        assert status == 0, said
+        names = frozenset(path.relative_to(other / "out").as_posix() for path in (other / "out").rglob("*"))
+        old, acts = directory / "out", int(printed.rpartition(" acts")[0].split()[-1])
+        return cls(directory, picture(old), digest_of_run(old), digest_of_run(other / "out"), names, acts, arguments)
 
-def _call(directory: Path, mode: str, number: int) -> tuple[int | None, str, str]:
-    """Carry out the run with a fault at act `number`; return its status, None for a hang, and what it said and printed."""
+
+def _call(
+    directory: Path, mode: str, number: int, arguments: Sequence[str] = _Job.arguments
+) -> tuple[int | None, str, str]:
+    """Carry out the command with a fault at act `number`; return its status, None for a hang, and what it said and printed."""
     code = errno.ENOSPC if "ENOSPC" in mode else errno.EIO
     process = server().start(
         "writes:attempt",
         directory,
-        arguments=["run", "c.yaml", "--quiet"],
+        arguments=list(arguments),
         number=number,
         code=code,
         persistent="from" in mode,
@@ -201,12 +227,12 @@ def _call(directory: Path, mode: str, number: int) -> tuple[int | None, str, str
     return status, process.said, process.printed
 
 
-def run(count: int, seed: int) -> Score:
+def run(count: int, seed: int, made: Callable[[Path], _Job] = _Job.made) -> Score:
     """Try `count` faults; with five times as many as there are acts, each act in each way."""
     score, began = Score("each write, rename and fsync of the driver: EIO, ENOSPC, SIGKILL"), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        job = _Job.made(place)
+        job = made(place)
         for item in range(seed, seed + count):
             position = (
                 item * 7919 % (len(MODES) * job.acts)
@@ -224,9 +250,14 @@ def run(count: int, seed: int) -> Score:
     return score
 
 
+def run_updates(count: int, seed: int) -> Score:
+    """Try `count` faults in updates of a run."""
+    return run(count, seed, _Job.updating)
+
+
 def _one(job: _Job, directory: Path, mode: str, number: int, score: Score) -> str:
     """Return what is wrong with one fault, nothing if all is well."""
-    status, said, printed = _call(directory, mode, number)
+    status, said, printed = _call(directory, mode, number, job.arguments)
     if status is None:
         score.hangs += 1
         return "it did not end"
@@ -238,7 +269,7 @@ def _one(job: _Job, directory: Path, mode: str, number: int, score: Score) -> st
     if wrong:
         return f"{wrong} ({met}): {said}"
     survived = status == 0 or mode == "killed"
-    status, said, _ = _call(directory, "none", 0)
+    status, said, _ = _call(directory, "none", 0, job.arguments)
     if status is None:
         score.hangs += 1
         return "the next run did not end"
@@ -282,6 +313,6 @@ def _left(directory: Path, mode: str) -> list[str]:
     for path in directory.iterdir():
         empty = mode == "killed" and _TEMPORARY.fullmatch(path.name) and not path.stat().st_size
         moved = "from then on" in mode and path.name.startswith("out.old-")
-        if path.name not in ("c.yaml", "out") and not empty and not moved:
+        if path.name not in ("c.yaml", "out", "rows") and not empty and not moved:
             found.append(path.name)
     return found
