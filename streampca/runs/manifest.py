@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from streampca.errors import ModelError
+from streampca.runs.resume import UPDATED
 from streampca.storage.regular_files import read_regular
 from streampca.system.process import peak_bytes
 from streampca.system.versions import versions
@@ -161,7 +162,7 @@ def manifest_of(
         "notes": result.notes(source),
         "run_id": log.identity.run_id,
         "started": started.isoformat(timespec="seconds"),
-        "identity": log.identity.identity,
+        "identity": {name: value for name, value in log.identity.identity.items() if name != UPDATED},
         "resumed": log.resumption(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

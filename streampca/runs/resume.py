@@ -36,6 +36,8 @@ _NOT_IN_THE_BITS = (
     "output.storage_options",
 )
 """Keys, or sections, that do not decide the bits of a run."""
+UPDATED = "updated run"
+"""Name, in the identity of an update, of the identifier of the run that it begins with."""
 
 
 def checkpoint_of(output: Path) -> Path:

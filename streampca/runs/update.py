@@ -28,7 +28,7 @@ from streampca.runs.config import RunConfig, load_config
 from streampca.runs.from_config import ConfiguredFit, fit_of, source_of
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.report.run_files import read_samples
-from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
+from streampca.runs.resume import UPDATED, checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
 from streampca.runs.run import Job, Run, carry_out, log_of
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.result import Fit
@@ -49,8 +49,6 @@ _CHANGEABLE = (
     "output.report=",
 )
 """Keys that may be other than in the run: they do not decide its bits."""
-_UPDATED = "updated run"
-"""Name, in the identity of an update, of the identifier of the run that it begins with."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +187,9 @@ def update(
             return Update(Run(directory, manifest), 0, ())
         _require_continuable(config, fitted, added)
         job = _job(directory, config, fitted, added, manifest, progress, notice)
-        identity = identity_of_run(config, source, job.fit.parameters) | {_UPDATED: manifest["run_id"]}
+        identity = identity_of_run(config, source, job.fit.parameters) | {UPDATED: manifest["run_id"]}
         stored = place.newest()[0]
-        other = stored is not None and _UPDATED in stored["identity"] and stored["identity"] != identity
+        other = stored is not None and UPDATED in stored["identity"] and stored["identity"] != identity
         if other:
             notice("an update that was stopped began with other files or another run: starting over")
         log = log_of(job, lock, identity, fresh=other)

@@ -135,6 +135,7 @@ def test_an_update_makes_the_run_of_all_rows_and_reads_the_new_ones(kind, finish
         assert len(np.unique(samples["index"][:])) == 2000
         assert {int(np.searchsorted(CUTS, i, "right")) for i in samples["index"][:]} == {1, 2, 3, 4, 5}
     assert call.quietly("verify", "runs/job").status == 0
+    assert sp.run("c.yaml", resume=True).manifest == manifest
     before = picture(Path())
     assert "nothing is new: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
     assert picture(Path()) == before
