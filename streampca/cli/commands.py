@@ -17,6 +17,8 @@ from streampca.errors import ConfigError
 from streampca.version import __version__
 
 if TYPE_CHECKING:
+    from streampca.planning.many import ManyPlan
+    from streampca.planning.plan import Plan
     from streampca.sources.options import SourceKeywords
 
 _SET = click.option(
@@ -87,39 +89,21 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
-    from streampca.runs.run import run as carry_out
+    from streampca.cli.finished import print_run
+    from streampca.runs.many import RunOfModels
+    from streampca.runs.many import run as carry_out
 
     with progress_bar(quiet) as progress:
         finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=notice)
     if as_json:
         print_json(finished.manifest)
         return
-    manifest, directory = finished.manifest, finished.directory
-    from streampca.formatting import as_text
-    from streampca.runs.summary import accuracy, carried
-
-    result, memory, certificate = manifest["result"], manifest["memory"], manifest["certificate"]
-    rows, features = manifest["source"]["shape"]
-    carry = f"components of {rows:,} x {features:,} carry {carried(certificate)} of the variance"
-    print_wrapped(f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2)
-    sure = accuracy(certificate, manifest["approximation"])
-    if sure is not None:
-        print_wrapped(f"approximate: {sure}", 2)
-    reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
-        ", 1 for the scores" if manifest["reads"]["scores"] else ""
-    )
-    print_wrapped(
-        f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
-        f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
-        2,
-    )
-    for label, sentences in (("warning", manifest.get("warnings", ())), ("note", manifest.get("notes", ()))):
-        for sentence in sentences:
-            print_wrapped(f"{label}: {on_one_line(sentence)}", len(label) + 2)
-    click.echo(
-        f"results in {directory}"
-        + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
-    )
+    if isinstance(finished, RunOfModels):
+        for each in finished.runs.values():
+            print_run(each.directory, each.manifest)
+        click.echo(f"results in {finished.directory}, from {finished.manifest['passes']} reading(s) for all fits")
+        return
+    print_run(finished.directory, finished.manifest)
 
 
 @cli.command()
@@ -135,13 +119,19 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
     Passes, bytes, memory, flops and time, also of the other solvers.
     """
     from streampca.runs.classes import classes_of_samples
-    from streampca.runs.config import load_config
+    from streampca.runs.config.models import ModelsConfig, load_any_config
     from streampca.runs.from_config import fit_of, source_of
+    from streampca.runs.many import plan_of_models
 
-    loaded = load_config(config, overrides)
-    source = source_of(loaded)
-    classes_of_samples(loaded, source)  # raises what the run would
-    planned = fit_of(loaded).plan(loaded, source, probe=probe)
+    loaded = load_any_config(config, overrides)
+    common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
+    source = source_of(common)
+    classes_of_samples(common, source)  # raises what the run would
+    planned: Plan | ManyPlan
+    if isinstance(loaded, ModelsConfig):
+        planned = plan_of_models(loaded, source)
+    else:
+        planned = fit_of(loaded).plan(loaded, source, probe=probe)
     if as_json:
         print_json(planned.to_dict())
     else:
@@ -155,14 +145,16 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
 @_JSON
 def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Validate CONFIG without opening the data."""
-    from streampca.runs.config import load_config
+    from streampca.runs.config.models import ModelsConfig, load_any_config
 
-    loaded = load_config(config, overrides)
+    loaded = load_any_config(config, overrides)
+    common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
     if as_json:
-        print_json({"valid": True, "name": loaded.name})
+        print_json({"valid": True, "name": common.name})
     else:
+        kinds = f"models {', '.join(loaded.models)}" if isinstance(loaded, ModelsConfig) else common.model.kind
         click.echo(
-            f"{config} is valid: {loaded.name}, {loaded.model.kind} of {loaded.source.path_as_written}, results to {loaded.output.directory}"
+            f"{config} is valid: {common.name}, {kinds} of {common.source.path_as_written}, results to {common.output.directory}"
         )
 
 
@@ -326,18 +318,20 @@ def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
     Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
     the run was made from, or give --set source.path=…; the status is 5 if anything differs.
     """
-    from streampca.runs.verify import verify_run
+    from streampca.runs.many import verify_runs
 
     with progress_bar(quiet) as progress:
-        result = verify_run(run_directory, overrides=overrides, progress=progress)
+        results = verify_runs(run_directory, overrides=overrides, progress=progress)
     if as_json:
-        print_json(result.to_dict())
-    else:
+        first, *others = (each.to_dict() for each in results)
+        print_json({"runs": [first, *others]} if others else dict(first))
+    for result in () if as_json else results:
         lines, indent = result.table()
         for line in lines:
             print_wrapped(on_one_line(line), indent)
         click.echo(result.summary)
-    result.require()
+    for result in results:
+        result.require()
 
 
 @cli.command()

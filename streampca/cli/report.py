@@ -21,9 +21,7 @@ from streampca.cli.commands import cli
 )
 def report(run_directory: Path, rows: tuple[int, ...]) -> None:
     """Write the HTML page of RUN again."""
-    from streampca.runs.further_rows import further_rows
-    from streampca.runs.manifest import read_manifest
-    from streampca.runs.report.page import write_report
+    from streampca.runs.many import write_reports
 
-    read_manifest(run_directory)
-    click.echo(str(write_report(run_directory, further_rows(run_directory, rows))))
+    for page in write_reports(run_directory, rows):
+        click.echo(str(page))

@@ -72,6 +72,9 @@ def model_place(path: str | Path) -> Path:
         raise ModelError(f"{given}: no such model")
     if not place.is_dir():
         raise ModelError(f"{given} is a file: expected a model or the directory of a run")
+    if (read_record(given) or {}).get("format") == "streampca-models":
+        names = ", ".join(sorted(str(each) for each in (given / "models").iterdir()))
+        raise ModelError(f"{given} holds several models: expected the directory of one of them, {names}")
     record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))
     if record == FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
         return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
+from streampca.estimators.base import PlanOptions
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
@@ -117,6 +119,8 @@ def fit_many(
     fitted = FittedModels(models)
     for name, result in done.results.items():
         models[name]._adopt(X, source, result)
+        for concern in result.model.concerns if isinstance(models[name], KernelPCA) else ():
+            warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=2)
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
     return fitted
 
@@ -161,11 +165,14 @@ def _prepared(
     return source, fits, parameters
 
 
-def fit_of_model(model: Any, source: Source, parameters: Any, **options: Any) -> PlannedFit:
-    """Return the fit of `model` to `source` with checked `parameters`."""
+def fit_of_model(
+    model: Any, source: Source, parameters: Any, planning: PlanOptions | None = None, **options: Any
+) -> PlannedFit:
+    """Return the fit of `model` to `source` with checked `parameters`, and options for `planning` and fitting."""
 
     def plan(allowed: int, threads: int) -> Plan:
-        planned: Plan = model._plan_source(source, replace(parameters, memory=allowed, threads=threads))
+        limited = replace(parameters, memory=allowed, threads=threads)
+        planned: Plan = model._plan_source(source, limited, **(planning or {}))
         return planned
 
     return PlannedFit(plan, lambda plan: model._fit_source(source, parameters, plan, **options))

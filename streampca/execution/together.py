@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.joint import InPieces, Joint
+from streampca.execution.checkpoint.resume import array_digest
 from streampca.execution.drive import read_once
 from streampca.execution.sharing import Reading, sharing
 from streampca.planning.many import common_shape
@@ -155,8 +156,9 @@ def _groups(waiting: Sequence[_Fit[_T]]) -> list[list[_Fit[_T]]]:
     for member in waiting:
         reading = member.reading
         if reading is not None:
+            weights = None if reading.weights is None else array_digest(reading.weights)
             order = None if reading.plan.shape.in_row_order else reading.plan.shape.blocks
-            groups.setdefault((id(reading.source), id(reading.weights), order), []).append(member)
+            groups.setdefault((id(reading.source), weights, order), []).append(member)
     return list(groups.values())
 
 

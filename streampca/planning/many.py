@@ -24,6 +24,8 @@ _RETAINED: tuple[Purpose, ...] = (
     "axes",
 )
 """What a fit holds beside one state while others read or solve."""
+_ONE_AFTER_ANOTHER = ("pilot", "solve", "scores", "report")
+"""What one fit after another needs."""
 _PAIRS = ("exact", "empirical_map")
 """Methods that read all rows into memory."""
 
@@ -95,7 +97,7 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
         reason=f"{len(each)} models from the same readings",
         data=each[0].data,
         work_dtype=str(np.result_type(*(plan.work_dtype for plan in each))),
-        n_components=None,
+        n_components=max((plan.n_components or 0 for plan in each), default=0) or None,
         shape=shape,
         budget=_budget(each, shape, allowed_bytes, process_bytes),
         cost=_cost(each),
@@ -143,9 +145,12 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, process
         alone.append(budget.projected_bytes - process)
     others = sum(retained)
     solving = max(one + others - own for one, own in zip(alone, retained, strict=True))
-    purposes: Counter[str] = Counter()
-    for plan in plans:
-        purposes.update({name: size for name, size in plan.memory.items() if name not in ("process", "blocks")})
+    purposes: dict[str, int] = {}
+    for name, size in (
+        entry for plan in plans for entry in plan.memory.items() if entry[0] not in ("process", "blocks")
+    ):
+        before = purposes.get(name, 0)
+        purposes[name] = max(before, size) if name in _ONE_AFTER_ANOTHER else before + size
     by_phase = {"reading": process_bytes + blocks + reading, "solving": process_bytes + solving}
     return MemoryBudget(allowed_bytes, {"process": process_bytes, "blocks": blocks, **purposes}, by_phase)
 

@@ -12,8 +12,9 @@ from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.models.persistence.groups import format_of
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
 from streampca.models.persistence.state import describe_state
-from streampca.runs.config import load_config
+from streampca.runs.config.models import ModelsConfig, load_any_config
 from streampca.runs.manifest import read_manifest
+from streampca.runs.many import runs_of
 from streampca.runs.summary import accuracy
 from streampca.sources import open_source
 from streampca.sources.files.paths import is_files_path
@@ -45,6 +46,14 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
     record = read_record(place) if place.is_dir() else None
     if record is not None and record["format"] == "streampca-run":
         return _of_run(place)
+    if record is not None and record["format"] == "streampca-models":
+        runs = [str(each) for each in runs_of(place).values()]
+        return {
+            "kind": "run of several models",
+            "path": path,
+            "runs": runs,
+            "meaning": "each of them is a finished run",
+        }
     if place.is_dir() and format_of(place) == "streampca-model":
         return _of_model(place)
     if place.is_dir() and format_of(place) == "streampca-scores":
@@ -94,12 +103,13 @@ def _proposed(path: str, listing: Listing) -> Description:
 
 
 def _of_configuration(place: Path) -> Description:
-    config = load_config(place)
+    loaded = load_any_config(place)
+    config = loaded.common if isinstance(loaded, ModelsConfig) else loaded
     return {
         "kind": "configuration",
         "path": str(place),
         "name": config.name,
-        "model": config.model.kind,
+        "model": ", ".join(loaded.models) if isinstance(loaded, ModelsConfig) else config.model.kind,
         "source": config.source.path_as_written,
         "output": str(config.output.directory),
         "meaning": "streampca plan says what it would do, and streampca run does it",

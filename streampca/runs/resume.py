@@ -74,10 +74,10 @@ def run_of(place: CheckpointDirectory) -> str | None:
     return run_id if isinstance(run_id, str) and run_id.isalnum() else None
 
 
-def finished_run(output: Path, place: CheckpointDirectory) -> str | None:
-    """Return the identifier of the finished run at `output`, None if there is none; a checkpoint it left goes."""
+def finished_run(output: Path, place: CheckpointDirectory, kind: str = "run") -> str | None:
+    """Return the identifier of the finished run (or output of another `kind`) at `output`, None if there is none; a checkpoint it left goes."""
     record = read_record(output)
-    if record is None or record.get("format") != "streampca-run":
+    if record is None or record.get("format") != f"streampca-{kind}":
         return None
     run_id = str(record.get("run_id"))
     if (read_record(place.path) or {}).get("run_id") == run_id:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
-from streampca.anndata.of_runs import require_slots, write_run
 from streampca.errors import ConfigError, NotFiniteError, OutputError
 from streampca.estimators import PCA, KernelPCA
 from streampca.estimators.loading import load
@@ -27,7 +26,7 @@ from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.groups import write_array
-from streampca.models.persistence.models import load_model, write_model
+from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
 from streampca.models.persistence.texts import text_arrays
 from streampca.models.removal import residuals_of
@@ -46,6 +45,7 @@ from streampca.runs.diagnostics import (
     write_unusual_rows,
 )
 from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
+from streampca.runs.into_anndata import require_free_slots, write_into_anndata
 from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_manifest, write_json
 from streampca.runs.publish import publish, require_free
 from streampca.runs.resume import (
@@ -63,7 +63,6 @@ from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
     AtomicDirectory,
-    read_record,
     require_apart,
     require_replaceable,
     require_space,
@@ -161,11 +160,11 @@ def run(
     require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
     fit, source = fit_of(config), source_of(config)
     require_apart(directory, source.description)
-    _require_slots(config, source, resume=resume)
+    require_free_slots(config, source, resume=resume)
     job = Job(config, source, fit.of(source), progress, notice, classes_of_samples(config, source))
     with Lock(directory, secrets.token_hex(8)) as lock:
         finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
-        _write_into_anndata(config, source, finished)
+        write_into_anndata(config, source, finished.directory, finished.manifest["run_id"])
         _publish(config, notice)
         return finished
 
@@ -229,31 +228,6 @@ def _publish(config: RunConfig, notice: Callable[[str], None]) -> None:
     notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
 
 
-def _require_slots(config: RunConfig, source: Source, *, resume: bool) -> None:
-    """Raise an error if the results could not be written into the AnnData of the source, before anything is read."""
-    written = config.output.anndata
-    if not written:
-        return
-    if config.model.kind != "pca":
-        raise ConfigError(f"output.anndata: expected kind: pca, found {config.model.kind}")
-    record = read_record(config.output.directory) if resume else None
-    require_slots(source.description, source, str((record or {}).get("run_id", "")), replace=written == "overwrite")
-
-
-def _write_into_anndata(config: RunConfig, source: Source, finished: Run) -> None:
-    """Write the results of a finished run into the AnnData that it read, if `config` asks for it."""
-    path, written, run_id = source.description, config.output.anndata, finished.manifest["run_id"]
-    if not written:
-        return
-    model, scores = load_model(finished.directory / "model.zarr"), finished.directory / "scores.zarr"
-    try:
-        write_run(path, model, scores, run_id, replace=written == "overwrite")
-    except OutputError as error:
-        raise OutputError(
-            f"{error}; the run itself is finished, in {finished.directory}: with --resume only this is done"
-        ) from error
-
-
 def _same_run(directory: Path, identity: dict[str, str]) -> Run:
     """Return the finished run at `directory` if it is the one that was asked for."""
     manifest = read_manifest(directory)
@@ -273,9 +247,9 @@ def carry_out(job: Job, log: ProgressLog) -> Run:
     with cluster_of(config, job.notice), unfinished as path:
         plan = recorded_plan(log, fit.plan(config, source))
         log.plan = plan.to_dict()
-        _require_state(config, plan)
+        require_state(config, plan)
         require_diagnosable(config, plan)
-        require_space(directory, _bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
+        require_space(directory, bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
         if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
             require_writable_by_workers(active_client(source), path)
         (path / "config.yaml").write_text(config.to_yaml())
@@ -285,28 +259,37 @@ def carry_out(job: Job, log: ProgressLog) -> Run:
             result = fit.run(source, plan, keep_rows=rows, progress=job.progress)
         except NotFiniteError as error:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
-        _write_model(job, result, path / "model.zarr", run_id)
-        if result.samples is not None:
-            _write_samples(result.samples, path / "samples.zarr", job.classes)
-        scored = time.perf_counter()
-        scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
-        diagnostics, cost = _summarise_diagnostics(config, source, result, path)
-        scores = None if scores is None else scores + cost
-        scores_seconds = time.perf_counter() - scored
-        seconds: Seconds = {
-            "fit": result.stream_seconds,
-            "solve": result.solve_seconds,
-            "total": time.perf_counter() - began,
-            "scores": scores_seconds if scores else None,
-        }
-        manifest = manifest_of(config, source, result, scores, log, started, seconds)
-        manifest["diagnostics"] = as_json(diagnostics)
-        _finish(config, path, manifest)
+        manifest = write_results(job, result, path, log, started, began)
         log.require_held()
     return Run(directory, manifest)
 
 
-def _bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]) -> int:
+def write_results(
+    job: Job, result: FitResult, path: Path, log: ProgressLog, started: datetime, began: float
+) -> Manifest:
+    """Write model, samples, scores, manifest and report of a fit to the directory `path`; return the manifest."""
+    config, source = job.config, job.source
+    _write_model(job, result, path / "model.zarr", log.identity.run_id)
+    if result.samples is not None:
+        _write_samples(result.samples, path / "samples.zarr", job.classes)
+    scored = time.perf_counter()
+    scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
+    diagnostics, cost = _summarise_diagnostics(config, source, result, path)
+    scores = None if scores is None else scores + cost
+    scores_seconds = time.perf_counter() - scored
+    seconds: Seconds = {
+        "fit": result.stream_seconds,
+        "solve": result.solve_seconds,
+        "total": time.perf_counter() - began,
+        "scores": scores_seconds if scores else None,
+    }
+    manifest = manifest_of(config, source, result, scores, log, started, seconds)
+    manifest["diagnostics"] = as_json(diagnostics)
+    _finish(config, path, manifest)
+    return manifest
+
+
+def bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]) -> int:
     """Return the size of model, state and scores; where a share of variance decides how many components, that of one."""
     rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
     k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
@@ -318,7 +301,7 @@ def _bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any]
     return model_bytes + state_bytes + row_bytes * rows
 
 
-def _require_state(config: RunConfig, plan: Plan) -> None:
+def require_state(config: RunConfig, plan: Plan) -> None:
     """Raise `ConfigError` if the state is to be saved and the solver has none."""
     if config.output.state and plan.solver not in CONTINUABLE:
         raise ConfigError(

@@ -31,7 +31,7 @@ from streampca.storage.regular_files import read_regular
 if TYPE_CHECKING:
     from streampca.typing import Json
 
-_NOUNS = {"scores": "store of scores"}
+_NOUNS = {"scores": "store of scores", "models": "run of several models"}
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
@@ -59,13 +59,16 @@ ARRAYS_BESIDE_SCORES = "coordinate_arrays"
 """Attribute of a group of scores that names the arrays beside them."""
 _SCORES_FILES = _files_of("scores", "[A-Za-z][A-Za-z0-9_]*")
 _MODEL_FILES = rf"{_files_of(_MODEL_ARRAYS)}|state(/({_files_of(_STATE_ARRAYS)}))?"
+_DOCUMENTS = rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html"
+_RUN_FILES = (
+    rf"{_DOCUMENTS}|model\.zarr(/({_MODEL_FILES}))?"
+    rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
+)
 _OUTPUT_FILES = {
     "model": re.compile(_MODEL_FILES),
     "scores": re.compile(_SCORES_FILES),
-    "run": re.compile(
-        rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html|model\.zarr(/({_MODEL_FILES}))?"
-        rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
-    ),
+    "run": re.compile(_RUN_FILES),
+    "models": re.compile(rf"{_DOCUMENTS}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
 }
 
 
@@ -116,15 +119,16 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
             f"{path} exists and is not a {_NOUNS.get(kind, kind)} of streampca: it is left untouched; name another place, or move it away"
         )
     if not overwrite:
-        how = "set output.overwrite: true" if kind == "run" else "ask for overwrite"
+        how = "set output.overwrite: true" if kind in ("run", "models") else "ask for overwrite"
         raise OutputError(
             f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
         )
-    scores = {"run": path / "scores.zarr", "scores": path}.get(kind)
-    beside = {} if scores is None else {scores / name for name in arrays_of_scores(scores)}
+    places = {"run": "scores.zarr", "models": "models/*/scores.zarr"}
+    stores = [path] if kind == "scores" else list(path.glob(places[kind])) if kind in places else []
+    beside = {store / name for store in stores for name in arrays_of_scores(store)}
     for entry in path.rglob("*"):
         relative = entry.relative_to(path).as_posix()
-        foreign = entry.parent == scores and entry.is_dir() and entry not in beside
+        foreign = entry.parent in stores and entry.is_dir() and entry not in beside
         if entry.is_symlink() or foreign or not is_output_file(kind, relative) or not _has_expected_type(entry):
             raise OutputError(
                 f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
@@ -243,8 +247,9 @@ class AtomicDirectory:
             raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
-        figures = figures_of(self.temporary) if self.kind == "run" and self.figures is None else self.figures
-        more = {"figures": figures} if self.kind == "run" else None
+        of_documents = self.kind in ("run", "models")
+        figures = figures_of(self.temporary) if of_documents and self.figures is None else self.figures
+        more = {"figures": figures} if of_documents else None
         write_commit_record(self.temporary, self.kind, self.run_id, more)
         flush(self.temporary)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -42,7 +42,7 @@ from streampca.runs.config.values import (
     seconds_of,
     section_of,
 )
-from streampca.runs.config.yaml import KeyPath, dump
+from streampca.runs.config.yaml import dump, with_texts
 
 
 class SourceConfig(Section):
@@ -343,7 +343,7 @@ class RunConfig(Section):
         kernels = tree["model"].get("kernel") or []
         if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
             tree["model"]["kernel"] = kernels[0]
-        return dump(_plain(tree, self._written))
+        return dump(with_texts(tree, self._written))
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -360,7 +360,11 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
 def parse_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Validate a YAML text that errors call `name`; otherwise as `load_config`."""
-    document = Document.parse(text, name, overrides)
+    return validated(Document.parse(text, name, overrides))
+
+
+def validated(document: Document) -> RunConfig:
+    """Return the configuration of a document; raise `ConfigError` for the first thing that is wrong with it."""
     tree, written = document.resolve()
     try:
         config = RunConfig.model_validate(tree)
@@ -371,14 +375,3 @@ def parse_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunC
         return config
     document.refuse(problems)
     raise AssertionError("a refused document has a problem")
-
-
-def _plain(value: object, written: Mapping[KeyPath, str], path: KeyPath = ()) -> object:
-    """Return what pydantic dumps as YAML holds it, with the texts of `written` at their key paths."""
-    if path in written:
-        return written[path]
-    if isinstance(value, dict):
-        return {key: _plain(item, written, (*path, key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, written, (*path, index)) for index, item in enumerate(value)]
-    return str(value) if isinstance(value, Path) else value

@@ -22,6 +22,10 @@ _STATED = {
 }
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
 """Keys that follow from others if the file does not have them."""
+_MODELS = (
+    "Several models from the same readings, in place of model: a mapping of names to mappings with the keys of model, and "
+    "preprocess with those keys in which it differs from the others."
+)
 
 
 def json_schema() -> dict[str, object]:
@@ -44,6 +48,15 @@ def json_schema() -> dict[str, object]:
             entry["description"] = f"{meaning} Allowed: {allowed}." if allowed else meaning
         left = set(definition.get("required", ())) - set(_DERIVED.get(section.__name__, ()))
         definition["required"] = sorted(left)
+    preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"]}
+    models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig)]
+    one = [each | {"properties": each["properties"] | preprocess} for each in models]
+    schema["properties"]["models"] = {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {"anyOf": one},
+        "description": _MODELS,
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Configuration of a run of streampca",

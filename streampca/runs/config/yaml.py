@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
@@ -133,6 +135,17 @@ def load_strict(text: str, name: str) -> object:
 def dump(tree: object) -> str:
     """Write plain data as YAML that `load_strict` and any YAML 1.1 or 1.2 reader turn into the same data."""
     return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
+
+
+def with_texts(value: object, written: Mapping[KeyPath, str], path: KeyPath = ()) -> object:
+    """Return what pydantic dumps as YAML holds it, with the texts of `written` at their key paths."""
+    if path in written:
+        return written[path]
+    if isinstance(value, dict):
+        return {key: with_texts(item, written, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_texts(item, written, (*path, index)) for index, item in enumerate(value)]
+    return str(value) if isinstance(value, Path) else value
 
 
 def spell_key(path: KeyPath) -> str:

@@ -1,0 +1,38 @@
+"""What the command line prints of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from streampca.cli.output import on_one_line, print_wrapped
+from streampca.formatting import as_text
+from streampca.runs.manifest import Manifest
+from streampca.runs.summary import accuracy, carried
+
+
+def print_run(directory: Path, manifest: Manifest) -> None:
+    """Print result, accuracy, reads, memory, warnings and notes of the run in `directory`."""
+    result, memory, certificate = manifest["result"], manifest["memory"], manifest["certificate"]
+    rows, features = manifest["source"]["shape"]
+    carry = f"components of {rows:,} x {features:,} carry {carried(certificate)} of the variance"
+    print_wrapped(f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2)
+    sure = accuracy(certificate, manifest["approximation"])
+    if sure is not None:
+        print_wrapped(f"approximate: {sure}", 2)
+    reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
+        ", 1 for the scores" if manifest["reads"]["scores"] else ""
+    )
+    print_wrapped(
+        f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
+        f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
+        2,
+    )
+    for label, sentences in (("warning", manifest.get("warnings", ())), ("note", manifest.get("notes", ()))):
+        for sentence in sentences:
+            print_wrapped(f"{label}: {on_one_line(sentence)}", len(label) + 2)
+    click.echo(
+        f"results in {directory}"
+        + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
+    )

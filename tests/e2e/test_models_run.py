@@ -1,0 +1,184 @@
+"""Runs of several models: each directory is what a run of the model alone leaves, from one reading for all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from stores import Command
+
+import streampca as sp
+from streampca.errors import ModelError, OutputError
+from streampca.execution.checkpoint import progress_log
+from streampca.planning import blocks
+from streampca.runs.config.models import ModelsConfig, parse_any_config
+from streampca.runs.many import RunOfModels
+from streampca.runs.verify import verify_run
+
+pytestmark = pytest.mark.numerical
+N, D = 2000, 10
+MODELS = """
+models:
+  raw: {n_components: 3}
+  z: {n_components: 4, preprocess: {scale: true}}
+  rbf: {kind: kernel_pca, n_components: 2, method: nystrom, n_landmarks: 40}
+"""
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("models") / "x.zarr"
+    rows = rng.standard_normal((N, D)) * np.arange(1, D + 1)
+    zarr.create_array(path, shape=rows.shape, chunks=(100, D), dtype="f8")[:] = rows
+    return path
+
+
+def configuration(store: Path, directory: Path, models: str = MODELS, output: str = "") -> Path:
+    path = directory / "config.yaml"
+    path.write_text(f"source: {{path: {store}}}\noutput: {{directory: {directory / 'run'}{output}}}\n{models}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return sp.run(configuration(store, tmp_path_factory.mktemp("finished")))
+
+
+def test_each_model_is_a_run_with_the_bits_of_a_fit_alone(finished: Any, store: Path) -> None:
+    assert isinstance(finished, RunOfModels)
+    assert list(finished.runs) == list(finished.manifest["models"]) == ["raw", "z", "rbf"]
+    assert finished.manifest["passes"] == 2
+    assert finished.manifest["reads"]["fit"]["bytes"] == 2 * 8 * N * D
+    for name, made in (("raw", {"n_components": 3}), ("z", {"n_components": 4, "scale": True})):
+        run, expected = finished.runs[name], sp.PCA(**made).fit(store)
+        np.testing.assert_array_equal(run.model.components_, expected.components_)
+        scores = zarr.open_group(run.directory / "scores.zarr", mode="r")["scores"][:]
+        np.testing.assert_array_equal(scores, np.asarray(expected.transform(store)))
+        assert (run.directory / "report.html").exists()
+    assert finished.runs["rbf"].model.n_components_ == 2
+    with pytest.raises(ModelError, match="holds several models: use runs"):
+        _ = finished.model
+    with pytest.raises(ModelError, match=r"holds several models: expected the directory of one of them, .*models/raw"):
+        sp.load(finished.directory)
+
+
+def test_commands_take_the_run_and_its_configuration(finished: Any, store: Path, tmp_path: Path, call: Command) -> None:
+    config = configuration(store, tmp_path)
+    assert "models raw, z, rbf of" in call("check", config).out
+    planned = json.loads(call("plan", config, "--json").out)
+    assert list(planned["models"]) == ["raw", "z", "rbf"]
+    assert planned["together"]["passes"] == 2
+    assert "3 models from the same readings" in call("plan", config).out
+    assert "run of several models" in call("inspect", finished.directory).out
+    assert call("report", finished.directory).out.count("report.html") == 4
+    page = (finished.directory / "report.html").read_text()
+    assert all(f'href="models/{name}/report.html"' in page for name in ("raw", "z", "rbf"))
+    assert call("run", finished.directory / "config.yaml", "--resume", "--quiet").status == 0
+
+
+def test_verification_measures_every_model_and_notices_changes(finished: Any, tmp_path: Path, call: Command) -> None:
+    done = call("verify", finished.directory, "--quiet", "--json")
+    assert done.status == 0
+    runs = json.loads(done.out)["runs"]
+    assert [Path(run["directory"]).name for run in runs] == ["raw", "z", "rbf"]
+    assert all(run["holds"] for run in runs)
+    copy = tmp_path / "copy"
+    shutil.copytree(finished.directory, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["models"]["z"]["result"]["total_variance"] *= 2
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    changed = call("verify", copy, "--quiet")
+    assert changed.status == 5
+    assert "manifest of all models" in changed.err
+    shutil.rmtree(copy)
+    shutil.copytree(finished.directory, copy)
+    inner = copy / "models" / "z" / "manifest.json"
+    inner.write_text(inner.read_text().replace('"n_components": 4', '"n_components": 5'))
+    assert verify_run(copy / "models" / "z").failed
+
+
+def test_a_finished_run_is_replaced_only_when_asked(store: Path, tmp_path: Path) -> None:
+    models = "models: {raw: {n_components: 2}}\n"
+    sp.run(configuration(store, tmp_path, models, ", report: false, scores: false"))
+    with pytest.raises(OutputError, match=r"holds a finished run of several models already: set output.overwrite"):
+        sp.run(configuration(store, tmp_path, models))
+    again = sp.run(configuration(store, tmp_path, models, ", report: false, overwrite: true"))
+    assert (again.directory / "models" / "raw" / "scores.zarr").exists()
+    (again.directory / "models" / "raw" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"holds models/raw/notes.txt, which streampca did not write"):
+        sp.run(configuration(store, tmp_path, models, ", report: false, overwrite: true"))
+
+
+class _PowerCutError(BaseException):
+    """Stops a run as a signal would."""
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    models = "models: {raw: {n_components: 3}, z: {n_components: 4, preprocess: {scale: true}}}\n"
+    config, seen = configuration(store, tmp_path, models, ", report: false, scores: false"), []
+
+    def stop_late(step: Any) -> None:
+        if step.rows > N // 2:
+            raise _PowerCutError
+
+    with pytest.raises(_PowerCutError):
+        sp.run(config, progress=stop_late)
+    again = sp.run(config, resume=True, progress=lambda step: seen.append(step.rows))
+    assert isinstance(again, RunOfModels)
+    assert seen[0] > 100
+    assert again.manifest["resumed"]["attempts"] == 2
+    expected = sp.PCA(4, scale=True).fit(store)
+    np.testing.assert_array_equal(again.runs["z"].model.components_, expected.components_)
+
+
+def test_common_weights_keep_the_reading_common(store: Path, tmp_path: Path) -> None:
+    weights = np.random.default_rng(1).uniform(size=N)
+    np.save(tmp_path / "w.npy", weights)
+    models = f"preprocess: {{sample_weight: {tmp_path / 'w.npy'}}}\nmodels: {{raw: {{n_components: 3}}, z: {{preprocess: {{scale: true}}}}}}\n"
+    run = sp.run(configuration(store, tmp_path, models, ", report: false, scores: false"))
+    assert run.manifest["passes"] == 1
+
+
+def test_a_configuration_written_by_a_run_means_the_same(finished: Any) -> None:
+    text = (finished.directory / "config.yaml").read_text()
+    config = parse_any_config(text, name="config.yaml")
+    assert isinstance(config, ModelsConfig)
+    assert config.to_yaml() == text
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ("models: {}", "models: found an empty mapping, allowed: a mapping of names to models"),
+        ("models: {a: 3}", "models.a: found 3, allowed: a mapping with the keys of model, and preprocess"),
+        (
+            "models: {a: {n_componets: 3}}",
+            "in models.a: model.n_componets is not a key of model: did you mean n_components?",
+        ),
+        ("models: {a: {preprocess: {scal: true}}}", "in models.a: preprocess.scal is not a key of preprocess"),
+        ('models: {"../a": {}}', "models: found the name the text '../a', allowed: letters, digits, dots, _ and -"),
+        ("models: {a: {}}\nmodel: {n_components: 3}", "model and models: give one of them"),
+        ("models: {a: {}}\noutput: {publish: 's3://b/x'}", "output.publish does not go together with models"),
+    ],
+)
+def test_wrong_models_are_refused_on_one_line(models: str, message: str, tmp_path: Path, call: Command) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"source: {{path: x.zarr}}\n{models}\n")
+    refused = call("check", path)
+    assert refused.status == 2
+    assert message in refused.err
+    assert refused.err.count("\n") == 1
