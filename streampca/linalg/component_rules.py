@@ -33,6 +33,10 @@ class Sample:
     """What the eigenvalues were divided by: the sum of the weights − ddof."""
     obstacle: str = ""
     """Why noise has no known law here, as the end of a sentence; empty where it has one."""
+    uneven: bool = False
+    """Whether features have different weights."""
+    edge: float | None = None
+    """Upper end of the law of the eigenvalues of independent features with the same variances; None where it is not known."""
 
 
 def sample_of(
@@ -44,6 +48,7 @@ def sample_of(
     n_constant: int = 0,
     n_missing: int = 0,
     feature_weight: FloatArray | None = None,
+    edge: float | None = None,
 ) -> Sample:
     """Return what noise depends on in a table.
 
@@ -61,15 +66,16 @@ def sample_of(
         Features that never vary, and values that are missing.
     feature_weight : array, shape (n_features,), optional
         Weights of features.
+    edge : float, optional
+        Upper end of the law of the eigenvalues of independent features with the same variances.
     """
     (n, d), reason = shape, ""
     if weight != n:
         reason = "rows have weights, for which no law of the eigenvalues of noise is known"
     elif n_missing:
         reason = f"{n_missing:,} values are missing, and what stands in for them has no noise"
-    elif feature_weight is not None and np.ptp(feature_weight) > 0:
-        reason = "features have weights, so that noise has not the same variance in all of them"
-    return Sample(n, max(0, n - n_means), d - n_constant, weight - ddof, reason)
+    uneven = feature_weight is not None and bool(np.ptp(feature_weight) > 0)
+    return Sample(n, max(0, n - n_means), d - n_constant, weight - ddof, reason, uneven, edge)
 
 
 @dataclass(frozen=True)
@@ -219,8 +225,12 @@ def obstacle_of(name: RuleName, sample: Sample) -> str:
     """Return why a rule does not apply to such a sample; empty where it does."""
     if sample.obstacle:
         return sample.obstacle
+    if name == "parallel" and sample.edge is None:
+        return "rows were not centred, or the model does not know the variances of its features"
     if min(sample.n_degrees, sample.n_features) < 3:
         return f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few"
+    if sample.uneven and name != "parallel":
+        return "features have weights, so that noise has not the same variance in all of them"
     if name == "mle" and sample.n_samples < sample.n_features:
         return (
             f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
@@ -264,6 +274,16 @@ def _sequential(known: Eigenvalues, sample: Sample, threshold: Callable[[float, 
             return _Counted(k - 1, False, noise_of(k - 1), edge)
     count = min(len(values), last)
     return _Counted(count, not known.complete and count < last, noise_of(count), edge)
+
+
+def _parallel(known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Compare with independent features of the same variances: deterministic parallel analysis (Dobriban & Owen 2019)."""
+    edge = (sample.edge or 0.0) * sample.divisor / sample.n_degrees
+    above = known.values > max(edge, known.rounding * known.values[0])
+    count = len(above) if above.all() else int(np.argmin(above))
+    at_least = count == len(above) and not known.complete
+    statement = "eigenvalues above the largest of independent features with the same variances"
+    return RuleResult("parallel", count, statement, {"threshold": edge}, at_least)
 
 
 def _marchenko_pastur(known: Eigenvalues, sample: Sample) -> RuleResult:
@@ -360,6 +380,7 @@ def log_evidence(values: FloatArray, n_samples: int) -> FloatArray:
 _VARIANCES = frozenset({"noise_variance", "threshold", "median"})
 """Figures in the units of the variances of the fit."""
 _FUNCTIONS: dict[RuleName, Callable[[Eigenvalues, Sample], RuleResult]] = {
+    "parallel": _parallel,
     "marchenko_pastur": _marchenko_pastur,
     "tracy_widom": _tracy_widom,
     "gavish_donoho": _gavish_donoho,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
-from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
 from streampca.linalg.selection import Count, Selection, as_selection, for_sample, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
+from streampca.models.noise import sample_of_fit
 from streampca.models.pca import PCAModel
 from streampca.random import generator
 from streampca.typing import FloatArray, Json
@@ -231,14 +231,7 @@ def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float) 
 def _selection(parameters: Parameters, moments: Sketched) -> Selection:
     """Return which eigenpairs are taken of these rows."""
     shape = moments.n_samples, len(moments.mean)
-    sample = sample_of(
-        shape,
-        moments.weight,
-        parameters.ddof,
-        n_means=parameters.n_means,
-        n_constant=int(np.count_nonzero(moments.variance == 0)),
-        feature_weight=parameters.feature_weight,
-    )
+    sample = sample_of_fit(moments, parameters, moments.weight)
     return for_sample(as_selection(parameters.n_components, min(shape)), sample, min(shape))
 
 

@@ -18,6 +18,7 @@ from streampca.linalg.scaling import divisors
 from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
 from streampca.models.certificates import exact_certificate
+from streampca.models.noise import noise_edge
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
 from streampca.parameters import Parameters
@@ -75,6 +76,8 @@ class PCAModel:
     """All eigenvalues, of which `explained_variance` are the first, where the solver computed them; ``(min(n_samples, n_features),)``."""
     sampling_errors: SamplingErrors | None = None
     """Sampling errors of the result; None where they were not computed."""
+    noise_edge: float | None = None
+    """Upper end of the law of the eigenvalues of independent features with the same variances (`streampca.models.noise`)."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
     residual_moments: tuple[float, ...] = ()
@@ -111,6 +114,7 @@ class PCAModel:
             sample_weight=sample_weight,
             residual_moments=spectrum.residual_moments,
             eigenvalues=spectrum.every,
+            noise_edge=noise_edge(matrix, parameters),
         )
 
     @property
@@ -352,6 +356,7 @@ class PCAModel:
             n_constant=len(self.constant_features),
             n_missing=int(self.certificate.get("missing_values") or 0),
             feature_weight=self.feature_weight,
+            edge=self.noise_edge,
         )
         return component_rules(Eigenvalues(values, self.total_variance, complete, self.rounding), sample)
 

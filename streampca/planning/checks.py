@@ -51,7 +51,14 @@ def require_rule(source: Source, parameters: Parameters, n_regressors: int | Non
         weight = 1 / (1 - parameters.forgetting)
     n_means = int(parameters.center) if n_regressors is None else n_regressors
     selection.require_applicable(
-        sample_of((n, d), weight, parameters.ddof, n_means=n_means, feature_weight=parameters.feature_weight)
+        sample_of(
+            (n, d),
+            weight,
+            parameters.ddof,
+            n_means=n_means,
+            feature_weight=parameters.feature_weight,
+            edge=1.0 if parameters.center else None,
+        )
     )
 
 

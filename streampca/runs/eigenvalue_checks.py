@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from streampca.linalg.random_matrix import edge_of_variances
 from streampca.models.pca import PCAModel
 from streampca.runs.checks import Check, close
 from streampca.typing import FloatArray
@@ -37,6 +38,16 @@ def all_eigenvalues(model: PCAModel, matrix: FloatArray, total: float, allowed: 
     worst = int(np.abs(measured - recorded).argmax())
     note = f"number {worst + 1}, the worst, relative to the first eigenvalue"
     return [close(name, recorded[worst], measured[worst], first, allowed, note)]
+
+
+def edge_of_noise(model: PCAModel, variances: FloatArray, allowed: float) -> list[Check]:
+    """Compare the edge of noise with that of the measured `variances` after scaling, ``(n_features,)``, where the model has it."""
+    if model.noise_edge is None:
+        return []
+    n_means = 1 if model.removal is None else len(model.removal.coefficients)
+    measured = edge_of_variances(variances, model.n_samples - n_means)
+    note = "largest eigenvalue of independent features with the same variances, relative to itself"
+    return [close("edge of noise", model.noise_edge, measured, model.noise_edge, 4 * allowed, note)]
 
 
 def covariances(model: PCAModel, products: FloatArray, allowed: float) -> Check:

@@ -29,7 +29,7 @@ from streampca.planning.scores import plan_scores
 from streampca.runs.checks import Check, Verification, close
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.diagnostics import as_json, expected_diagnostics
-from streampca.runs.eigenvalue_checks import all_eigenvalues, covariances
+from streampca.runs.eigenvalue_checks import all_eigenvalues, covariances, edge_of_noise
 from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
@@ -240,6 +240,7 @@ def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Che
     ]
     if not approximate:
         results.append(covariances(model, state.products / divisor, allowed))
+        results += edge_of_noise(model, variances * factor**2, allowed)
         results += all_eigenvalues(model, state.scatter / divisor, total, allowed)
     vectors = np.asarray(model.components)
     turned = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import as_selection, for_sample
 from streampca.models.missing import with_missing
+from streampca.models.noise import sample_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.typing import FloatArray
@@ -49,15 +49,8 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
     # covariances is 1: each of them has a divisor of its own.
     weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
-    sample = sample_of(
-        (n_samples, d),
-        weight,
-        parameters.ddof,
-        n_means=parameters.n_means,
-        n_constant=int(np.count_nonzero(reduced.variance == 0)),
-        n_missing=0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0)),
-        feature_weight=parameters.feature_weight,
-    )
+    n_missing = 0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0))
+    sample = sample_of_fit(reduced, parameters, weight, n_missing)
     selection = for_sample(as_selection(parameters.n_components, min(n_samples, d)), sample, reduced.rank_limit)
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)

@@ -15,11 +15,11 @@ from streampca.accumulators.rows import RowsState
 from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
-from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection, for_sample
 from streampca.models.missing import with_missing
+from streampca.models.noise import sample_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
@@ -127,15 +127,8 @@ def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, ke
 def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
     """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
     n, d = reduced.n_samples, len(reduced.mean)
-    sample = sample_of(
-        (n, d),
-        n if parameters.sample_weight is None else reduced.divisor + parameters.ddof,
-        parameters.ddof,
-        n_means=parameters.n_means,
-        n_constant=int(np.count_nonzero(reduced.variance == 0)),
-        n_missing=reduced.n_missing,
-        feature_weight=parameters.feature_weight,
-    )
+    weight = n if parameters.sample_weight is None else reduced.divisor + parameters.ddof
+    sample = sample_of_fit(reduced, parameters, weight, reduced.n_missing)
     selection = for_sample(as_selection(parameters.n_components, reduced.rank_limit), sample, reduced.rank_limit)
     precision = relative_precision(plan.work_dtype, reduced.side)
     spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)

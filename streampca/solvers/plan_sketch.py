@@ -59,7 +59,7 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
         )
     if isinstance(selection, Rule) and selection.needs_all:
         raise NotAvailableError(
-            f"solver={solver!r} does not take n_components={selection.name!r}, which needs all eigenvalues: use 'marchenko_pastur' or "
+            f"solver={solver!r} does not take n_components={selection.name!r}, which needs all eigenvalues: use 'parallel', 'marchenko_pastur' or "
             "'tracy_widom', which need the leading ones and the trace, or solver='covariance', 'gram' or 'qr'"
         )
     if isinstance(selection, Rule) and parameters.missing == "pairwise":

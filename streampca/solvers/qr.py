@@ -10,10 +10,10 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import as_text
-from streampca.linalg.component_rules import sample_of
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection, as_selection, for_sample
+from streampca.models.noise import sample_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -138,14 +138,7 @@ class QRSolver(ContinuableSolver):
                 f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
             )
         d = len(factored.mean)
-        sample = sample_of(
-            (factored.n_samples, d),
-            state.weight,
-            parameters.ddof,
-            n_means=parameters.n_means,
-            n_constant=int(np.count_nonzero(factored.variance == 0)),
-            feature_weight=parameters.feature_weight,
-        )
+        sample = sample_of_fit(factored, parameters, state.weight)
         limit = min(factored.n_samples, d)
         selection = for_sample(as_selection(parameters.n_components, limit), sample, limit)
         precision = relative_precision(d)

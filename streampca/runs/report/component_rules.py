@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TITLES = {
+    "parallel": "parallel analysis",
     "marchenko_pastur": "Marchenko–Pastur",
     "tracy_widom": "Tracy–Widom",
     "gavish_donoho": "Gavish–Donoho",
     "mle": "Minka's evidence",
 }
-_EDGES = ("marchenko_pastur", "tracy_widom", "gavish_donoho")
+_EDGES = ("parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho")
 _FEWEST = 20
 """Eigenvalues that are drawn at least, if there are so many."""
 
@@ -93,7 +94,7 @@ def scree(values: FloatArray, edges: dict[str, float], n_components: int) -> str
             if edge > 0:
                 axes.axhline(edge, color=SECOND, linewidth=1, dashes=(3, 2.5))
                 plate = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.15"}
-                axes.text(k - 0.32 * k * place, edge, title, color=INK, ha="right", va="center", fontsize=9, bbox=plate)
+                axes.text(k - 0.24 * k * place, edge, title, color=INK, ha="right", va="center", fontsize=9, bbox=plate)
         if logarithmic:
             axes.set_ylim(low / 1.3, high * 1.5)
         else:

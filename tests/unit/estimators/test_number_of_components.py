@@ -11,6 +11,7 @@ from sklearn import decomposition
 
 import streampca as sp
 from streampca.errors import ModelError, NotAvailableError, ParameterError
+from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.rule_names import RULES
 
 N_FACTORS = 4
@@ -29,13 +30,12 @@ def test_every_rule_finds_the_factors_with_every_exact_solver(rows, rule, solver
     assert decomposition.PCA("mle").fit(rows).n_components_ == N_FACTORS
 
 
-@pytest.mark.parametrize("rule", ["marchenko_pastur", "tracy_widom"])
+@pytest.mark.parametrize("rule", ["parallel", "marchenko_pastur", "tracy_widom"])
 def test_rules_of_leading_eigenvalues_apply_to_a_sketch(rows, rule):
     pca = sp.PCA(rule, solver="sketch", sketch_size=24).fit(rows)
     exact = sp.PCA(rule).fit(rows).component_rules_[rule]
     assert pca.n_components_ == N_FACTORS
-    noise = pca.component_rules_[rule].figures["noise_variance"]
-    assert noise == pytest.approx(exact.figures["noise_variance"], rel=0.05)
+    assert pca.component_rules_[rule].figures["threshold"] == pytest.approx(exact.figures["threshold"], rel=0.05)
 
 
 @pytest.mark.parametrize("rule", ["gavish_donoho", "mle"])
@@ -56,6 +56,17 @@ def test_rule_that_does_not_apply_is_refused_before_reading(rows):
         sp.PCA("tracy_widom").fit(rows, sample_weight=np.arange(600.0))
     with pytest.raises(NotAvailableError, match="does not apply: features have weights"):
         sp.PCA("tracy_widom", feature_weight=np.arange(30.0)).plan(rows)
+    with pytest.raises(NotAvailableError, match="does not apply: rows were not centred"):
+        sp.PCA("parallel", center=False).plan(rows)
+
+
+def test_parallel_analysis_follows_the_variances_after_scaling_and_weights(rows):
+    weight = np.linspace(0.5, 2.0, 30)
+    pca = sp.PCA("parallel", scale=True, feature_weight=weight).fit(rows)
+    edge = edge_of_variances(weight, 599)
+    assert pca.component_rules_["parallel"].figures["threshold"] == pytest.approx(edge, rel=1e-5)
+    values = np.linalg.eigvalsh(np.corrcoef(rows.T) * np.sqrt(np.outer(weight, weight)))
+    assert pca.n_components_ == np.count_nonzero(values > edge)
 
 
 def test_missing_values_are_counted_after_reading(rows):
@@ -97,7 +108,7 @@ def test_wide_rows_have_all_rules_but_the_likelihood():
     wide = rng.standard_normal((40, 3)) @ rng.standard_normal((3, 2000)) + rng.standard_normal((40, 2000))
     pca = sp.PCA("gavish_donoho").fit(wide)
     assert (pca.solver_, pca.n_components_) == ("gram", 3)
-    assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, None]
+    assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, 3, None]
 
 
 def test_removed_means_take_degrees_of_freedom(rows):

@@ -8,6 +8,7 @@ from sklearn import decomposition
 from sklearn.decomposition._pca import _assess_dimension
 
 from streampca.linalg.component_rules import Eigenvalues, apply_rule, component_rules, log_evidence, sample_of
+from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.rule_names import RULES
 
 pytestmark = pytest.mark.numerical
@@ -24,13 +25,14 @@ def rules_of(rows: np.ndarray, n_known: int | None = None, ddof: int = 1):
     n, d = rows.shape
     values = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2 / (n - ddof)
     known = Eigenvalues(values[:n_known], float(values.sum()), n_known is None, 1e-14)
-    return component_rules(known, sample_of((n, d), n, ddof, n_means=1))
+    edge = edge_of_variances(rows.var(axis=0, ddof=ddof), n - 1)
+    return component_rules(known, sample_of((n, d), n, ddof, n_means=1, edge=edge))
 
 
 @pytest.mark.parametrize("shape", [(600, 40), (150, 100), (60, 400)])
 def test_rules_find_the_rank_of_a_factor_model(shape):
     rules = rules_of(factor_model(*shape, 4, seed=0))
-    for name in ("tracy_widom", "gavish_donoho"):
+    for name in ("parallel", "tracy_widom", "gavish_donoho"):
         assert rules[name].n_components == 4
         assert rules[name].applies
     assert rules["marchenko_pastur"].n_components in (4, 5)
@@ -42,6 +44,7 @@ def test_rules_find_the_rank_of_a_factor_model(shape):
 def test_rules_find_nothing_in_noise():
     rules = rules_of(np.random.default_rng(1).standard_normal((400, 60)))
     assert [rules[name].n_components for name in ("tracy_widom", "gavish_donoho")] == [0, 0]
+    assert rules["parallel"].n_components in (0, 1)  # the edge has no margin
 
 
 @pytest.mark.parametrize(("n", "d", "k"), [(500, 40, 5), (100, 80, 3), (1000, 10, 9), (50, 50, 2)])
@@ -56,7 +59,7 @@ def test_log_evidence_equals_that_of_scikit_learn(n, d, k):
 def test_leading_eigenvalues_and_the_trace_give_the_same_as_all():
     rows = factor_model(300, 50, 4, seed=3)
     every, leading = rules_of(rows), rules_of(rows, n_known=8)
-    for name in ("marchenko_pastur", "tracy_widom"):
+    for name in ("parallel", "marchenko_pastur", "tracy_widom"):
         assert leading[name] == every[name]
     for name in ("gavish_donoho", "mle"):
         assert not leading[name].applies
@@ -82,7 +85,7 @@ def test_rules_do_not_depend_on_ddof_and_scale():
 def test_rows_of_exact_low_rank_have_that_rank():
     rng = np.random.default_rng(6)
     rules = rules_of(rng.standard_normal((80, 3)) @ rng.standard_normal((3, 20)))
-    assert [rules[name].n_components for name in RULES[:3]] == [3, 3, 3]
+    assert [rules[name].n_components for name in RULES[1:4]] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,8 @@ def test_constant_features_carry_no_noise():
     rows = np.hstack([factor_model(200, 30, 3, seed=7), np.ones((200, 170))])
     values = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     with_constant = component_rules(
-        Eigenvalues(values, values.sum(), True, 1e-14), sample_of((200, 200), 200, 1, n_means=1, n_constant=170)
+        Eigenvalues(values, values.sum(), True, 1e-14),
+        sample_of((200, 200), 200, 1, n_means=1, n_constant=170, edge=edge_of_variances(rows.var(axis=0, ddof=1), 199)),
     )
     plain = rules_of(rows[:, :30])
     assert [rule.n_components for rule in with_constant.values()] == [rule.n_components for rule in plain.values()]
@@ -118,5 +122,23 @@ def test_table_prints_every_rule_and_converts_to_plain_data():
     lines = repr(rules).splitlines()
     assert [line.split()[0] for line in lines] == ["rule", *RULES]
     assert list(rules.to_dict()) == list(RULES)
-    with pytest.raises(KeyError, match="expected one of marchenko_pastur"):
+    with pytest.raises(KeyError, match="expected one of parallel"):
         rules["kaiser"]
+
+
+def test_parallel_analysis_ignores_noise_whose_variance_differs_between_features():
+    rng = np.random.default_rng(9)
+    rows = factor_model(500, 60, 3, seed=10, strength=0.0) * rng.uniform(0.3, 3.0, 60)
+    loadings = np.linalg.qr(rng.standard_normal((60, 3)))[0] * 8
+    rows += rng.standard_normal((500, 3)) @ loadings.T
+    rules = rules_of(rows)
+    assert rules["parallel"].n_components == 3
+    assert rules["tracy_widom"].n_components > 3
+
+
+def test_parallel_analysis_applies_to_features_with_weights_and_not_to_rows_about_zero():
+    known = Eigenvalues(np.array([5.0, 1.0, 1.0, 1.0]), 8.0, True)
+    weighted = sample_of((100, 4), 100, 1, n_means=1, feature_weight=np.arange(4.0), edge=2.0)
+    assert apply_rule("parallel", known, weighted).n_components == 1
+    result = apply_rule("parallel", known, sample_of((100, 4), 100, 1, n_means=0))
+    assert "rows were not centred" in result.statement

@@ -7,6 +7,7 @@ import pytest
 
 from streampca.linalg.random_matrix import (
     TRACY_WIDOM_99,
+    edge_of_variances,
     largest_noise,
     median,
     noise_variance,
@@ -70,3 +71,20 @@ def test_noise_variance_is_less_biased_than_the_residual_trace():
         plain.append(values[k:].sum() / (p - k))
     assert np.mean(estimates) == pytest.approx(1.0, abs=0.005)
     assert np.mean(plain) < 0.98
+
+
+def test_edge_of_equal_variances_is_that_of_marchenko_and_pastur():
+    assert edge_of_variances(np.r_[np.full(30, 2.0), 0.0, 0.0], 100) == pytest.approx(2 * upper_edge(0.3), rel=1e-12)
+    assert edge_of_variances(np.full(300, 0.5), 100) == pytest.approx(upper_edge(3.0) / 2, rel=1e-12)
+    assert edge_of_variances(np.zeros(3), 100) == 0
+
+
+@pytest.mark.parametrize(("n", "d"), [(800, 160), (200, 600)])
+def test_edge_of_variances_is_the_largest_eigenvalue_after_random_sign_flips(n, d):
+    # Hong, Sheng & Dobriban (2020): the threshold of parallel analysis by sign flips.
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((n, d)) * np.sqrt(rng.uniform(0.2, 3.0, d))
+    rows -= rows.mean(axis=0)
+    flipped = [np.linalg.norm(rows * rng.choice([-1.0, 1.0], (n, d)), 2) ** 2 / n for _ in range(5)]
+    edge = edge_of_variances(np.square(rows).mean(axis=0), n)
+    assert np.mean(flipped) == pytest.approx(edge, rel=0.04)

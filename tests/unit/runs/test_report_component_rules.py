@@ -30,6 +30,7 @@ def test_report_has_the_table_and_the_scree_plot_with_the_edges(run):
     counted = component_count(read_run(run))
     assert counted is not None
     assert [row[:2] for row in counted.table.rows] == [
+        ("parallel analysis", "3"),
         ("Marchenko–Pastur", "3"),
         ("Tracy–Widom", "3"),
         ("Gavish–Donoho", "3"),

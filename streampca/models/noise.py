@@ -1,0 +1,54 @@
+"""What the eigenvalues of noise depend on, for an accumulated matrix of a fit."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from streampca.linalg.component_rules import Sample, sample_of
+from streampca.linalg.random_matrix import edge_of_variances
+from streampca.linalg.scaling import feature_weights
+from streampca.parameters import Parameters
+from streampca.typing import FloatArray
+
+
+class Moments(Protocol):
+    """An accumulated matrix with the moments of its features."""
+
+    @property
+    def variance(self) -> FloatArray:
+        """Return the variance of each feature before scaling, ``(n_features,)``."""
+        ...
+
+    @property
+    def n_samples(self) -> int:
+        """Return the number of rows."""
+        ...
+
+
+def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
+    """Return the largest eigenvalue of rows of independent features with the same variances; None if there are no such rows.
+
+    Variances are those after scaling, with weights, and divisor n − ddof.
+    """
+    n_degrees = matrix.n_samples - parameters.n_means
+    if not parameters.center or n_degrees < 1:
+        return None
+    variance = matrix.variance * feature_weights(matrix.variance, scale=parameters.scaling) ** 2
+    weighted = variance if parameters.feature_weight is None else variance * parameters.feature_weight
+    return edge_of_variances(weighted, n_degrees)
+
+
+def sample_of_fit(matrix: Moments, parameters: Parameters, weight: float, n_missing: int = 0) -> Sample:
+    """Return what noise depends on in the rows of a fit, of which `weight` is the sum of the weights."""
+    return sample_of(
+        (matrix.n_samples, len(matrix.variance)),
+        weight,
+        parameters.ddof,
+        n_means=parameters.n_means,
+        n_constant=int(np.count_nonzero(matrix.variance == 0)),
+        n_missing=n_missing,
+        feature_weight=parameters.feature_weight,
+        edge=noise_edge(matrix, parameters),
+    )
