@@ -125,7 +125,7 @@ def bootstrap(quick: bool, pictures: Path | None) -> Report:
 
 def cost(quick: bool, pictures: Path | None) -> Report:
     """Return seconds of runs with scores, with and without sampling errors, alternating; the smallest of several."""
-    report, times = Report(), 2 if quick else 5
+    report, times = Report(), 2 if quick else 4
     rows = []
     for n, d, k in ((4000, 100, 5),) if quick else ((200_000, 200, 10), (50_000, 1000, 20)):
         note(f"cost: {n:,} x {d:,}")

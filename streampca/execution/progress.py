@@ -18,7 +18,7 @@ class Progress:
     """State of a pass over the source."""
 
     phase: str
-    """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"``, ``"landmarks"`` where a solver has them."""
+    """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"``, ``"landmarks"``, ``"sampling errors"`` where a fit has them."""
     rows: int
     """Rows done."""
     n_samples: int

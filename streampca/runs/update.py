@@ -265,6 +265,11 @@ def _require_continuable(config: RunConfig, fitted: FittedState, added: NewRows)
             "weights of the rows before may be others",
         ),
         (
+            config.statistics.sampling_errors > 0,
+            f"statistics.sampling_errors: {config.statistics.sampling_errors}",
+            "they follow from the scores of all rows in groups of equal size",
+        ),
+        (
             forgets,
             "model.forgetting",
             "the new files do not come after all others, and the order of rows is that of time",

@@ -158,6 +158,7 @@ def _require_taken(parameters: Parameters) -> None:
         (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
         (parameters.remove is not None, "remove"),
         (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}"),
+        (parameters.sampling_errors > 0, f"sampling_errors={parameters.sampling_errors}"),
     ):
         if refused:
             raise NotAvailableError(f"fits of groups do not take {what}: fit the rows of each group by themselves")

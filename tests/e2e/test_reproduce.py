@@ -187,3 +187,13 @@ def test_a_linear_kernel_is_pca_in_the_textbook_example(tmp_path):
     np.testing.assert_allclose(values, np.broadcast_to(values[0], (4, 2)), rtol=1e-12)
     assert figures["largest difference of scores"] < 1e-12
     assert "a linear kernel is PCA" in done.stdout
+
+
+def test_sampling_errors_are_near_those_of_resampled_rows(tmp_path):
+    done = scripts.run(
+        SCRIPTS / "sampling_errors.py", "--quick", "coverage", "bootstrap", "--json", tmp_path / "figures.json"
+    )
+    assert done.status == 0, done.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert min(min(shares) for name, shares in figures["coverage"].items() if name != "machine") >= 0.6
+    assert figures["bootstrap"]["normal, eigenvalues, 200"] == pytest.approx([1.0] * 4, abs=0.4)

@@ -17,6 +17,7 @@ from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import Command, picture
 
 import streampca as sp
+from streampca.errors import NotAvailableError
 from streampca.execution.progress import Progress
 from streampca.runs.update import update
 from streampca.sources.files.npy import NpyReader
@@ -242,6 +243,15 @@ def test_wrong_usage_is_refused(finished, call):
     zarr.save_array("x.zarr", ROWS)
     sp.run("c.yaml", overrides=["source.path=x.zarr", "output.directory=runs/z"])
     call.quietly("update", "runs/z").refused(2, "only runs on files of rows")
+
+
+def test_a_run_with_sampling_errors_is_run_again_in_full(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_npy(Path("data"), ROWS[:4000], CUTS[:5])
+    sp.run(configure(statistics={"sampling_errors": 20}))
+    np.save("data/part-4.npy", ROWS[4000:])
+    with pytest.raises(NotAvailableError, match="run again in full"):
+        update("runs/job")
 
 
 def test_forgetting_goes_on_where_new_files_come_last(tmp_path, monkeypatch):

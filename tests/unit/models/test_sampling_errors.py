@@ -273,3 +273,41 @@ def test_reports_draw_error_bars_and_name_components_that_are_not_told_apart(tmp
     assert "and its sampling error" in page
     assert "overlap for components 2 to 3" in page
     assert ("numerical error" in page) == (solver == "sketch")
+
+
+def test_models_from_one_reading_have_the_sampling_errors_of_single_fits(rows: Rows) -> None:
+    makers: dict[str, Any] = {"raw": {}, "z": {"scale": True}}
+    many = sp.fit_many({name: sp.PCA(3, sampling_errors=20, **made) for name, made in makers.items()}, rows)
+    assert many.n_passes_ == 2
+    for name, made in makers.items():
+        single = sp.PCA(3, sampling_errors=20, **made).fit(rows)
+        assert many[name].sampling_error_.to_dict() == single.sampling_error_.to_dict()
+
+
+def test_groups_of_rows_are_refused(rows: Rows) -> None:
+    with pytest.raises(NotAvailableError, match="sampling_errors=20"):
+        sp.PCA(3, sampling_errors=20).fit_groups(rows, np.arange(len(rows)) % 2)
+
+
+def test_a_fit_that_was_stopped_while_it_read_again_ends_with_the_same_bits(rows: Rows, tmp_path: Path) -> None:
+    write_store(tmp_path / "x.zarr", rows, chunks=(50, 6))
+    made: dict[str, Any] = {"n_components": 3, "sampling_errors": 20}
+    expected = sp.PCA(**made).fit(str(tmp_path / "x.zarr")).sampling_error_
+
+    def stop(progress: Any) -> None:
+        if progress.phase == "sampling errors" and progress.rows > 1000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sp.PCA(**made, checkpoint=tmp_path / "c", progress=stop).fit(str(tmp_path / "x.zarr"))
+    resumed = sp.PCA(**made, checkpoint=tmp_path / "c").fit(str(tmp_path / "x.zarr"))
+    assert resumed.sampling_error_.to_dict() == expected.to_dict()
+
+
+@pytest.mark.distributed
+def test_workers_of_a_cluster_give_the_bits_of_threads(rows: Rows, client: Any, tmp_path: Path) -> None:
+    write_store(tmp_path / "x.zarr", rows, chunks=(50, 6))
+    pca = sp.PCA(3, scale=True, sampling_errors=20)
+    expected = pca.fit(str(tmp_path / "x.zarr")).sampling_error_.to_dict()
+    with client.as_current():
+        assert pca.fit(str(tmp_path / "x.zarr")).sampling_error_.to_dict() == expected
