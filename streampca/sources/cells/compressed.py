@@ -16,7 +16,7 @@ from streampca.sources.sparse import SparseFeatures
 from streampca.sources.versions import InputVersion
 from streampca.typing import Array, IntArray
 
-_BLOCK_BYTES = 16 * 2**20
+_BLOCK_BYTES = 8 * 2**20
 _WORKING_COPIES = 8  # a slice, its float64 copy by columns with mostly stored columns filled, and squares
 
 
@@ -158,15 +158,16 @@ class CompressedRows(Source):
         index = self._index if last - first < 2**31 else np.dtype(np.int64)
         parts = (data.astype(self.dtype, copy=False), indices.astype(index, copy=False), edges.astype(index))
         rows = csr_array(parts, shape=(stop - start, self.shape[1]))
-        if not rows.has_sorted_indices:
+        if not rows.has_canonical_format:
             rows = rows.sorted_indices()
-        same = np.flatnonzero(rows.indices[1:] == rows.indices[:-1]) + 1
-        same = same[~np.isin(same, edges)]
-        if len(same):
-            raise DamagedChunkError(
-                f"{self.label}: row {start + _row_of(int(same[0]), edges)} stores column {int(rows.indices[same[0]])} twice: expected "
-                "every column once; add them up with X.sum_duplicates() and write the matrix again"
-            )
+            same = np.flatnonzero(rows.indices[1:] == rows.indices[:-1]) + 1
+            same = same[~np.isin(same, edges)]
+            if len(same):
+                raise DamagedChunkError(
+                    f"{self.label}: row {start + _row_of(int(same[0]), edges)} stores column {int(rows.indices[same[0]])} twice: expected "
+                    "every column once; add them up with X.sum_duplicates() and write the matrix again"
+                )
+            rows.has_canonical_format = True
         return rows, count + cost
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.typing import Array, DType, FloatArray, JsonValue
+from streampca.typing import Array, DType, FloatArray, IntArray, JsonValue
 
 _KEYS = ("target_sum", "log1p")
+_PIECE = 2**16  # stored values
 
 
 @dataclass(frozen=True)
@@ -66,29 +67,42 @@ class Normalization:
         values: FloatArray = rows.astype(np.float64)
         totals: FloatArray = np.einsum("ij->i", values)
         values *= self._factors(totals)[:, None]
-        return self._finished(values, rows.dtype)
+        finished: Array = (np.log1p(values, out=values) if self.log1p else values).astype(self.dtype(rows.dtype))
+        return finished
 
     def stored(self, data: Array, indices: Array, indptr: Array, start: int) -> Array:
         """Return the stored values `data` of compressed rows, the first of which is row `start`, normalised."""
-        counts = np.diff(indptr)
-        row = np.repeat(np.arange(len(counts)), counts)
-        _require_counts(data, row, indices, start)
-        values: FloatArray = data.astype(np.float64)
+        if _may_be_bad(data):
+            _require_counts(data, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices, start)
+        finished: Array = np.empty(len(data), dtype=self.dtype(data.dtype))
+        first = 0
+        while first < len(indptr) - 1:  # some rows at a time, which stay in the cache
+            last = int(np.searchsorted(indptr, int(indptr[first]) + _PIECE, "right")) - 1
+            edges = indptr[first : max(last, first + 1) + 1]
+            piece = slice(int(edges[0]), int(edges[-1]))
+            finished[piece] = self._of_rows(data[piece].astype(np.float64), np.diff(edges))
+            first += len(edges) - 1
+        return finished
+
+    def _of_rows(self, values: FloatArray, counts: IntArray) -> FloatArray:
+        """Return consecutive rows with `counts` stored values, normalised in place."""
         if self.target_sum is not None:
-            totals: FloatArray = np.bincount(row, values, len(counts)).astype(np.float64)
-            values *= self._factors(totals)[row]
-        return self._finished(values, data.dtype)
+            stored = counts[counts > 0]
+            totals = np.add.reduceat(values, np.cumsum(stored) - stored) if len(stored) else values
+            values *= np.repeat(self._factors(totals), stored)
+        return np.log1p(values, out=values) if self.log1p else values
 
     def _factors(self, totals: FloatArray) -> FloatArray:
         if self.target_sum is None:
             return np.ones_like(totals)
         return self.target_sum / np.where(totals == 0, self.target_sum, totals)
 
-    def _finished(self, values: FloatArray, stored: DType) -> Array:
-        if self.log1p:
-            np.log1p(values, out=values)
-        finished: Array = values.astype(self.dtype(stored))
-        return finished
+
+def _may_be_bad(values: Array) -> bool:
+    """Return whether a value is not finite or below zero."""
+    if not values.size or values.dtype.kind in "ub":
+        return False
+    return not (values.min() >= 0 and values.max() < np.inf)  # NaN is neither
 
 
 def _bad(values: Array) -> Array:

@@ -1,0 +1,260 @@
+"""Components of normalised cells of an AnnData store or file against scanpy: time, memory and equality, all in one run.
+
+All read the same counts from disk, scale cells to 10,000 counts, take log(1 + x), and give components and scores. ``fit`` is
+`streampca.anndata.pca`, which also writes its results into the store. ``scanpy_memory`` loads the store; ``scanpy_dask`` reads it
+lazily with Dask. Contenders take turns; times are medians, and ratios are medians of pairs. Opening, reading and normalising are
+in the times; imports, and compilation in a first small fit, are not. A file is written by anndata from the store.
+
+    .venv/bin/python scripts/make_data.py data/cells.zarr --kind cells --shape 200000,2000 --depth 6
+    .venv/bin/python scripts/bench/cells.py data/cells.zarr
+    .venv/bin/python scripts/bench/cells.py data/cells.h5ad --copy-of data/cells.zarr
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _bench import Contender, Outcome, Row, at_least, at_most, contend, medians, report, timed
+
+CONTENDERS = ("fit", "scanpy_memory", "scanpy_dask")
+"""Functions of this module."""
+NORMALIZE = {"target_sum": 1e4, "log1p": True}
+_SEPARATED = 1e-3  # relative distance of an eigenvalue from its neighbours
+
+
+def fit(path: str, k: str, memory: str, out: str) -> Row:
+    """Run `streampca.anndata.pca`, which reads the cells for the components, reads them again for scores, and writes both."""
+    from scipy.sparse import csr_array
+
+    import streampca as sp
+
+    small = sp.PCA(1).fit(csr_array(_few_cells()))
+    del small
+    sp.PCA(int(k)).plan(sp.open(path, normalize=NORMALIZE))
+
+    def work() -> Row:
+        pca = sp.anndata.pca(path, int(k), normalize=NORMALIZE, memory=memory or None, overwrite=True)
+        np.savez(out, components=pca.components_, variance=pca.explained_variance_)
+        plan = pca.plan_
+        return {"projected_mib": plan.projected_bytes / 2**20, "allowed_mib": plan.allowed_bytes / 2**20}
+
+    return timed(work)
+
+
+def scanpy_memory(path: str, k: str, memory: str, out: str) -> Row:
+    """Load the store with anndata and run scanpy."""
+    import anndata
+    from scipy.sparse import csr_matrix
+
+    _scanpy(anndata.AnnData(csr_matrix(_few_cells())), 2)
+
+    def work() -> Row:
+        adata = anndata.read_h5ad(path) if path.endswith(".h5ad") else anndata.read_zarr(path)
+        return _saved(_scanpy(adata, int(k)), out)
+
+    return timed(work)
+
+
+def scanpy_dask(path: str, k: str, memory: str, out: str) -> Row:
+    """Read the store lazily with Dask, of which a worker thread takes a block of rows, and run scanpy."""
+    import anndata
+    import dask.array as da
+    from scipy.sparse import csr_matrix
+
+    few = da.from_array(_few_cells(), chunks=(32, 20)).map_blocks(csr_matrix)
+    _scanpy(anndata.AnnData(few), 2)
+
+    def work() -> Row:
+        adata = anndata.AnnData(_lazy_matrix(path))
+        adata = _scanpy(adata, int(k))
+        np.asarray(adata.obsm["X_pca"])
+        return _saved(adata, out)
+
+    return timed(work)
+
+
+def read_by_scanpy(path: str, k: str) -> Row:
+    """Read results from the store with anndata, and use them as scanpy's own."""
+    import anndata
+    import scanpy
+
+    def work() -> Row:
+        adata = anndata.read_h5ad(path) if path.endswith(".h5ad") else anndata.read_zarr(path)
+        scanpy.pp.normalize_total(adata, target_sum=NORMALIZE["target_sum"])
+        scanpy.pp.log1p(adata)
+        some = adata[:500].copy()
+        scanpy.pp.neighbors(some, n_pcs=int(k))
+        loadings, mean = adata.varm["PCs"], np.asarray(adata.X.mean(axis=0))
+        expected = np.asarray(some.X @ loadings - mean @ loadings)
+        difference = np.abs(some.obsm["X_pca"] - expected).max() / np.abs(expected).max()
+        shares = np.asarray(adata.uns["pca"]["variance_ratio"])
+        return {
+            "difference": float(difference),
+            "edges": int(some.obsp["connectivities"].nnz),
+            "share": float(shares.sum()),
+        }
+
+    return timed(work)
+
+
+def _lazy_matrix(path: str) -> Any:
+    """Return the matrix of a store as a Dask array of sparse blocks, as anndata reads it."""
+    import anndata
+
+    if path.endswith(".h5ad"):
+        import h5py
+
+        return anndata.experimental.read_elem_lazy(h5py.File(path, "r")["X"])
+    import zarr
+
+    return anndata.experimental.read_elem_lazy(zarr.open_group(path, mode="r")["X"])
+
+
+def _scanpy(adata: Any, k: int) -> Any:
+    """Normalise and fit, as tutorials of scanpy do."""
+    import scanpy
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scanpy.pp.normalize_total(adata, target_sum=NORMALIZE["target_sum"])
+        scanpy.pp.log1p(adata)
+        scanpy.pp.pca(adata, n_comps=k, svd_solver="covariance_eigh", mask_var=None)
+    return adata
+
+
+def _saved(adata: Any, out: str) -> Row:
+    np.savez(out, components=np.asarray(adata.varm["PCs"]).T, variance=np.asarray(adata.uns["pca"]["variance"]))
+    return {}
+
+
+def _few_cells() -> Any:
+    return np.random.default_rng(0).poisson(1.0, (64, 20)).astype(np.float32)
+
+
+def measure(
+    store: str,
+    k: int,
+    memory: str = "",
+    *,
+    repeats: int = 3,
+    fresh: bool = True,
+    names: tuple[str, ...] = CONTENDERS,
+    once: tuple[str, ...] = (),
+) -> Outcome:
+    """Run the contenders in turns; those of `once` a single time."""
+    missing = importlib.util.find_spec("scanpy") is None
+    with tempfile.TemporaryDirectory() as folder:
+        outs = {name: str(Path(folder, f"{name}.npz")) for name in names}
+        entries = [
+            Contender(
+                name,
+                "cells",
+                name,
+                (store, str(k), memory, outs[name]),
+                peer=missing and name != "fit",
+                once=name in once,
+            )
+            for name in names
+        ]
+        rows = medians(entries, repeats=repeats, fresh=fresh)
+        found = {name: dict(np.load(outs[name])) for name in names if "failed" not in rows[name]}
+    ours, ratios = rows["fit"], dict[str, float]()
+    if "failed" not in ours:
+        ratios["peak over projected"] = ours["peak_mib"] / ours["projected_mib"]
+        ratios["peak over the ceiling"] = ours["peak_mib"] / ours["allowed_mib"]
+        for name in found:
+            if name == "fit":
+                continue
+            row = rows[name]
+            pairs = zip(row["all_seconds"], ours["all_seconds"], strict=False)
+            ratios[f"{name} over fit"] = statistics.median(theirs / mine for theirs, mine in pairs)
+            ratios[f"processor time of {name} over fit"] = row["cpu_seconds"] / ours["cpu_seconds"]
+            ratios[f"memory of {name} over fit"] = row["peak_mib"] / ours["peak_mib"]
+            ratios |= compared(found["fit"], found[name], name)
+    if "failed" not in ours and len(names) > 1:
+        reading = contend(Contender("read", "cells", "read_by_scanpy", (store, str(k)), peer=missing), fresh=fresh)
+        ratios["difference of the scores in the store from scanpy's"] = reading.get("difference", float("nan"))
+    wanted = {name: at_least(1) for name in ratios if name.endswith(" over fit")}
+    wanted |= {"scanpy_dask over fit": at_least(2), "memory of scanpy_memory over fit": at_least(3)}
+    wanted |= {"peak over projected": at_most(1), "peak over the ceiling": at_most(1)}
+    return Outcome(f"Components of {described(store)}, k = {k}", rows, None, ratios, wanted)
+
+
+def compared(ours: dict[str, Any], theirs: dict[str, Any], name: str) -> dict[str, float]:
+    """Return the least cosine between separated components, and the largest relative difference of eigenvalues."""
+    values = ours["variance"]
+    gaps = np.minimum(np.append(np.inf, -np.diff(values)), np.append(-np.diff(values), 0)) / values
+    cosines = np.abs(np.einsum("ij,ij->i", ours["components"], theirs["components"]))[gaps > _SEPARATED]
+    return {
+        f"separated components, {name}": len(cosines),
+        f"one minus their least cosine, {name}": float(1 - cosines.min()) if len(cosines) else float("nan"),
+        f"largest difference of eigenvalues, {name}": float(np.abs(theirs["variance"] / values - 1).max()),
+    }
+
+
+def described(store: str) -> str:
+    """Return name, shape and density of the matrix."""
+    import streampca as sp
+
+    table = sp.open(store)
+    stored = int(table.describe().get("stored_values", table.shape[0] * table.shape[1]))
+    n, d = table.shape
+    return f"{Path(store).name}: {n:,} x {d:,}, {stored:,} values ({100 * stored / n / d:.1f} %)"
+
+
+def copy_as_file(store: str, path: str) -> Row:
+    """Write the AnnData store `store` as the file `path` with anndata."""
+    import anndata
+
+    def work() -> Row:
+        adata = anndata.read_zarr(store)
+        for mapping, key in ((adata.obsm, "X_pca"), (adata.varm, "PCs"), (adata.uns, "pca")):
+            mapping.pop(key, None)
+        adata.write_h5ad(path, compression="gzip")
+        return {}
+
+    return timed(work)
+
+
+def main() -> None:
+    """Compare and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", help="an AnnData store, or an .h5ad file")
+    parser.add_argument("--copy-of", help="AnnData store that is written as the file first if the file does not exist")
+    parser.add_argument("--components", type=int, default=50)
+    parser.add_argument(
+        "--memory", default="", help="ceiling of the fit, such as 800MiB (default: that of the machine)"
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--contenders", default=",".join(CONTENDERS), help="(default: %(default)s)")
+    parser.add_argument("--once", default="", help="those that are slow and run once")
+    parser.add_argument("--same-process", action="store_true", help="run the contenders in this process, for tests")
+    parser.add_argument("--out", type=Path, help="write JSON here")
+    options = parser.parse_args()
+    names = tuple(options.contenders.split(","))
+    if names[0] != "fit" or set(names) - set(CONTENDERS):
+        parser.error(f"--contenders begins with fit; there are {', '.join(CONTENDERS)}")
+    if options.copy_of and not Path(options.store).exists():
+        missing = importlib.util.find_spec("anndata") is None
+        contend(Contender("copy", "cells", "copy_as_file", (options.copy_of, options.store), peer=missing))
+    outcome = measure(
+        options.store,
+        options.components,
+        options.memory,
+        repeats=options.repeats,
+        fresh=not options.same_process,
+        names=names,
+        once=tuple(options.once.split(",")),
+    )
+    report(outcome, options.out)
+
+
+if __name__ == "__main__":
+    main()
