@@ -126,10 +126,9 @@ class SparseCovariance(Covariance):
         spread(add, grid.pairs, self.n_threads)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: a dense panel and its centred copy, and a sparse product for each thread."""
-        panel = min(n_rows, panel_rows(n_features, np.dtype(np.float32))) * n_features * 8
+        """Return the scratch memory in bytes: a dense panel, and a dense and a sparse product for each thread."""
         side = self.grid(n_features).longest_side
-        return super().scratch_bytes(n_features, n_rows, itemsize) + panel + self.n_threads * 16 * side**2
+        return super().scratch_bytes(n_features, n_rows, itemsize) + self.n_threads * 16 * side**2
 
 
 def refuse_stored(rows: Array | SparseRows, start: int) -> None:

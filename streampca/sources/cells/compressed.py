@@ -16,7 +16,7 @@ from streampca.sources.sparse import SparseFeatures
 from streampca.sources.versions import InputVersion
 from streampca.typing import Array, IntArray
 
-_BLOCK_BYTES = 8 * 2**20
+_BLOCK_BYTES = 4 * 2**20
 _WORKING_COPIES = 8  # a slice, its float64 copy by columns with mostly stored columns filled, and squares
 
 

@@ -79,5 +79,5 @@ class Vector:
         if len(known) > stop - start:
             while len(remainders) >= _MOST_REMAINDERS:
                 remainders.pop(next(iter(remainders)))
-            remainders[self._key] = (stop, known[stop - start :])
+            remainders[self._key] = (stop, known[stop - start :].copy())  # a view would keep all of it
         return known[: stop - start], count
