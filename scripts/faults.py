@@ -70,6 +70,8 @@ LOOPS = (
     Loop("updates", "writes", 1_000, 100, 0.6, function="run_updates"),
     Loop("disk_full", "disk_full", 100, 10, 2.0),
     Loop("races", "races", 500, 25, 0.7),
+    Loop("slots", "slot_kills", 300, 50, 0.7),
+    Loop("slots-h5ad", "slot_kills", 300, 50, 0.7, more={"kind": "h5ad"}),
     Loop("trees", "trees", 10_000, 1_000, 0.03),
     Loop("determinism", "determinism", 200, 60, 0.5),
     Loop("corruption", "corruption", 50_000, 2_500, 0.015, first=True),

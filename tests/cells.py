@@ -98,3 +98,44 @@ def write_cells(
     if consolidated:
         zarr.consolidate_metadata(path, zarr_format=version)
     return path
+
+
+def write_file(path: Path, matrix: csr_array, var: dict[str, NDArray[Any]] | None = None) -> Path:
+    """Write an ``.h5ad`` file with names ``cell0`` and ``gene0`` and so on."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        node = file.create_group("X")
+        node.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": list(matrix.shape)})
+        for key in ("data", "indices", "indptr"):
+            node.create_dataset(
+                key, data=getattr(matrix, key), chunks=(min(500, len(getattr(matrix, key))),), compression=1
+            )
+        for name in ("layers", "obsm", "varm", "uns"):
+            file.create_group(name).attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
+        for axis, size, word, columns in (
+            ("obs", matrix.shape[0], "cell", {}),
+            ("var", matrix.shape[1], "gene", var or {}),
+        ):
+            frame = file.create_group(axis)
+            frame.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"})
+            frame.attrs["column-order"] = np.array(list(columns), dtype=h5py.string_dtype())
+            for name, values in ({"_index": [f"{word}{i}" for i in range(size)]} | columns).items():
+                frame.create_dataset(name, data=values)
+    return path
+
+
+def values_of(path: Path, name: str) -> NDArray[Any]:
+    """Return what stands at a place of a store or a file."""
+    if path.suffix == ".h5ad":
+        import h5py
+
+        with h5py.File(path, "r") as file:
+            return np.asarray(file[name][()])
+    return np.asarray(zarr.open_array(path / name, mode="r")[...])
+
+
+def sides_of(path: Path, names: tuple[str, ...]) -> list[tuple[int, ...]]:
+    """Return the shapes of what stands at places of a store or a file."""
+    return [values_of(path, name).shape for name in names]

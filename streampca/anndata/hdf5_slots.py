@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ import numpy as np
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
 from streampca.errors import DataError, OutputError
 from streampca.formatting import one_line
-from streampca.sources.cells.hdf5_store import h5py_module
+from streampca.sources.cells.hdf5_store import WRITTEN, h5py_module
 from streampca.storage.directories import require_space
-from streampca.storage.files import flush_one, writing
+from streampca.storage.files import TEMPORARY, flush_one, writing
+
+_OURS = re.compile(
+    rf"scores(\..*)?|copy\.h5ad|{TEMPORARY.pattern}"
+)  # also scores that are being written, and their lock
 
 
 class HDF5Slots:
@@ -35,7 +41,7 @@ class HDF5Slots:
         if self.staging.is_symlink() or (self.staging.exists() and not self.staging.is_dir()):
             raise OutputError(f"{self.staging} is in the way: move it away")
         if self.staging.is_dir():
-            if not {child.name for child in self.staging.iterdir()} <= {"scores", "copy.h5ad"}:
+            if not all(_OURS.fullmatch(child.name) for child in self.staging.iterdir()):
                 raise OutputError(f"{self.staging} is in the way, and streampca did not write it: move it away")
             with writing(self.staging):
                 shutil.rmtree(self.staging)
@@ -87,6 +93,8 @@ class HDF5Slots:
                     if slot in file:
                         del file[slot]
                 _fill(file, results, scores)
+                now = _note_version(file, before)
+            os.utime(copy, ns=(now, now))
             flush_one(copy)
             after = self.path.stat()
             if (before.st_ino, before.st_mtime_ns, before.st_size) != (after.st_ino, after.st_mtime_ns, after.st_size):
@@ -96,6 +104,16 @@ class HDF5Slots:
             os.rename(copy, self.path)
             flush_one(self.path.parent)
             shutil.rmtree(self.staging)
+
+
+def _note_version(file: Any, before: os.stat_result) -> int:
+    """Note in an open file what it was before results were written, for fits that go on; return the time that it must have then."""
+    now = time.time_ns() // 10**9 * 10**9  # which every file system can store
+    earlier, known = file.attrs.get(WRITTEN), [before.st_size, before.st_mtime_ns]
+    if earlier is not None and np.shape(earlier) == (3,) and int(earlier[0]) == before.st_mtime_ns:
+        known = [int(earlier[1]), int(earlier[2])]
+    file.attrs[WRITTEN] = np.array([now, *known], dtype=np.int64)
+    return now
 
 
 def _fill(file: Any, results: Results, scores: StoredScores) -> None:

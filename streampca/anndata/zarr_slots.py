@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from streampca.errors import DataError, OutputError
 from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
 from streampca.sources.zarr.strictness import quietly
 from streampca.storage.directories import require_space
-from streampca.storage.files import flush, flush_one, write_atomically, writing
+from streampca.storage.files import TEMPORARY, flush, flush_one, write_atomically, writing
 from streampca.storage.regular_files import read_regular
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 from streampca.typing import Array
@@ -64,14 +65,15 @@ class ZarrSlots:
             return
         if self.staging.is_symlink() or not self.staging.is_dir():
             raise OutputError(f"{self.staging} is in the way: move it away")
-        if any(self.staging.iterdir()) and _document(self.staging / _MARKER).get("format") != _FORMAT:
+        unmarked = [child for child in self.staging.iterdir() if not TEMPORARY.fullmatch(child.name)]
+        if unmarked and _document(self.staging / _MARKER).get("format") != _FORMAT:
             raise OutputError(f"{self.staging} is in the way, and streampca did not write it: move it away")
         journal = _document(self.staging / _JOURNAL)
         if journal.get("format") == _FORMAT:
             self._finish(journal["slots"], replace=journal["replace"])
         else:
             with writing(self.staging):
-                shutil.rmtree(self.staging)
+                self._remove()
 
     def taken(self, keys: Keys) -> list[str]:
         """Return the places that hold something already."""
@@ -98,7 +100,19 @@ class ZarrSlots:
     def discard(self) -> None:
         """Remove the directory in which results are built, unless they are committed."""
         if self.staging.is_dir() and not (self.staging / _JOURNAL).exists():
-            shutil.rmtree(self.staging, ignore_errors=True)
+            with suppress(OSError):
+                self._remove()
+
+    def _remove(self) -> None:
+        """Remove the directory, its marker last: without it, what a killed process left could not be told from other files."""
+        for child in self.staging.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                shutil.rmtree(child)
+            elif child.name not in (_MARKER, _JOURNAL):
+                child.unlink()
+        for name in (_JOURNAL, _MARKER):
+            (self.staging / name).unlink(missing_ok=True)
+        self.staging.rmdir()
 
     def write(self, results: Results, scores: StoredScores, *, replace: bool) -> None:
         """Write results; the directory was made before."""
@@ -156,7 +170,7 @@ class ZarrSlots:
                 os.rename(new / moved, self.path / moved)
                 flush_one((self.path / moved).parent)
             self._consolidate(())
-            shutil.rmtree(self.staging)
+            self._remove()
 
     def _consolidate(self, without: Sequence[str]) -> None:
         """Replace the consolidated metadata of the store, if it has any, leaving out what lies below some places."""

@@ -22,7 +22,6 @@ from streampca.runs.from_config import source_of
 from streampca.sources import open_source
 from streampca.sources.base import Source
 from streampca.sources.files.paths import is_files_path
-from streampca.sources.table import stored_sources
 from streampca.sources.zarr.digests import (
     DIGEST,
     DIGEST_BYTES,
@@ -76,8 +75,9 @@ def arrays_of(path: str, names: Sequence[str], missing_chunks: str) -> tuple[Sou
         changes = {"verify": "null", "decode": "raw", "mask": "null", "missing_chunks": missing_chunks}
         changes |= {"variables": json.dumps(list(names)), "array": "null"} if names else {}
         overrides = [f"source.{key}={value}" for key, value in changes.items()]
-        return stored_sources(source_of(load_config(path, overrides)))
-    return tuple(_opened(path, name, missing_chunks) for name in names) or (_opened(path, None, missing_chunks),)
+        return source_of(load_config(path, overrides)).stored
+    opened = [_opened(path, name, missing_chunks) for name in names or (None,)]
+    return tuple(stored for source in opened for stored in source.stored)
 
 
 def _opened(path: str, name: str | None, missing_chunks: str) -> Source:

@@ -42,7 +42,6 @@ from streampca.runs.stored_results import (
     unusual_rows_checked,
 )
 from streampca.sources import Source
-from streampca.sources.table import stored_sources
 from streampca.sources.zarr.digests import default_place
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.directories import read_record
@@ -214,9 +213,8 @@ def _chunks(source: Source) -> Check:
 
 def _arrays(source: Source) -> list[ZarrSource]:
     """Return the zarr arrays that a source reads; none if it reads anything else."""
-    stored = stored_sources(source)
-    arrays = [each for each in stored if isinstance(each, ZarrSource)]
-    return arrays if len(arrays) == len(stored) else []
+    arrays = [each for each in source.stored if isinstance(each, ZarrSource)]
+    return arrays if len(arrays) == len(source.stored) else []
 
 
 def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Check]:

@@ -128,6 +128,11 @@ class Source(ABC):
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
         return 0
 
+    @property
+    def stored(self) -> tuple[Source, ...]:
+        """Return the sources of the arrays that this one is made of: the source itself, or those of its parts."""
+        return (self,)
+
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one.
 

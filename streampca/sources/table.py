@@ -162,11 +162,6 @@ def _slabs(values: Array) -> Iterator[slice]:
         yield slice(first, min(first + step, len(values)))
 
 
-def stored_sources(source: Source) -> tuple[Source, ...]:
-    """Return the sources of the arrays that a table is made of; the source itself if it is not such a table."""
-    return tuple(part.source for part in source.parts) if isinstance(source, TableSource) else (source,)
-
-
 def _read_into(source: Source, start: int, stop: int, out: Array) -> ReadCount:
     """Fill `out` with rows of a source, which may return a view of its own memory instead."""
     values, count = source.read(start, stop, out)
@@ -197,6 +192,11 @@ class TableSource(Source):
 
     def __reduce__(self) -> tuple[object, ...]:
         return TableSource, (self.parts, self.labels, self.description)
+
+    @property
+    def stored(self) -> tuple[Source, ...]:
+        """Return the sources of the variables."""
+        return tuple(part.source for part in self.parts)
 
     @property
     def fingerprint(self) -> str:

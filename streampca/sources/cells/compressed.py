@@ -33,6 +33,8 @@ class CompressedRows(Source):
         Number of columns.
     place, label : str
         Path of the store, and what messages call the matrix.
+    edges : Source, optional
+        What `indptr` was read from.
 
     Raises
     ------
@@ -43,12 +45,22 @@ class CompressedRows(Source):
     buffered = False
     sparse = True
 
-    def __init__(self, data: Vector, indices: Vector, indptr: IntArray, n_features: int, place: str, label: str):
+    def __init__(
+        self,
+        data: Vector,
+        indices: Vector,
+        indptr: IntArray,
+        n_features: int,
+        place: str,
+        label: str,
+        edges: Source | None = None,
+    ):
         require_table((len(indptr) - 1, n_features), data.dtype, label)
         if indices.dtype.kind not in "iu":
             raise DataError(f"{label}: indices have dtype {indices.dtype}: expected integers")
         _require_edges(indptr, data.size, indices.size, label)
         self.data, self.indices, self.indptr, self.description, self.label = data, indices, indptr, place, label
+        self._edges = edges
         self.shape = (len(indptr) - 1, n_features)
         self.dtype = np.dtype(np.float32) if data.dtype == np.float16 else data.dtype.newbyteorder("=")
         self._index = np.dtype(np.int32 if max(self.shape[1], _BLOCK_BYTES) < 2**31 else np.int64)
@@ -64,6 +76,11 @@ class CompressedRows(Source):
             self.description,
             self.label,
         )
+
+    @property
+    def stored(self) -> tuple[Source, ...]:
+        """Return the sources of the vectors, and that of where rows begin."""
+        return (*self._sources, *(() if self._edges is None else (self._edges,)))
 
     @property
     def _sources(self) -> Sequence[Source]:

@@ -18,12 +18,23 @@ from streampca.typing import Array, BoolArray, DType
 MOST_NAMES = 2**20
 """Cells of which names are read; more would take hundreds of megabytes."""
 _MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
-_REFUSED = ("samples", "features", "orientation", "verify", "max_reads")
+_REFUSED = ("samples", "features", "orientation", "max_reads")
 
 
-def require_options(options: ReadOptions, label: str) -> Normalization | None:
-    """Return the normalisation that options ask for; raise an error if they have what AnnData does not take."""
+def require_options(options: ReadOptions, label: str, *, verifies: bool = False) -> Normalization | None:
+    """Return the normalisation that options ask for; raise an error if they have what AnnData does not take.
+
+    `verifies` is whether `options.verify` may ask for fingerprints, each at its default place.
+    """
     given = [name for name in _REFUSED if getattr(options, name) is not None]
+    if verifies and options.verify is not None and str(options.verify) != "manifest":
+        raise ParameterError(
+            f"{label}: verify={str(options.verify)[:60]!r}: expected manifest: each array of the matrix has a fingerprint of its own"
+        )
+    if options.verify is not None and not verifies:
+        raise NotAvailableError(
+            f"{label}: verify: fingerprints are of zarr arrays, and this is no store of zarr; leave it out"
+        )
     if given:
         raise NotAvailableError(
             f"{label} is AnnData, whose rows are cells: {', '.join(given)} does not apply to it; leave it out"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import Array, BoolArray
 
-_open: dict[str, Any] = {}
-_lock = threading.Lock()
+WRITTEN = "streampca_written"
+"""Attribute of a file into which results were written: its time after that, and its size and time before."""
 
 
 def h5py_module() -> Any:
@@ -61,6 +62,15 @@ def open_h5ad(path: str, options: ReadOptions) -> Source:
         mask = None if options.mask_var is None else _mask(h5py, file, options.mask_var, rows.shape[1], path)
         names = (_names(h5py, file, "obs", rows.shape[0], path), _names(h5py, file, "var", rows.shape[1], path))
     return table_of(rows, options, normalization, mask, names)
+
+
+def version_of(path: str | Path, written: Any) -> InputVersion:
+    """Return the version of the file at `path`, whose attribute `WRITTEN` is `written`, without regard to results in it."""
+    items = list(files(path, [""]))
+    known = np.asarray([] if written is None else written)
+    if known.shape == (3,) and known.dtype.kind == "i" and [item[2] for item in items] == [str(known[0])]:
+        items = [("", int(known[1]), str(known[2]))]
+    return InputVersion.of(items)
 
 
 def _child(group: Any, name: str, label: str) -> Any:
@@ -148,7 +158,7 @@ def _names(h5py: Any, file: Any, axis: str, size: int, path: str) -> Array | Non
 class HDF5Rows(Source):
     """A dataset of one or two axes of an HDF5 file: its entries, or its rows.
 
-    The file is opened once in each process, and not written to while it is read.
+    The file is open only while it is read, and must not be written to as long as a fit lasts.
     """
 
     portable = True
@@ -157,28 +167,22 @@ class HDF5Rows(Source):
         self.description, self.name = path, name
         self._place = str(Path(path).absolute())
         self.watch = InputWatch()
-        dataset = self._dataset()
-        shape = tuple(int(n) for n in dataset.shape)
+        with self._opened() as dataset:
+            shape, dtype, chunks = tuple(int(n) for n in dataset.shape), np.dtype(dataset.dtype), dataset.chunks
         shape = (*shape, 1) if len(shape) == 1 else shape
-        require_table(shape, dataset.dtype, f"{path}/{name}")
-        self.shape, self.dtype = (shape[0], shape[1]), np.dtype(dataset.dtype)
-        chunks = dataset.chunks
+        require_table(shape, dtype, f"{path}/{name}")
+        self.shape, self.dtype = (shape[0], shape[1]), dtype
         self.chunk_rows = int(chunks[0]) if chunks else min(max(1, shape[0]), max(1, 2**20 // self.row_bytes))
         self.chunk_bytes = int(np.prod(chunks)) * self.dtype.itemsize if chunks else 0
 
     def __reduce__(self) -> tuple[object, ...]:
         return HDF5Rows, (self._place, self.name)
 
-    def _dataset(self) -> Any:
-        with _lock:
-            status = Path(self._place).stat()
-            known = _open.get(self._place)
-            identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if known is None or known[0] != identity or not known[1]:
-                if known is not None:
-                    known[1].close()
-                known = _open[self._place] = (identity, h5py_module().File(self._place, "r"))
-            return known[1][self.name]
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Open the dataset, and close its file again: processes and threads share no state, and others may write to it later."""
+        with h5py_module().File(self._place, "r") as file:
+            yield file[self.name]
 
     @property
     def fingerprint(self) -> str:
@@ -186,8 +190,9 @@ class HDF5Rows(Source):
         return xxhash.xxh3_128(f"{self.description}|{self.name}|{self.shape}{self.dtype}".encode()).hexdigest()
 
     def version(self) -> InputVersion | None:
-        """Return size and modification time of the file."""
-        return InputVersion.of(files(self._place, [""]))
+        """Return size and modification time of the file; those from before if nothing but results was written since."""
+        with self._opened() as dataset:
+            return version_of(self._place, dataset.file.attrs.get(WRITTEN))
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a chunk as stored and decoded."""
@@ -196,7 +201,8 @@ class HDF5Rows(Source):
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows; `DamagedChunkError` if they cannot be decoded."""
         try:
-            values = np.asarray(self._dataset()[start:stop])
+            with self._opened() as dataset:
+                values = np.asarray(dataset[start:stop])
         except Exception as error:
             raise DamagedChunkError(
                 f"{self.description}/{self.name}: rows {start} to {stop - 1} are damaged or cut short: {one_line(error)}"

@@ -51,6 +51,11 @@ class CellSource(Source):
         self._places = None if mask is None else np.cumsum(mask) - 1
 
     @property
+    def stored(self) -> tuple[Source, ...]:
+        """Return the sources of the arrays of the matrix."""
+        return self.rows.stored
+
+    @property
     def changes(self) -> bool:
         """Return whether any value differs from that of `rows`, or any is left out."""
         return self.normalization is not None or self.mask is not None

@@ -26,6 +26,7 @@ from streampca.sources.cells.description import (
 )
 from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.options import ReadOptions
+from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import values_of_vector
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
@@ -59,7 +60,7 @@ def open_cells(group: zarr.Group, options: ReadOptions, label: str) -> Source:
         raise ParameterError(
             f"{label}: {', '.join(options.of_cells)} is for AnnData stores, and the group has no encoding-type: anndata: leave it out"
         )
-    normalization = require_options(options, label)
+    normalization = require_options(options, label, verifies=True)
     layers = _child(group, "layers", label)
     names = layers.keys() if isinstance(layers, zarr.Group) and options.layer is not None else ()
     require_layer(options.layer, names, label)
@@ -108,9 +109,10 @@ def _rows(group: zarr.Group, node: zarr.Group | ZarrArray, name: str, options: R
                 f"{label}/{name}: expected a vector {key}, found {'none' if vector is None else 'another node'}"
             )
         arrays[key] = vector
-    indptr = _edges(arrays["indptr"], int(shape[0]), f"{label}/{name}", options)
-    data, indices = (_vector(arrays[key], f"{name}/{key}", options, label) for key in ("data", "indices"))
-    return CompressedRows(data, indices, indptr, int(shape[1]), label, f"{label}/{name}")
+    require_edges(np.dtype(arrays["indptr"].dtype), arrays["indptr"].shape, int(shape[0]), f"{label}/{name}")
+    data, indices, edges = (_vector(arrays[key], f"{name}/{key}", options, label) for key in arrays)
+    indptr: IntArray = edges.read(0, edges.size)[0].astype(np.int64)
+    return CompressedRows(data, indices, indptr, int(shape[1]), label, f"{label}/{name}", edges.source)
 
 
 def _vector(array: ZarrArray, name: str, options: ReadOptions, label: str) -> Vector:
@@ -119,14 +121,11 @@ def _vector(array: ZarrArray, name: str, options: ReadOptions, label: str) -> Ve
     array = as_stored(array, label, links)
     if array.shape[0] == 0:
         return Vector(Nothing(label, np.dtype(array.dtype)))
-    return Vector(ZarrSource(array, label, name, ((0,), ()), fill, None, links))
-
-
-def _edges(array: ZarrArray, n_rows: int, label: str, options: ReadOptions) -> IntArray:
-    """Return ``indptr`` of a matrix of `n_rows` rows."""
-    require_edges(np.dtype(array.dtype), array.shape, n_rows, label)
-    edges: IntArray = _whole(array, f"{label}: indptr", options).astype(np.int64)
-    return edges
+    digests = verified_by(options.verify, label, name)
+    source = ZarrSource(array, label, name, ((0,), ()), fill, digests, links)
+    if digests is not None:
+        digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
+    return Vector(source)
 
 
 def _whole(array: ZarrArray, label: str, options: ReadOptions) -> Array:
