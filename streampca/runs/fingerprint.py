@@ -75,9 +75,9 @@ def arrays_of(path: str, names: Sequence[str], missing_chunks: str) -> tuple[Sou
         changes = {"verify": "null", "decode": "raw", "mask": "null", "missing_chunks": missing_chunks}
         changes |= {"variables": json.dumps(list(names)), "array": "null"} if names else {}
         overrides = [f"source.{key}={value}" for key, value in changes.items()]
-        return source_of(load_config(path, overrides)).stored
+        return source_of(load_config(path, overrides)).stored_arrays
     opened = [_opened(path, name, missing_chunks) for name in names or (None,)]
-    return tuple(stored for source in opened for stored in source.stored)
+    return tuple(stored for source in opened for stored in source.stored_arrays)
 
 
 def _opened(path: str, name: str | None, missing_chunks: str) -> Source:

@@ -213,8 +213,8 @@ def _chunks(source: Source) -> Check:
 
 def _arrays(source: Source) -> list[ZarrSource]:
     """Return the zarr arrays that a source reads; none if it reads anything else."""
-    arrays = [each for each in source.stored if isinstance(each, ZarrSource)]
-    return arrays if len(arrays) == len(source.stored) else []
+    arrays = [each for each in source.stored_arrays if isinstance(each, ZarrSource)]
+    return arrays if len(arrays) == len(source.stored_arrays) else []
 
 
 def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Check]:

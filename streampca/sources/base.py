@@ -129,7 +129,7 @@ class Source(ABC):
         return 0
 
     @property
-    def stored(self) -> tuple[Source, ...]:
+    def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the arrays that this one is made of: the source itself, or those of its parts."""
         return (self,)
 

@@ -194,7 +194,7 @@ class TableSource(Source):
         return TableSource, (self.parts, self.labels, self.description)
 
     @property
-    def stored(self) -> tuple[Source, ...]:
+    def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the variables."""
         return tuple(part.source for part in self.parts)
 

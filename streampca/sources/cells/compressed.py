@@ -78,7 +78,7 @@ class CompressedRows(Source):
         )
 
     @property
-    def stored(self) -> tuple[Source, ...]:
+    def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the vectors, and that of where rows begin."""
         return (*self._sources, *(() if self._edges is None else (self._edges,)))
 

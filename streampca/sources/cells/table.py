@@ -51,9 +51,9 @@ class CellSource(Source):
         self._places = None if mask is None else np.cumsum(mask) - 1
 
     @property
-    def stored(self) -> tuple[Source, ...]:
+    def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the arrays of the matrix."""
-        return self.rows.stored
+        return self.rows.stored_arrays
 
     @property
     def changes(self) -> bool:
