@@ -34,11 +34,10 @@ def moments_of_values(values: FloatArray) -> Moments:
     return float((shares**2).sum()), float((shares**3).sum())
 
 
-def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int, *, definite: bool = True) -> Spectrum:
+def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int) -> Spectrum:
     """Return `spectrum` with the moments of the eigenvalues of `matrix` that it does not have.
 
-    Exact up to rounding for matrices of side 1,536 or less, and for those that are not `definite`, of which eigenvalues below
-    0 count as 0. Else Hutchinson's (1990) estimates from 64 random vectors, z ↦ Rz: θ₂ and θ₃ are the means of ‖Rz‖² and (Rz)ᵀR(Rz),
+    Exact up to rounding for matrices of side 1,536 or less. Else Hutchinson's (1990) estimates from 64 random vectors, z ↦ Rz: θ₂ and θ₃ are the means of ‖Rz‖² and (Rz)ᵀR(Rz),
     with a relative standard error of at most √(2/64) where one eigenvalue is all that is left, and √(2/(64 r)) for r equal ones.
     """
     left = spectrum.total - float(spectrum.values.sum())
@@ -48,11 +47,41 @@ def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int, *, definite: 
     if spectrum.every is not None:
         return replace(spectrum, residual_moments=moments_of_values(spectrum.every[len(spectrum.values) :]))
     with one_blas_thread():
-        if not definite:
-            return replace(spectrum, residual_moments=_indefinite(matrix, spectrum))
         if matrix.side <= _DENSE_LIMIT:
             return replace(spectrum, residual_moments=_dense(matrix, spectrum, left))
         return replace(spectrum, residual_moments=_estimated(matrix, spectrum, left, seed))
+
+
+def with_moments_of_pairs(spectrum: Spectrum, matrix: Symmetric, clipped: float, missing: float) -> Spectrum:
+    """Return `spectrum` with θ₂/θ₁² of the eigenvalues that it lacks, for a matrix of pairwise covariances.
+
+    Its eigenvalues beyond the leading ones are spread by the noise of the missing values, below 0 too, which leaves the sum θ₁ as it
+    is and adds to θ₂. With a share m of missing values, h = m / (1 − m), the noise of the entry (i, j) beside the leading
+    directions has the variance h² (Cᵢᵢ Cⱼⱼ + 2 Cᵢⱼ²) / n for normal rows, so that h² ((Σ qᵢ Cᵢᵢ)² + 2 q̄² ‖C‖²) / n is subtracted, with
+    qᵢ = 1 − Σ vᵢ² and their mean q̄. θ₂ is at least that of equal eigenvalues.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Leading pairs; its total is the sum of the eigenvalues that are not negative.
+    matrix : Symmetric
+        The matrix.
+    clipped : float
+        Sum of the moduli of the negative eigenvalues.
+    missing : float
+        h / √n.
+    """
+    left = spectrum.total - clipped - float(spectrum.values.sum())
+    n_left = matrix.side - len(spectrum.values)
+    if n_left < 1 or not left > 1e-14 * spectrum.total:
+        return spectrum
+    with one_blas_thread():
+        dense = _without_leading(matrix, spectrum, left)
+    outside = 1 - np.einsum("ij,ij->j", spectrum.vectors, spectrum.vectors)
+    squares = float(np.vdot(dense, dense))
+    norm = squares + float(np.square(spectrum.values / left).sum())
+    squares -= missing**2 * ((float(outside @ matrix.diagonal) / left) ** 2 + 2 * float(outside.mean()) ** 2 * norm)
+    return replace(spectrum, residual_moments=(min(max(squares, 1 / n_left), 1.0),))
 
 
 def _without_leading(matrix: Symmetric, spectrum: Spectrum, unit: float) -> FloatArray:
@@ -71,14 +100,6 @@ def _dense(matrix: Symmetric, spectrum: Spectrum, left: float) -> Moments:
         band = dense[start : start + _BAND]
         cubes += float(np.vdot(band @ dense, band))
     return _valid(float(np.vdot(dense, dense)), cubes)
-
-
-def _indefinite(matrix: Symmetric, spectrum: Spectrum) -> Moments:
-    from scipy.linalg import eigvalsh
-
-    unit = float(spectrum.values[0])
-    values = eigvalsh(_without_leading(matrix, spectrum, unit), overwrite_a=True, check_finite=False)
-    return moments_of_values(np.asarray(values, dtype=np.float64))
 
 
 def _estimated(matrix: Symmetric, spectrum: Spectrum, left: float, seed: int) -> Moments:

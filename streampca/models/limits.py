@@ -29,7 +29,7 @@ def t2_limit_of(model: PCAModel, probability: float, distribution: Distribution)
 def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:
     """Return the limit of Q and its method; see `PCA.q_limit`."""
     _require(probability)
-    left = model.total_variance - float(model.explained_variance.sum())
+    left = variance_left(model)
     if not left > max(model.rounding, 1e-14) * model.total_variance:
         raise NotAvailableError(
             "there is no limit of Q: the components carry all variance up to rounding, and Q is rounding"
@@ -40,6 +40,12 @@ def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:
             "earlier version, or its sketch has no held-out columns: fit again, with an exact solver"
         )
     return q_limit(left, model.residual_moments, probability)
+
+
+def variance_left(model: PCAModel) -> float:
+    """Return the sum of the eigenvalues that the components leave, negative ones of pairwise covariances included."""
+    clipped = float(model.certificate.get("clipped_mass", 0.0))
+    return model.total_variance - clipped - float(model.explained_variance.sum())
 
 
 def _require(probability: float) -> None:

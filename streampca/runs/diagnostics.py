@@ -13,7 +13,7 @@ import zarr
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
-from streampca.models.limits import q_limit_of, t2_limit_of
+from streampca.models.limits import q_limit_of, t2_limit_of, variance_left
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.groups import write_array
 from streampca.planning.plan import Plan
@@ -138,7 +138,7 @@ def _limits(model: PCAModel) -> tuple[tuple[float | None, float | None, str | No
 
 def _units(model: PCAModel, t2_limit: float | None, q_limit: float | None) -> tuple[float, float]:
     """Return what T² and Q are divided by to be compared: their limits, else their means, infinity for rounding."""
-    left = model.total_variance - float(model.explained_variance.sum())
+    left = variance_left(model)
     mean = left if left > max(model.rounding, 1e-14) * model.total_variance else math.inf
     return t2_limit or float(max(1, model.n_components)), q_limit or mean
 

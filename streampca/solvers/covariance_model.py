@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve, with_every
-from streampca.linalg.residual_moments import with_moments
+from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import as_selection, for_sample
 from streampca.models.missing import with_missing
 from streampca.models.noise import sample_of_fit
@@ -58,7 +58,13 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
     if n_samples >= _ROWS_PER_FEATURE * d:
         spectrum = with_every(spectrum, reduced)
-    spectrum = with_moments(spectrum, reduced, parameters.seed, definite=clipped is None)
+    n_missing = int(getattr(state, "n_missing", 0)) if parameters.missing == "pairwise" else 0
+    if n_missing and clipped is not None:
+        n_values = reduced.n_samples * reduced.n_features
+        share = n_missing / max(1, n_values - n_missing) / float(np.sqrt(reduced.n_samples))
+        spectrum = with_moments_of_pairs(spectrum, reduced, clipped, share)
+    else:
+        spectrum = with_moments(spectrum, reduced, parameters.seed)
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from streampca.linalg import residual_moments
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
-from streampca.linalg.residual_moments import moments_of_values, with_moments
+from streampca.linalg.residual_moments import moments_of_values, with_moments, with_moments_of_pairs
 from streampca.linalg.tiles import TileGrid
 
 pytestmark = pytest.mark.numerical
@@ -32,7 +34,6 @@ def test_moments_of_a_small_matrix_are_exact() -> None:
     matrix, spectrum = operator(values)
     expected = moments_of_values(values[K:])
     np.testing.assert_allclose(with_moments(spectrum, matrix, 0).residual_moments, expected, rtol=1e-9)
-    np.testing.assert_allclose(with_moments(spectrum, matrix, 0, definite=False).residual_moments, expected, rtol=1e-9)
 
 
 def test_moments_of_a_large_matrix_are_estimated_within_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +48,15 @@ def test_moments_of_a_large_matrix_are_estimated_within_their_error(monkeypatch:
         assert abs(estimate / wanted - 1) < 4 * deviation
 
 
-def test_eigenvalues_below_zero_count_as_zero() -> None:
-    values = np.concatenate([[9.0, 8, 7, 6], np.linspace(1, -0.5, D - K)])
+def test_eigenvalues_below_zero_count_in_the_moments_of_pairwise_covariances() -> None:
+    values = np.concatenate([[9.0, 8, 7, 6], np.linspace(1, -0.1, D - K)])
     matrix, spectrum = operator(values)
-    found = with_moments(spectrum, matrix, 0, definite=False).residual_moments
-    np.testing.assert_allclose(found, moments_of_values(values[K:]), rtol=1e-9)
+    left, clipped = values[K:], -values[values < 0].sum()
+    positive = replace(spectrum, total=float(values[values > 0].sum()))
+    found = with_moments_of_pairs(positive, matrix, clipped, 0.0).residual_moments
+    np.testing.assert_allclose(found, [(left**2).sum() / left.sum() ** 2], rtol=1e-9)
+    least = with_moments_of_pairs(positive, matrix, clipped, 10.0).residual_moments  # with all of it taken for noise
+    np.testing.assert_allclose(least, [1 / len(left)], rtol=1e-9)
 
 
 def test_nothing_left_has_no_moments() -> None:
