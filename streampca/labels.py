@@ -205,7 +205,14 @@ class Labels:
 
     def feature_name(self, column: int) -> str:
         """Return the name of a column: ``sst(lat=10.5, lon=20)``, or the coordinate alone where it is text."""
-        at = int(self.indices()[column])
+        return self._name_at(int(self.indices()[column]))
+
+    def feature_names(self) -> list[str]:
+        """Return the names of all columns, as `feature_name`."""
+        return [self._name_at(int(at)) for at in self.indices()]
+
+    def _name_at(self, at: int) -> str:
+        """Return the name of a feature by its place among all, masked ones included."""
         for variable in self.variables:
             if at < variable.size:
                 break

@@ -20,7 +20,7 @@ from streampca.cli.output import print_json
 def export(model: Path, out: Path, overwrite: bool, memory: str | None, as_json: bool) -> None:
     """Write RUN, or a model, to OUT for another program.
 
-    OUT ends with .onnx, .faiss, .npz or .nc, and so names its format; what the format cannot express is refused. The line that is
+    OUT ends with .onnx, .faiss, .npz, .nc, or .csv for a table of the loadings, and so names its format; what the format cannot express is refused. The line that is
     printed says by how much scores in float32 differ.
     """
     from streampca.estimators.exporting import export as carry_out

@@ -114,14 +114,14 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
 
 
 def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -> Exported:
-    """Write a fitted estimator in the format that the end of `path` names: .onnx, .faiss, .npz or .nc.
+    """Write a fitted estimator in the format that the end of `path` names: .onnx, .faiss, .npz, .nc, or .csv for the loadings.
 
     Raises
     ------
     ParameterError
         If it names none of these.
     """
-    from streampca.export.arrays import write_netcdf, write_npz
+    from streampca.export.arrays import write_loadings, write_netcdf, write_npz
 
     place = Path(path)
     kind = SUFFIXES.get(place.suffix.lower())
@@ -136,5 +136,10 @@ def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -
         return write_npz(
             model, place, names=estimator._names_of_features(), memory=estimator.memory, overwrite=overwrite
         )
+    if kind == "CSV":
+        names = estimator._names_of_features()
+        if names is None and model.labels is not None and model.labels.named:
+            names = model.labels.feature_names()
+        return write_loadings(model, place, names=names, memory=estimator.memory, overwrite=overwrite)
     shape = (estimator.n_features_in_, estimator.n_components_)
     return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from streampca.export.projection import inverse_factors, require_memory
 from streampca.formatting import one_line
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.stored_components import StoredComponents
+from streampca.models.stored_components import StoredComponents, slabs_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -51,6 +53,34 @@ def write_npz(
     write(path, "npz", file.getbuffer(), overwrite=overwrite)
     k, d = components.shape
     return Exported(path, "numpy arrays", (d, k), "float64", file.getbuffer().nbytes, None)
+
+
+def write_loadings(
+    model: PCAModel | KernelModel,
+    path: Path,
+    *,
+    names: Sequence[str] | None = None,
+    memory: int | str | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write the loadings, components times the standard deviations of their scores, as a table with a line for each feature.
+
+    Its header is ``feature,PC1,…``. Numbers have all their digits.
+    """
+    model = require_expressible(model, "CSV")
+    require_free(path, "CSV", overwrite=overwrite)
+    require_memory(model, memory, 64)
+    k, d = model.components.shape
+    names = [str(index) for index in range(d)] if names is None else names
+    deviations = np.sqrt(model.explained_variance)[:, None]
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["feature", *(f"PC{number}" for number in range(1, k + 1))])
+    for features, slab in slabs_of(model.components):
+        table.writerows([name, *row] for name, row in zip(names[features], (slab * deviations).T.tolist(), strict=True))
+    data = text.getvalue().encode()
+    write(path, "CSV", data, overwrite=overwrite)
+    return Exported(path, "table of loadings", (d, k), "float64", len(data), None)
 
 
 def write_netcdf(dataset: xr.Dataset, path: Path, shape: tuple[int, int], *, overwrite: bool = False) -> Exported:

@@ -11,11 +11,11 @@ from streampca.formatting import as_text
 from streampca.storage.directories import require_local
 from streampca.storage.files import write_atomically
 
-Kind = Literal["ONNX", "faiss", "npz", "NetCDF"]
+Kind = Literal["ONNX", "faiss", "npz", "NetCDF", "CSV"]
 
-SUFFIXES: dict[str, Kind] = {".onnx": "ONNX", ".faiss": "faiss", ".npz": "npz", ".nc": "NetCDF"}
+SUFFIXES: dict[str, Kind] = {".onnx": "ONNX", ".faiss": "faiss", ".npz": "npz", ".nc": "NetCDF", ".csv": "CSV"}
 """Formats of files by the ends of their names."""
-_BEGINNINGS: dict[Kind, bytes] = {"ONNX": b"\x08", "faiss": b"LTra", "npz": b"PK", "NetCDF": b"CDF"}
+_BEGINNINGS: dict[Kind, bytes] = {"ONNX": b"\x08", "faiss": b"LTra", "npz": b"PK", "NetCDF": b"CDF", "CSV": b"feat"}
 """First bytes of a file of each format."""
 
 

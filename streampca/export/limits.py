@@ -12,8 +12,8 @@ from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel
 from streampca.sources.cells.normalization import Normalization
 
-Target = Literal["scikit-learn", "ONNX", "faiss", "npz"]
-"""Formats that compute scores, or hold all that is needed for that."""
+Target = Literal["scikit-learn", "ONNX", "faiss", "npz", "CSV"]
+"""Formats of principal components; all but the last compute scores, or hold all that is needed for that."""
 
 
 @dataclass(frozen=True)

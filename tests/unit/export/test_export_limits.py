@@ -170,7 +170,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_other_errors_are_named(tmp_path: Path) -> None:
     pca = sp.PCA(2).fit(ROWS)
     with pytest.raises(
-        ParameterError, match=r"names no format: expected a name that ends with \.onnx, \.faiss, \.npz, \.nc"
+        ParameterError, match=r"names no format: expected a name that ends with \.onnx, \.faiss, \.npz, \.nc, \.csv"
     ):
         export(pca, tmp_path / "model.pkl")
     with pytest.raises(ParameterError, match="dtype='float16'"):

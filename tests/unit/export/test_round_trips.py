@@ -206,6 +206,27 @@ def test_arrays_of_npz_follow_the_documented_formulas(setting: str, tmp_path: Pa
         np.testing.assert_array_equal(m["explained_variance_ratio"], pca.explained_variance_ratio_)
 
 
+def test_the_table_of_loadings_has_a_line_for_each_named_feature(tmp_path: Path) -> None:
+    from streampca.estimators.exporting import export
+
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, columns=[f"x, {i}" for i in range(D)])
+    pca = sp.PCA(K, scale=True).fit(frame)
+    for estimator in (pca, pca.rotate(3)):
+        export(estimator, tmp_path / "m.csv", overwrite=True)
+        table = pandas.read_csv(tmp_path / "m.csv", index_col="feature", float_precision="round_trip")
+        assert list(table.index) == list(frame.columns)
+        assert list(table.columns) == [f"PC{i}" for i in range(1, estimator.n_components_ + 1)]
+        loadings = estimator.components_ * np.sqrt(estimator.explained_variance_)[:, None]
+        np.testing.assert_array_equal(table.to_numpy().T, loadings)
+    correlations = np.corrcoef(ROWS.T, pca.transform(frame).T)[:D, D:]
+    expected = (pca.components_ * np.sqrt(pca.explained_variance_)[:, None]).T
+    np.testing.assert_allclose(correlations, expected, atol=1e-10)
+    field = xr.DataArray(ROWS.reshape(N, 3, 4), dims=("time", "lat", "lon"), coords={"lat": [0.0, 1, 2]}, name="t")
+    export(sp.PCA(2).fit(sp.open(field, samples="time")), tmp_path / "field.csv")
+    assert (tmp_path / "field.csv").read_text().splitlines()[5].startswith('"t(lat=1, lon=0)",')
+
+
 def test_netcdf_holds_the_dataset_of_the_model(tmp_path: Path) -> None:
     from streampca.estimators.exporting import export
 
