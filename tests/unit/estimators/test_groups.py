@@ -176,6 +176,7 @@ def test_a_value_that_is_not_finite_is_named_by_its_row_in_the_data(rows: Any, l
         ({"solver": "gram"}, "solver='gram' does not take groups"),
         ({"missing": "pairwise"}, "do not take missing='pairwise'"),
         ({"remove": {"trend": 1}}, "do not take remove"),
+        ({"sampling_errors": 20}, "do not take sampling_errors=20"),
     ],
 )
 def test_what_does_not_go_together_with_groups_is_refused(made: Any, message: str, rows: Any, labels: Any) -> None:
