@@ -13,8 +13,7 @@ import numpy as np
 
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
 from streampca.errors import DataError, OutputError
-from streampca.formatting import one_line
-from streampca.sources.cells.hdf5_store import WRITTEN, h5py_module
+from streampca.sources.cells.hdf5_store import WRITTEN, h5py_module, opening_error
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush_one, writing
 
@@ -51,7 +50,7 @@ class HDF5Slots:
             with h5py_module().File(self.path, "r") as file:
                 return look(file)
         except OSError as error:
-            raise DataError(f"{self.path} cannot be opened as an .h5ad file: {one_line(error)}") from error
+            raise opening_error(self.path, error) from error
 
     def taken(self, keys: Keys) -> list[str]:
         """Return the places that hold something already."""

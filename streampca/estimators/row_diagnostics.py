@@ -76,6 +76,4 @@ class RowDiagnostics(Likelihood):
         if names is not None:
             return tuple(map(str, names))
         labels = self._model.labels
-        if labels is None or not labels.named:
-            return None
-        return tuple(labels.known_name(j) or str(j) for j in range(self._model.components.shape[1]))
+        return None if labels is None or labels.known_name(0) is None else tuple(labels.feature_names())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -111,6 +112,17 @@ def test_a_file_is_closed_between_readings_for_other_writers_and_forked_processe
         file.attrs["note"] = "mine"
     descriptors = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()]
     assert str(path) not in descriptors
+
+
+def test_a_file_that_another_program_writes_is_refused_and_the_lock_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    path = cells.write_file(tmp_path / "a.h5ad", COUNTS)
+    with path.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as HDF5 does for a file that is open for writing
+        for call in (sp.open, sp.anndata.pca):
+            with pytest.raises(DataError, match="another program has it open for writing.*HDF5_USE_FILE_LOCKING"):
+                call(path)
+    assert sp.open(path).shape == COUNTS.shape
 
 
 def _cut(path: Path) -> None:

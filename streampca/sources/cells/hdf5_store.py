@@ -40,6 +40,17 @@ def h5py_module() -> Any:
     return optional_module("h5py", "an .h5ad file", "anndata")
 
 
+def opening_error(path: object, error: OSError) -> DataError:
+    """Return the error for an ``.h5ad`` file that h5py cannot open for the reason `error`."""
+    reason = error.strerror if error.strerror and not error.strerror.startswith("Unable") else one_line(error)
+    if "unable to lock file" in reason:
+        reason = (
+            "another program has it open for writing: close it there; "
+            "for a file system without locks set HDF5_USE_FILE_LOCKING=FALSE in the environment"
+        )
+    return DataError(f"{path} cannot be opened as an .h5ad file: {reason}")
+
+
 def open_h5ad(path: str, options: ReadOptions) -> Source:
     """Return X or a layer of the ``.h5ad`` file at `path` as a table of cells; raises what `open_cells` of zarr raises."""
     h5py = h5py_module()
@@ -49,8 +60,7 @@ def open_h5ad(path: str, options: ReadOptions) -> Source:
         require_regular(place)
         file = h5py.File(place, "r")
     except OSError as error:
-        reason = error.strerror if error.strerror else one_line(error)
-        raise DataError(f"{path} cannot be opened as an .h5ad file: {reason}") from error
+        raise opening_error(path, error) from error
     with file:
         layers = _child(file, "layers", path)
         require_layer(options.layer, list(layers) if isinstance(layers, h5py.Group) else [], path)
