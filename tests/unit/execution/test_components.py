@@ -132,9 +132,10 @@ def test_no_room_is_said_before_anything_is_read(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_directory_goes_with_the_estimator_and_its_array() -> None:
-    _, far = both(wide(20, 3000), 5)
+    rows = wide(20, 3000)
+    _, far = both(rows, 5)
     pca, path = PCA(5), stored(far).path
-    pca._take(far)
+    pca._take(far, open_source(rows))
     del far
     assert isinstance(pca.components_, zarr.Array)
     assert pca.components_.shape == (5, 3000)
@@ -178,7 +179,7 @@ def test_nothing_loads_them_by_accident() -> None:
 
 def test_what_needs_them_in_memory_says_so() -> None:
     pca, rows = PCA(5), wide(20, 3000)
-    pca._take(both(rows, 5)[1])
+    pca._take(both(rows, 5)[1], open_source(rows))
     pca.n_features_in_ = 3000
     for ask in (pca.get_covariance, pca.get_precision, lambda: pca.score(rows)):
         with pytest.raises(NotAvailableError, match="needs the components in memory"):
