@@ -120,7 +120,7 @@ def test_a_file_that_another_program_writes_is_refused_and_the_lock_is_named(tmp
     with path.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as HDF5 does for a file that is open for writing
         for call in (sp.open, sp.anndata.pca):
-            with pytest.raises(DataError, match="another program has it open for writing.*HDF5_USE_FILE_LOCKING"):
+            with pytest.raises(DataError, match=r"another program has it open for writing.*HDF5_USE_FILE_LOCKING"):
                 call(path)
     assert sp.open(path).shape == COUNTS.shape
 
