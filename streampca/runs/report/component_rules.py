@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.runs.report import words
-from streampca.runs.report.figures import ACCENT, INK, PAPER, SECOND, component_axis, decades, dots, inline, plain
+from streampca.runs.report.figures import ACCENT, INK, SECOND, component_axis, decades, dots, inline, plain
 from streampca.runs.report.parts import Chart, ComponentCount, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
@@ -26,6 +26,8 @@ _TITLES = {
 _EDGES = ("parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho")
 _FEWEST = 20
 """Eigenvalues that are drawn at least, if there are so many."""
+_CLOSE = 0.06
+"""Thresholds that are closer than this share of the height have one text."""
 
 
 def component_count(run: RunFiles) -> ComponentCount | None:
@@ -68,7 +70,11 @@ def _chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
         scree(values, edges, run.n_components),
         f"Chart of the first {words.plural(len(values), 'eigenvalue')} with the thresholds of the rules: {listed}.",
         f"Thresholds: {listed}.",
-        (("accent", "kept"), ("ink", "left out"), ("dashes", "threshold")),
+        (
+            ("accent", "kept"),
+            *((("ink", "left out"),) if len(values) > run.n_components else ()),
+            ("edge", "threshold"),
+        ),
     )
 
 
@@ -90,17 +96,46 @@ def scree(values: FloatArray, edges: dict[str, float], n_components: int) -> str
         low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.0, 1.0)
         drawn = [edge for edge in edges.values() if edge > 0]
         low, high = min([low, *drawn]), max([high, *drawn])
-        for place, (title, edge) in enumerate(edges.items()):
-            if edge > 0:
-                axes.axhline(edge, color=SECOND, linewidth=1, dashes=(3, 2.5))
-                plate = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.88, "boxstyle": "round,pad=0.15"}
-                axes.text(k - 0.24 * k * place, edge, title, color=INK, ha="right", va="center", fontsize=9, bbox=plate)
         if logarithmic:
-            axes.set_ylim(low / 1.3, high * 1.5)
+            axes.set_ylim(low * (low / high) ** 0.1, high * (high / low) ** 0.06)
         else:
             axes.set_ylim(0, 1.08 * high)
             plain(axes.yaxis)
         component_axis(axes, k)
+        _draw_edges(axes, shown, edges)
         axes.set_ylabel("variance (eigenvalue)")
 
     return inline("scree", draw)
+
+
+def _draw_edges(axes: Axes, values: FloatArray, edges: dict[str, float]) -> None:
+    """Draw a dashed line for each positive threshold; those that nearly coincide have one text.
+
+    Eigenvalues fall, so that above the right end of a line and below its left end there are none: the text stands at the end
+    that is farther from where they cross it.
+    """
+    for edge in edges.values():
+        if edge > 0:
+            axes.axhline(edge, color=SECOND, linewidth=1, dashes=(3, 2.5))
+    groups: list[list[tuple[float, float, str]]] = []
+    for title, edge in sorted(edges.items(), key=lambda item: item[1]):
+        if edge > 0:
+            place = float(axes.transAxes.inverted().transform(axes.transData.transform((1.0, edge)))[1])
+            if not groups or place - groups[-1][-1][0] > _CLOSE:
+                groups.append([])
+            groups[-1].append((place, edge, title))
+    left, right = axes.get_xlim()
+    for group in groups:
+        title = ", ".join(title for _, _, title in reversed(group))
+        below = group[0][0] > _CLOSE and np.sum(values > group[0][1]) > len(values) / 2
+        at, edge, ends = (left, group[0][1], ("left", "top")) if below else (right, group[-1][1], ("right", "bottom"))
+        axes.annotate(
+            title,
+            (at, edge),
+            (0, -3 if below else 3),
+            textcoords="offset points",
+            color=INK,
+            ha=ends[0],
+            va=ends[1],
+            fontsize=9,
+        )

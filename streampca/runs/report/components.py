@@ -1,4 +1,4 @@
-"""What the components look like: maps, images or lines of their dimensions, pictures, or bars of the largest loadings."""
+"""What the components look like: maps, images or lines of their dimensions, pictures, or bars of the largest entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PICTURES = 32
 _MOST_PANELS = 24
 """So many maps, images and lines are drawn at most."""
 _MOST_MODES = 8
-_SLAB_COMPONENTS, _LOADINGS = 3, 12
+_SLAB_COMPONENTS, _ENTRIES = 3, 12
 _SIGN = "The sign of a component as a whole is a matter of choice; signs within it are not."
 
 
@@ -27,12 +27,14 @@ def layout_of_run(run: RunFiles) -> Layout | None:
 
 
 def components(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout | None) -> Components:
-    """Return the first components by the labels of their features, as pictures, or as bars of their largest loadings."""
+    """Return the first components by the labels of their features, as pictures, or as bars of their largest entries."""
     if run.slab is not None:  # rows of the components are never read whole
         return _in_slabs(run, spectrum)
     if layout is None:
         return Components(
-            (), _loadings(run, spectrum), f"The features that weigh most in each of the first components. {_SIGN}"
+            (),
+            _largest_entries(run, spectrum),
+            f"The features that weigh most in each of the first components. {_SIGN}",
         )
     return _by_dimensions(run, spectrum, layout) if layout.labelled else _pictures(run, spectrum, layout)
 
@@ -87,7 +89,7 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) -> Comp
 
 
 def _in_slabs(run: RunFiles, spectrum: ReportedSpectrum) -> Components:
-    """Return the largest loadings of the first components, from one sweep over the slabs, and what is left out."""
+    """Return the largest entries of the first components, from one sweep over the slabs, and what is left out."""
     k, d, width = run.n_components, run.n_features, run.slab or run.n_features
     n = min(_SLAB_COMPONENTS, k)
     places, values = np.empty((n, 0), dtype=np.int64), np.empty((n, 0))
@@ -96,27 +98,27 @@ def _in_slabs(run: RunFiles, spectrum: ReportedSpectrum) -> Components:
         slab = np.nan_to_num(run.components[slice(0, n), columns])
         places = np.hstack([places, np.broadcast_to(np.arange(columns.start, columns.stop), slab.shape)])
         values = np.hstack([values, slab])
-        order = np.stack([largest(row, _LOADINGS) for row in values])
+        order = np.stack([largest(row, _ENTRIES) for row in values])
         places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
     note = f"The features that weigh most in each of the first components. {_SIGN} "
     note += f"The components take {words.size(8 * k * d)} and are stored in slabs of features, so "
     note += "pictures of them, and rows on them or rebuilt from them, are left out."
-    return Components((), tuple(loadings(run, spectrum, i, places[i], values[i]) for i in range(n)), note)
+    return Components((), tuple(bars(run, spectrum, i, places[i], values[i]) for i in range(n)), note)
 
 
-def _loadings(run: RunFiles, spectrum: ReportedSpectrum) -> tuple[Bars, ...]:
+def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum) -> tuple[Bars, ...]:
     result = []
     for start, rows in blocks(run.components, 3):
         for i, row in enumerate(np.nan_to_num(rows), start):
-            chosen = largest(row, _LOADINGS)
-            result.append(loadings(run, spectrum, i, chosen, row[chosen]))
+            chosen = largest(row, _ENTRIES)
+            result.append(bars(run, spectrum, i, chosen, row[chosen]))
     return tuple(result)
 
 
-def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: IntArray, values: Array) -> Bars:
-    """Return the largest loadings of a component, from 0: those of the features `chosen`, largest first."""
+def bars(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: IntArray, values: Array) -> Bars:
+    """Return the largest entries of a component, from 0: those of the features `chosen`, largest first."""
     longest = float(abs(values[0])) or 1.0
-    bars = tuple(
+    drawn = tuple(
         Bar(
             feature_name(run, int(j)),
             f"{value:+.3f}".replace("-", "−"),
@@ -125,11 +127,13 @@ def loadings(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: 
         )
         for j, value in zip(chosen, values, strict=True)
     )
-    left = run.n_features - len(bars)
+    left = run.n_features - len(drawn)
     caption = (
-        f"The {len(bars)} largest of {run.n_features:,} loadings; {left:,} are not shown." if left else "All loadings."
+        f"The {len(drawn)} largest of {run.n_features:,} entries; {left:,} {'is' if left == 1 else 'are'} not shown."
+        if left
+        else "All entries."
     )
-    return Bars(f"Component {component + 1} · {spectrum.share(component)}", bars, caption)
+    return Bars(f"Component {component + 1} · {spectrum.share(component)}", drawn, caption)
 
 
 def feature_name(run: RunFiles, feature: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from streampca.runs.report.words import power_of_ten
-from streampca.typing import FloatArray, IntArray
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,43 +141,6 @@ def cumulative(ratios: FloatArray, marks: Mapping[float, int], labels: Mapping[f
         axes.set_ylabel("share of the variance")
 
     return inline("cumulative", draw)
-
-
-def plane(x: FloatArray, y: FloatArray, labels: tuple[str, str], salt: str, classes: IntArray | None = None) -> str:
-    """Return the samples on two axes: points in the colours of their `classes`, or a density of hexagons when there are many.
-
-    Without classes, ``(n_samples,)``, all points have one colour; samples of class -1 are grey.
-    """
-
-    def draw(axes: Axes) -> None:
-        axes.axhline(0, color=GRID, linewidth=1)
-        axes.axvline(0, color=GRID, linewidth=1)
-        if classes is not None:
-            size = 2.6 if len(x) > 700 else 3.4 if len(x) > 250 else 4.6
-            for number in np.unique(classes):
-                here, colour = classes == number, MUTED if number < 0 else CLASS_COLOURS[number]
-                alpha = 0.35 if number < 0 else 0.75
-                axes.plot(x[here], y[here], "o", color=colour, markersize=size, alpha=alpha, markeredgewidth=0)
-        elif len(x) > 700 and np.ptp(x) > 0 and np.ptp(y) > 0:
-            hexagons = axes.hexbin(x, y, gridsize=(38, 22), mincnt=1, linewidths=0)
-            counts = np.log1p(np.asarray(hexagons.get_array(), dtype=np.float64))
-            colours = np.tile([4 / 255, 4 / 255, 4 / 255, 1.0], (len(counts), 1))
-            colours[:, 3] = 0.2 + 0.8 * (counts / counts.max())  # in this order never above 1
-            hexagons.set_array(None)
-            hexagons.set_facecolor([tuple(colour) for colour in colours])
-            hexagons.set_edgecolor("none")
-        else:
-            size = 3.4 if len(x) > 250 else 4.6 if len(x) > 40 else 6.5
-            alpha = 0.5 if len(x) > 250 else 0.65
-            axes.plot(x, y, "o", color=ACCENT, markersize=size, alpha=alpha, markeredgewidth=0)
-        for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
-            plain(axis)
-            if np.ptp(values) == 0:
-                axis.set_ticks([float(values[0])] if len(values) else [])
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-
-    return inline(salt, draw, height=3.9)
 
 
 def distances(

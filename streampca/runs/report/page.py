@@ -10,6 +10,7 @@ from streampca.runs.report import (
     approximate,
     component_rules,
     components,
+    loadings,
     outliers,
     projection,
     result,
@@ -90,7 +91,12 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Page:
         spectrum=result.spectrum_charts(
             run, spectrum, None if bounds is None else approximate.interval_chart(run, bounds, spectrum), carried
         ),
-        scores=result.score_charts(spectrum, scores, classes) if scores is not None else (),
+        scores=(
+            *result.score_charts(spectrum, scores, classes),
+            *loadings.biplot_charts(run, spectrum, layout, scores, classes),
+        )
+        if scores is not None
+        else (),
         series=along.series,
         score_fields=along.fields,
         map=samples.sample_map(run, scores, drawn) if scores is not None else None,
@@ -105,6 +111,7 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Page:
         spectrum_table=what_ran.spectrum_table(spectrum),
         facts=what_ran.facts(run),
         component_count=component_rules.component_count(run),
+        loadings=loadings.loadings(run, layout),
     )
 
 

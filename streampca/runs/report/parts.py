@@ -30,7 +30,7 @@ class Chart:
     caption: str = ""
     """One sentence below."""
     legend: tuple[tuple[str, str], ...] = ()
-    """Pairs of a mark (``ink``, ``accent``, ``second``, ``bar``, ``hatch``, ``dashes`` or ``class-0`` to ``class-7``) and its meaning."""
+    """Pairs of a mark (``ink``, ``accent``, ``second``, ``bar``, ``hatch``, ``dashes``, ``edge`` or ``class-0`` to ``class-7``) and its meaning."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class FieldFigure:
 
 @dataclass(frozen=True)
 class Bar:
-    """One loading as a bar that starts in the middle."""
+    """One entry of a component as a bar that starts in the middle."""
 
     name: str
     """Name of the feature."""
     value: str
-    """The loading in digits."""
+    """The entry in digits."""
     percent: float
     """Length, as a percentage of the longest."""
     negative: bool
@@ -115,14 +115,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """The largest loadings of one component."""
+    """The largest entries of one component."""
 
     title: str
     """Which component, and its share."""
     bars: tuple[Bar, ...]
     """Longest first."""
     caption: str
-    """How many loadings were left out."""
+    """How many entries were left out."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,16 @@ class ComponentCount:
 
 
 @dataclass(frozen=True)
+class Loadings:
+    """Loadings of features on the first components."""
+
+    table: ReportTable
+    """A row for each feature."""
+    note: str
+    """What they are, and which features and components are left out."""
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything the template needs."""
 
@@ -309,6 +319,8 @@ class Page:
     """Source, plan, versions."""
     component_count: ComponentCount | None = None
     """How many components are more than noise; None where it is not known."""
+    loadings: Loadings | None = None
+    """Loadings in digits; None where features have no names and are many, or are drawn."""
     kicker: str = "Principal component analysis"
     """What was done, above the name."""
     components_title: str = "The components"

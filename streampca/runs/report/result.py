@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streampca.runs.report import figures, projection, words
+from streampca.runs.report import figures, figures_of_scores, projection, words
 from streampca.runs.report.parts import Chart, Tile
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.sampling import sampling_chart, sampling_of
@@ -185,13 +185,13 @@ def score_charts(
     m = words.plural(len(scores.values), "sample")
     if len(scores.axes) == 1:
         return (Chart("Along the only axis", figures.histogram(scores.values[:, 0], labels[0]), f"Histogram of {m}."),)
-    legend, caption, result = _legend(classes), "", []
+    legend, caption, result = legend_of(classes), "", []
     if classes is not None and classes.others:
         caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
     for other in range(1, len(scores.axes)):
         x, y, axis = scores.values[:, 0], scores.values[:, other], scores.axes[other] + 1
         numbers = None if classes is None else classes.numbers
-        svg = figures.plane(x, y, (labels[0], labels[other]), f"plane-{other}", numbers)
+        svg = figures_of_scores.plane(x, y, (labels[0], labels[other]), f"plane-{other}", numbers)
         title = "First two axes" if other == 1 else "First and last axis"
         alt = f"{m} plotted on axis 1 against axis {axis:,}"
         alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
@@ -199,5 +199,6 @@ def score_charts(
     return tuple(result)
 
 
-def _legend(classes: projection.Classes | None) -> tuple[tuple[str, str], ...]:
+def legend_of(classes: projection.Classes | None) -> tuple[tuple[str, str], ...]:
+    """Return the legend of points in the colours of their classes."""
     return () if classes is None else tuple((f"class-{i}", name) for i, name in enumerate(classes.names))

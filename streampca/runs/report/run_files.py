@@ -101,6 +101,8 @@ class RunFiles:
     """Features of a chunk, where the components are stored in slabs of features because they are large; else None."""
     divisors: FloatArray | None = None
     """What scores are divided by when they are whitened, shape ``(n_components,)``; or None."""
+    correlations: bool = False
+    """Whether loadings are correlations: features are centred and divided by their standard deviations, without other weights."""
     removes: bool = False
     """Whether the model removes group means, a trend or covariates from rows, which `samples` still have."""
     labels: Labels | None = None
@@ -154,6 +156,7 @@ class _ModelFields(TypedDict):
     centred: bool
     slab: int | None
     divisors: FloatArray | None
+    correlations: bool
     removes: bool
     eigenvalues: FloatArray | None
 
@@ -235,8 +238,19 @@ def _model(path: Path) -> _ModelFields:
         "centred": attributes.get("center") is not False,
         "divisors": divisors,
         "eigenvalues": values.get("eigenvalues"),
+        "correlations": _standardised(attributes),
         "removes": attributes.get("removal") is not None,
     }
+
+
+def _standardised(attributes: dict[str, object]) -> bool:
+    """Return whether a model centred complete features and divided them by their standard deviations, by its attributes."""
+    fit = attributes.get("fit")
+    parameters = fit.get("parameters") if isinstance(fit, dict) else None
+    if not isinstance(parameters, dict) or attributes.get("removal") is not None:
+        return False
+    expected = {"scale": True, "center": True, "feature_weight": None, "missing": "error"}
+    return all(parameters.get(name) == value for name, value in expected.items())
 
 
 def _weighted(scale: FloatArray | None, weight: FloatArray) -> FloatArray:

@@ -282,7 +282,7 @@ def test_a_run_and_the_transform_command_beside_little_memory(tmp_path: Path) ->
     assert memory["peak_bytes"] <= memory["projected_bytes"] <= memory["allowed_bytes"]
     page = (out / "report.html").read_text()
     assert "stored in slabs of features" in page
-    assert "largest of 300,000 loadings" in page
+    assert "largest of 300,000 entries" in page
     expected = sp.PCA(50, solver="gram").fit(rows)
     lengths = np.linalg.norm(rows - expected.mean_, axis=1)[:, None]
     turned = angles(sp.PCA(51, solver="gram").fit(rows))[:50]

@@ -7,7 +7,7 @@ import pytest
 from stores import config_text, write_store
 
 import streampca as sp
-from streampca.runs.report.component_rules import component_count
+from streampca.runs.report.component_rules import component_count, scree
 from streampca.runs.report.run_files import read_run
 
 
@@ -59,3 +59,9 @@ def test_damaged_rules_are_shown_as_not_known(run, stated):
     assert counted is not None
     assert counted.chart is None
     assert {row[1] for row in counted.table.rows} == {"–"}
+
+
+def test_thresholds_that_nearly_coincide_have_one_text_and_others_their_own():
+    values = np.geomspace(100, 0.01, 20)
+    svg = scree(values, {"first": 10.0, "second": 0.5, "third": 0.51, "none": 0.0}, 5)
+    assert [svg.count(f">{title}<") for title in ("first", "third, second", "second", "none")] == [1, 1, 0, 0]

@@ -287,7 +287,7 @@ def test_the_report_of_named_columns_has_bars_with_names_and_classes_in_colours(
     labels = Labels((flowers,), (names,), (Variable("iris", ("measure",), (20,)),))
     html, page = audit(labelled_run(tmp_path / "run", labels))
     assert "length 0" in page.text
-    assert "The 12 largest of 20 loadings; 8 are not shown." in page.text
+    assert "The 12 largest of 20 entries; 8 are not shown." in page.text
     assert "var(--class-1)" in html
     assert "virginica" in page.text
 
