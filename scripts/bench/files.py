@@ -61,7 +61,7 @@ def _small(place: Path) -> Path:
     """Write rows for a first run, which imports everything; return the path of its configuration."""
     rows = place / f"small-{os.getpid()}.npy"
     np.save(rows, np.random.default_rng(0).standard_normal((50, 4)))
-    text = f"source: {{path: {str(rows)!r}}}\nmodel: {{n_components: 1}}\noutput: {{directory: {str(rows.with_suffix(''))!r}, report: false}}\n"
+    text = f"source: {{path: {str(rows)!r}}}\nmodel: {{n_components: 1}}\noutput: {{directory: {str(rows.with_suffix(''))!r}, report: false, overwrite: true}}\n"
     rows.with_suffix(".yaml").write_text(text)
     return rows.with_suffix(".yaml")
 
@@ -75,7 +75,7 @@ def _config(place: Path, source: str | Path, k: int, output: Path) -> Path:
     """Write a configuration without scores and report; return its path."""
     text = (
         f"source: {{path: {str(source)!r}, columns: {COLUMN}}}\nmodel: {{n_components: {k}}}\n"
-        f"output: {{directory: {str(output)!r}, state: true, scores: false, report: false}}\n"
+        f"output: {{directory: {str(output)!r}, state: true, scores: false, report: false, overwrite: true}}\n"
     )
     place.mkdir(exist_ok=True)
     (place / f"{output.name}.yaml").write_text(text)

@@ -6,8 +6,25 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 from threadpoolctl import LibController, ThreadpoolController
+
+
+def libraries() -> list[LibController]:
+    """Return the controllers of the loaded BLAS and OpenMP libraries, without those that other packages bring for themselves.
+
+    A wheel keeps its libraries beside its package (``faiss_cpu.libs/libopenblas….so``). Of these only numpy's and scipy's
+    multiply for us; a library outside of the directory of packages, as conda and distributions have it, may be that of numpy.
+    """
+    packages = Path(np.__file__).resolve().parents[1]
+    found = []
+    for library in ThreadpoolController().lib_controllers:
+        path = Path(library.filepath).resolve()
+        if not path.is_relative_to(packages) or path.relative_to(packages).parts[0].startswith(("numpy", "scipy")):
+            found.append(library)
+    return found
 
 
 class _SharedLimit:
@@ -30,7 +47,7 @@ class _SharedLimit:
             self._holders[holder] = threading.get_ident()
             of_this_thread = []
             # Libraries are looked for each time: scipy's may have been loaded since the first holder came.
-            for library in ThreadpoolController().lib_controllers:
+            for library in libraries():
                 if _counts_per_thread(library):
                     of_this_thread.append((library, library.num_threads))
                 else:
@@ -91,7 +108,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Pin every BLAS of this process to one thread: the number of threads is ours to choose, and the bits depend on it.
+    """Pin the BLAS of numpy and scipy to one thread: the number of threads is ours to choose, and the bits depend on it.
 
     Any number of threads may be inside at the same time; the numbers of threads that were there before the first came are
     restored when the last one leaves, also after an exception.

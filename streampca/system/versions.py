@@ -9,13 +9,13 @@ def versions() -> dict[str, str]:
     """Return the versions of all packages and libraries that determine the bits of a result."""
     from importlib.metadata import version
 
-    from threadpoolctl import threadpool_info
+    from streampca.system.blas_threads import libraries  # here, because it imports numpy
 
     blas = sorted(
         {
-            f"{lib['internal_api']} {lib.get('version')} ({lib.get('architecture', '?')})"
-            for lib in threadpool_info()
-            if lib["user_api"] == "blas"
+            f"{library.internal_api} {library.version} ({getattr(library, 'architecture', '?')})"
+            for library in libraries()
+            if library.user_api == "blas"
         }
     )
     packages = ("streampca", "numpy", "scipy", "zarr", "numcodecs", "dask", "scikit-learn")

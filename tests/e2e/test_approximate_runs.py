@@ -160,7 +160,7 @@ def test_the_state_of_a_sketch_needs_room_for_its_columns_alone(call, tmp_path):
     """Four times the square of 3,000,000 features would be 36 TB."""
     from streampca.runs.config import load_config
     from streampca.runs.from_config import fit_of, source_of
-    from streampca.runs.run import _bytes_to_write
+    from streampca.runs.run import bytes_to_write
     from streampca.solvers.registry import SOLVERS
 
     array = tmp_path / "wide.npy"
@@ -171,4 +171,4 @@ def test_the_state_of_a_sketch_needs_room_for_its_columns_alone(call, tmp_path):
     (tmp_path / "c.yaml").write_text(text)
     config = load_config(tmp_path / "c.yaml", [])
     plan = fit_of(config).plan(config, source_of(config))
-    assert 16 * 3_000_000 * 12 <= _bytes_to_write(config, plan, SOLVERS[plan.solver]) <= 16 * 3_000_000 * 40
+    assert 16 * 3_000_000 * 12 <= bytes_to_write(config, plan, SOLVERS[plan.solver]) <= 16 * 3_000_000 * 40

@@ -21,14 +21,21 @@ from streampca.planning.shape import Leaf
 from streampca.runs.run import run
 from streampca.runs.verify import verify_run
 from streampca.sources import open_source
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.blas_threads import libraries, one_blas_thread
+from streampca.system.versions import versions
 
 SECONDS = 60.0
 Work = Callable[[Callable[[Any], None]], list[np.ndarray]]
 
 
 def blas_threads() -> set[int]:
-    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+    """Return the numbers of threads of all BLAS libraries; faiss has one of its own, which no fit may touch."""
+    of_numpy, of_faiss = set(), set()
+    for library in threadpool_info():
+        if library["user_api"] == "blas":
+            (of_faiss if "faiss" in library["filepath"] else of_numpy).add(library["num_threads"])
+    assert 1 not in of_faiss
+    return of_numpy
 
 
 @pytest.fixture
@@ -154,3 +161,17 @@ def test_a_task_on_a_worker_restores_the_threads_of_its_process(three_threads: s
     leaf = Leaf(0, (0, 600))
     run_on_worker(dumps(FoldTask(open_source(_rows()), Covariance()).for_leaf(leaf)), leaf, "result", None, None)
     assert blas_threads() == three_threads
+
+
+def test_libraries_that_other_packages_bring_are_not_limited_and_no_part_of_the_versions() -> None:
+    pytest.importorskip("faiss")  # whose wheel has an OpenBLAS and an OpenMP library
+    brought = {library["filepath"] for library in threadpool_info() if "faiss" in library["filepath"]}
+    if not brought:
+        pytest.skip("this faiss has no BLAS of its own")
+    assert brought.isdisjoint(library.filepath for library in libraries())
+    with threadpool_limits(3), one_blas_thread():
+        numbers = {library["num_threads"] for library in threadpool_info() if library["filepath"] in brought}
+        assert numbers == {3}
+    assert len(versions()["blas"].split(", ")) == len(
+        {(b.version, b.internal_api) for b in libraries() if b.user_api == "blas"}
+    )
