@@ -29,8 +29,7 @@ from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.manifest import Manifest, read_json, read_manifest, write_json
 from streampca.runs.report.models import write_models_report
 from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
-from streampca.runs.run import Job, Run, bytes_to_write, log_of, require_state, write_results
-from streampca.runs.run import run as run_one
+from streampca.runs.run import Job, Run, bytes_to_write, log_of, require_state, run_one, write_results
 from streampca.runs.verify import verify_run
 from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
@@ -154,9 +153,21 @@ def run(
         raise ConfigError("resume and fresh contradict each other: give one of them")
     if isinstance(config, str | Path):
         config = load_any_config(config, overrides)
+    notice = notice or (lambda _: None)
     if isinstance(config, RunConfig):
         return run_one(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
-    notice = notice or (lambda _: None)
+    return _run_models(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
+
+
+def _run_models(
+    config: ModelsConfig,
+    *,
+    resume: bool,
+    fresh: bool,
+    progress: ProgressCallback | None,
+    notice: Callable[[str], None],
+) -> RunOfModels:
+    """Carry out a configuration of several models and return the finished run; parameters and errors as of `run`."""
     directory, overwrite = config.common.output.directory, config.common.output.overwrite
     may_replace = resume or (directory.name != "" and lock_of(directory).exists())
     require_replaceable(directory, KIND, overwrite=overwrite or may_replace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
 from streampca.runs.classes import classes_of_samples
-from streampca.runs.config import RunConfig, load_config
+from streampca.runs.config import RunConfig
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
 from streampca.runs.diagnostics import (
@@ -113,46 +113,15 @@ class Job:
     """Whether the run replaces the one in its directory, whatever `output.overwrite` says."""
 
 
-def run(
-    config: str | Path | RunConfig,
+def run_one(
+    config: RunConfig,
     *,
-    overrides: Sequence[str] = (),
-    resume: bool = False,
-    fresh: bool = False,
-    progress: ProgressCallback | None = None,
-    notice: Callable[[str], None] | None = None,
+    resume: bool,
+    fresh: bool,
+    progress: ProgressCallback | None,
+    notice: Callable[[str], None],
 ) -> Run:
-    """Carry out a configuration file and return the finished run.
-
-    The directory is built under a temporary name and renamed when it is complete, so a run that fails leaves what was there
-    before. A run that was stopped is resumed from its checkpoint, the directory ``<output>.checkpoint``, to the same bits.
-
-    Parameters
-    ----------
-    config : path or RunConfig
-        The YAML file.
-    overrides : sequence of "key.sub=value"
-        Changes to it, as with ``--set``.
-    resume : bool
-        Require a checkpoint to resume from, or a finished run, which is returned as it is.
-    fresh : bool
-        Start over and remove an existing checkpoint.
-    progress : callable, optional
-        Called with a `Progress` as blocks finish, from any thread.
-    notice : callable, optional
-        Called with a sentence when a stopped run is resumed, a checkpoint is damaged, a dashboard is served, or fewer workers
-        start than were asked for.
-
-    Raises
-    ------
-    StreamPCAError
-        `ConfigError` for what the file says, `DataError` for what the source holds, `PlanError` if the work does not fit in
-        the memory, `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
-    """
-    if resume and fresh:
-        raise ConfigError("resume and fresh contradict each other: give one of them")
-    config = load_config(config, overrides) if not isinstance(config, RunConfig) else config
-    notice = notice or (lambda _: None)
+    """Carry out a configuration of one model and return the finished run; parameters and errors as of `streampca.run`."""
     directory = config.output.directory
     may_replace = resume or (
         directory.name != "" and lock_of(directory).exists()

@@ -201,6 +201,33 @@ class Source(ABC):
         return lazy
 
 
+class DerivedSource(Source):
+    """A source computed from the rows of another one, `source`, whose checks and reads are those of that one."""
+
+    source: Source
+    """The source that is read."""
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+        self.source.check()
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return notes about reading the stored rows for a plan; raise an error if no plan is possible."""
+        return self.source.plan_notes()
+
+    def version(self) -> InputVersion | None:
+        """Return the version of the stored rows, None where it is not known."""
+        return self.source.version()
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if the stored rows were changed since they were first read."""
+        self.source.require_unchanged()
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        self.source.cancel()
+
+
 class SourceArray:
     """The array-like face of a source for `dask.array.from_array`."""
 

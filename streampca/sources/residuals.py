@@ -7,8 +7,7 @@ import xxhash
 
 from streampca.labels import Labels
 from streampca.regressors import RowRegressors
-from streampca.sources.base import ReadCount, Source
-from streampca.sources.versions import InputVersion
+from streampca.sources.base import DerivedSource, ReadCount, Source
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
@@ -36,7 +35,7 @@ def subtract_fitted(values: Array, rows: RowRegressors, coefficients: FloatArray
     return out
 
 
-class ResidualSource(Source):
+class ResidualSource(DerivedSource):
     """Rows of a source minus their regressors times coefficients; the stored rows are read as they are."""
 
     def __init__(self, source: Source, rows: RowRegressors, coefficients: FloatArray, dtype: DType | None = None):
@@ -63,26 +62,6 @@ class ResidualSource(Source):
     def describe(self) -> dict[str, object]:
         """Return the description of the rows as they are stored."""
         return self.source.describe()
-
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing."""
-        self.source.check()
-
-    def plan_notes(self) -> tuple[str, ...]:
-        """Return the notes about reading the stored rows."""
-        return self.source.plan_notes()
-
-    def version(self) -> InputVersion | None:
-        """Return the version of the stored data."""
-        return self.source.version()
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if the stored data were changed since they were first read."""
-        self.source.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        self.source.cancel()
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""

@@ -9,8 +9,7 @@ import xxhash
 from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
 from streampca.errors import DataError
-from streampca.sources.base import ReadCount, Source, require_table
-from streampca.sources.versions import InputVersion
+from streampca.sources.base import DerivedSource, ReadCount, Source, require_table
 from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
@@ -83,7 +82,7 @@ class SparseSource(Source):
         return values, ReadCount(0, n_bytes, n_bytes)
 
 
-class SparseFeatures(Source):
+class SparseFeatures(DerivedSource):
     """The features of sparse rows, ``(n_features, n_samples)``, as sparse rows themselves.
 
     Reading some of the features goes through all rows, and takes what these features store three times. So all features are
@@ -121,26 +120,6 @@ class SparseFeatures(Source):
     def row_bytes(self) -> int:
         """Return the mean size of a feature as it is stored, in bytes."""
         return max(1, self.stored_bytes // self.shape[0])
-
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing."""
-        self.source.check()
-
-    def plan_notes(self) -> tuple[str, ...]:
-        """Return notes about reading the rows for a plan; raise an error if no plan is possible."""
-        return self.source.plan_notes()
-
-    def version(self) -> InputVersion | None:
-        """Return the version of the stored rows, None where it is not known."""
-        return self.source.version()
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if the rows were changed since they were first read."""
-        self.source.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        self.source.cancel()
 
     def by_features(self) -> Source:
         """Return the source of the rows."""

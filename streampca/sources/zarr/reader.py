@@ -114,19 +114,19 @@ class ZarrSource(Source):
         return self.array, self.description, self.name, axes, self.fill, self.digests, self.follow_symlinks
 
     @property
-    def _found(self) -> dict[str, object]:
+    def _missing_chunks(self) -> dict[str, object]:
         """Return what is known of missing chunks, for other views of the array."""
         names = ("stored", "_looked", "_n_missing_values", "missing_chunks_filled")
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ZarrSource, self._view((self.layout.rows, self.layout.columns)), self._found
+        return ZarrSource, self._view((self.layout.rows, self.layout.columns)), self._missing_chunks
 
     def by_features(self) -> ZarrSource:
         """Return a source whose rows are the features of this one."""
         turned = ZarrSource(*self._view((self.layout.columns, self.layout.rows)))
         turned.watch, turned._documents = self.watch, self._documents
-        vars(turned).update(self._found)
+        vars(turned).update(self._missing_chunks)
         return turned
 
     @property

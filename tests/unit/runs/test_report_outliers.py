@@ -14,9 +14,9 @@ from streampca.cli import _status
 from streampca.errors import ConfigError, DataError, NotAvailableError
 from streampca.runs.config import parse_config
 from streampca.runs.further_rows import further_rows
+from streampca.runs.many import run as carry_out
 from streampca.runs.report.page import write_report
 from streampca.runs.run import Run
-from streampca.runs.run import run as carry_out
 from streampca.sources import open_source
 
 STRAY, DOT = 1000, 24

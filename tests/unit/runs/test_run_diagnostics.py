@@ -13,8 +13,8 @@ import zarr
 
 from streampca.errors import ConfigError, StreamPCAError
 from streampca.runs.config import RunConfig, parse_config
+from streampca.runs.many import run as carry_out
 from streampca.runs.run import Run
-from streampca.runs.run import run as carry_out
 from streampca.runs.verify import verify_run
 
 N, D, K = 400, 12, 3

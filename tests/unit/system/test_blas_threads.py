@@ -18,7 +18,7 @@ from streampca import PCA, KernelPCA
 from streampca.execution.distributed.payload import run_on_worker
 from streampca.execution.fold import FoldTask
 from streampca.planning.shape import Leaf
-from streampca.runs.run import run
+from streampca.runs.many import run
 from streampca.runs.verify import verify_run
 from streampca.sources import open_source
 from streampca.system.blas_threads import libraries, one_blas_thread
