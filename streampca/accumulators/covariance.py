@@ -188,7 +188,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         total: float,
         squares: FloatArray | None = None,
     ) -> None:
-        """Add rowsᵀ rows + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile.
+        """Add rowsᵀ rows + weight · step stepᵀ − total · remainder remainderᵀ to `scatter`, tile by tile.
 
         `squares` are the sums of squares of float32 columns. Where the diagonal of a product differs from them by more
         than 3e-6, the products with these features are repeated in float64: in a column with one large value and many

@@ -109,7 +109,7 @@ class SparseCovariance(Covariance):
         remainder: FloatArray,
         total: float,
     ) -> None:
-        """Add columnsᵀ columns + weight · step stepᵀ − total · rest restᵀ to `scatter`, tile by tile."""
+        """Add columnsᵀ columns + weight · step stepᵀ − total · remainder remainderᵀ to `scatter`, tile by tile."""
         grid = self.grid(columns.shape[1])
         left = np.stack([step * weight, remainder * -total], axis=1)
         right = np.stack([step, remainder])

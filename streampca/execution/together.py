@@ -74,9 +74,10 @@ class _Fit(Generic[_T]):
     def cancel(self) -> None:
         """End the thread, unless a signal came while it ran: then it ends at its next reading, or with the process."""
         self._cancelled = True
-        if self._thread.is_alive() and not self._running:
+        if self._thread.is_alive():
             self._turn.release()
-            self._thread.join()
+            if not self._running:
+                self._thread.join()
 
     def read(self, reading: Reading) -> tuple[Any, ReadCount]:
         """Wait until `reading` has been made together with those of other fits; called in the thread of the fit."""

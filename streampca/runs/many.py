@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.errors import ConfigError, ModelError, NotFiniteError
+from streampca.estimators.base import PlanOptions
 from streampca.estimators.many import fit_of_model
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, recording
@@ -214,12 +215,15 @@ def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict
     output, options = config.common.output, {}
     if output.report:
         options = {"keep_rows": report_rows(source)}
+    planning: PlanOptions = {"scores": output.scores, "report": output.report}
+    if output.diagnostics:
+        planning["diagnostics"] = True
     return {
         name: fit_of_model(
             job.fit.estimator,
             source,
             job.fit.parameters,
-            {"scores": output.scores, "report": output.report},
+            planning,
             progress=job.progress,
             **options,
         )

@@ -82,6 +82,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             source,
             replace(self.parameters, solver=self.fitted.solver),
             scores=config.output.scores,
+            diagnostics=config.output.diagnostics,
             report=config.output.report,
             client=active_client(source),
         )
@@ -294,6 +295,10 @@ def _job(
         raise NotAvailableError(f"{directory}: kind: {config.model.kind} keeps no state")
     rows, index = read_samples(directory / "samples.zarr", added.table.shape[1])
     samples = None if rows is None or index is None else RowsState(added.places(index, new=False), rows[:])
+    if samples is None and config.output.report:
+        raise ConfigError(
+            f"{directory} holds no copied rows, from which a report is drawn: give --set output.report=false, or run again in full"
+        )
     fit = _ContinuedFit(
         configured.estimator, configured.parameters, fitted, added, samples, tuple(manifest.get("updates", ()))
     )

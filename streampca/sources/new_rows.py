@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,14 +42,13 @@ class NewRows:
         """
         require_distinct(table.fragments)
         names = {_place(fragment.name): position for position, fragment in enumerate(table.fragments)}
-        contents = {(f.fingerprint, f.modified): position for position, f in enumerate(table.fragments)}
+        taken = {names.get(_place(old.name)) for old in recorded}
         before = []
         for old in recorded:
-            position = names.get(_place(old.name), contents.get((old.fingerprint, old.modified)))
+            position = names.get(_place(old.name))
             if position is None:
-                raise ChangedInputError(
-                    f"{old.name} is missing: its {old.n_rows:,} rows are in the run; put it back, or run again in full"
-                )
+                position = _renamed(old, table.fragments, taken)
+                taken.add(position)
             _require_same(old, table.fragments[position])
             before.append(position)
         known = set(before)
@@ -93,6 +92,25 @@ class NewRows:
 
 def _place(name: str) -> str:
     return str(Path(name).absolute())
+
+
+def _renamed(old: Fragment, fragments: Sequence[Fragment], taken: Container[int | None]) -> int:
+    """Return the position of the file, among those that are not `taken`, that has the content and time of `old`."""
+    positions = [
+        position
+        for position, each in enumerate(fragments)
+        if position not in taken and (each.fingerprint, each.modified) == (old.fingerprint, old.modified)
+    ]
+    if not positions:
+        raise ChangedInputError(
+            f"{old.name} is missing: its {old.n_rows:,} rows are in the run; put it back, or run again in full"
+        )
+    if len(positions) > 1:
+        names = ", ".join(fragments[position].name for position in positions)
+        raise ChangedInputError(
+            f"{old.name} was renamed, and several files could be it: {names}; give it its name back, or run again in full"
+        )
+    return positions[0]
 
 
 def _require_same(old: Fragment, now: Fragment) -> None:
