@@ -11,7 +11,7 @@ import tolerances
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine, make_low_rank_matrix
 
-from streampca import PCA
+from streampca import PCA, KernelPCA
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -53,6 +53,78 @@ def test_prcomp_of_scaled_us_arrests() -> None:
     assert printed(np.abs(pca.components_[0])) == ["0.5358995", "0.5831836", "0.2781909", "0.5434321"]
     assert len(set(np.sign(pca.components_[0]))) == 1
     assert pca.explained_variance_.sum() == pytest.approx(4.0, rel=1e-14)
+
+
+TEN_ROWS = np.array(
+    [
+        [2.5, 2.4],
+        [0.5, 0.7],
+        [2.2, 2.9],
+        [1.9, 2.2],
+        [3.1, 3.0],
+        [2.3, 2.7],
+        [2.0, 1.6],
+        [1.0, 1.1],
+        [1.5, 1.6],
+        [1.1, 0.9],
+    ]
+)
+"""Table of the tutorial by L. I. Smith (2002), whose kernel PCA by kernlab is printed in lecture notes."""
+
+PCV = np.array(
+    [
+        [0.22656759, 1.2535653],
+        [-0.48642101, -1.0226454],
+        [0.27150712, -2.7515536],
+        [0.07503555, -0.9335934],
+        [0.45857001, 1.4996976],
+        [0.24982141, -1.2547618],
+        [-0.02712053, 2.5042249],
+        [-0.31320326, -0.3322786],
+        [-0.11986791, -0.1271683],
+        [-0.33488896, 1.1645133],
+    ]
+)
+"""`pcv` of kernlab: unit eigenvectors of the centred kernel matrix over the roots of its eigenvalues divided by n."""
+
+ROTATED = np.array(
+    [
+        [2.6182716, 0.55376322],
+        [-5.6212026, -0.45175422],
+        [3.1376040, -1.21550044],
+        [0.8671295, -0.41241542],
+        [5.2993494, 0.66249230],
+        [2.8869986, -0.55429176],
+        [-0.3134116, 1.10624283],
+        [-3.6194550, -0.14678426],
+        [-1.3852235, -0.05617669],
+        [-3.8700604, 0.51442443],
+    ]
+)
+"""`rotated` of kernlab: the product of the centred kernel matrix and `pcv`."""
+
+
+def test_prcomp_and_the_covariance_over_n_of_ten_rows() -> None:
+    over_n, sample = PCA(ddof=0).fit(TEN_ROWS), PCA().fit(TEN_ROWS)
+    assert [f"{value:.8f}" for value in over_n.explained_variance_] == ["1.15562494", "0.04417506"]
+    assert printed(np.sqrt(sample.explained_variance_)) == ["1.1331495", "0.2215477"]
+    assert printed(sample.explained_variance_ratio_) == ["0.9631813", "0.0368187"]
+    assert printed(np.abs(sample.components_[0])) == ["0.6778734", "0.7351787"]
+    assert printed(np.abs(sample.components_[1])) == ["0.7351787", "0.6778734"]
+
+
+def test_kernlab_with_a_linear_kernel_on_ten_rows() -> None:
+    n = len(TEN_ROWS)
+    kpca = KernelPCA(2, kernel="linear", method="exact").fit(TEN_ROWS)
+    values = kpca.eigenvalues_ / n
+    assert [f"{value:.8f}" for value in values] == ["1.15562494", "0.04417506"]
+    signs = np.sign(np.sum(kpca.eigenvectors_ * PCV, axis=0))
+    ours = signs * kpca.eigenvectors_ / np.sqrt(values)
+    np.testing.assert_allclose(ours[:, 0], PCV[:, 0], atol=0.5e-8)  # half of the last printed digit
+    np.testing.assert_allclose(ours[:, 1], PCV[:, 1], atol=0.5e-7)
+    projections = signs * kpca.transform(TEN_ROWS) * np.sqrt(n)
+    np.testing.assert_allclose(projections[:, 0], ROTATED[:, 0], atol=0.5e-7)
+    np.testing.assert_allclose(projections[:, 1], ROTATED[:, 1], atol=0.5e-8)
 
 
 @pytest.mark.parametrize(
