@@ -227,10 +227,17 @@ class Labels:
 
     def known_name(self, column: int) -> str | None:
         """Return the name of a column, None where it would say no more than its number."""
+        return None if self._numbered else self.feature_name(column)
+
+    def known_names(self) -> list[str] | None:
+        """Return the names of all columns, None where they would say no more than their numbers."""
+        return None if self._numbered else self.feature_names()
+
+    @property
+    def _numbered(self) -> bool:
+        """Return whether the columns are all features of one variable along one dimension without a coordinate."""
         plain = len(self.variables) == 1 and self.mask is None and len(self.variables[0].dims) == 1
-        if plain and self.dimension(self.variables[0].dims[0]).coordinate is None:
-            return None
-        return self.feature_name(column)
+        return plain and self.dimension(self.variables[0].dims[0]).coordinate is None
 
     def sample_name(self, row: int) -> str | None:
         """Return the coordinates of a row, ``time=1990-06-01``; None where they would say no more than its number."""

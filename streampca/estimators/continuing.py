@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from streampca.errors import MergeError, ParameterError
 from streampca.estimators.base import StreamEstimator
-from streampca.estimators.inputs import is_array_like
+from streampca.estimators.inputs import is_array_like, names_of
 from streampca.linalg.selection import as_selection
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -169,12 +169,6 @@ class Continuing(StreamEstimator[Parameters, Fit]):
                     f"{source.description} has {difference}: expected the features of the rows seen before"
                 )
         return source
-
-
-def names_of(estimator: object) -> list[str] | None:
-    """Return the feature names that `estimator` knows."""
-    names = vars(estimator).get("feature_names_in_")
-    return None if names is None else [str(name) for name in names]
 
 
 def _some(names: list[str] | None) -> str:

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ParameterError
+from streampca.estimators.inputs import names_of
 from streampca.estimators.labelled import dataset_of
 from streampca.export.files import SUFFIXES, Exported
 
@@ -46,7 +47,7 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
         from streampca.export.scikit_learn import to_sklearn
 
         check_is_fitted(self)
-        return to_sklearn(self._model, self._names_of_features(), self.memory)
+        return to_sklearn(self._model, names_of(self), self.memory)
 
     def to_onnx(
         self, path: str | Path, *, dtype: Literal["float32", "float64"] = "float32", overwrite: bool = False
@@ -77,7 +78,7 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
             self._model,
             Path(path),
             dtype=dtype,
-            names=self._names_of_features(),
+            names=self._known_names(),
             memory=self.memory,
             overwrite=overwrite,
         )
@@ -107,10 +108,10 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return write_faiss(self._model, Path(path), memory=self.memory, overwrite=overwrite)
 
-    def _names_of_features(self) -> list[str] | None:
-        """Return the names of the features, as far as they are known."""
-        names = vars(self).get("feature_names_in_")
-        return None if names is None else [str(name) for name in names]
+    def _known_names(self) -> list[str] | None:
+        """Return the names of the features, else those that their coordinates make, or None."""
+        names, labels = names_of(self), self._model.labels
+        return labels.known_names() if names is None and labels is not None else names
 
 
 def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -> Exported:
@@ -133,13 +134,10 @@ def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -
         return estimator.to_faiss(place, overwrite=overwrite)
     model = estimator._model
     if kind == "npz":
-        return write_npz(
-            model, place, names=estimator._names_of_features(), memory=estimator.memory, overwrite=overwrite
-        )
+        return write_npz(model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite)
     if kind == "CSV":
-        names = estimator._names_of_features()
-        if names is None and model.labels is not None and model.labels.named:
-            names = model.labels.feature_names()
-        return write_loadings(model, place, names=names, memory=estimator.memory, overwrite=overwrite)
+        return write_loadings(
+            model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite
+        )
     shape = (estimator.n_features_in_, estimator.n_components_)
     return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     """Everything that estimators read rows from."""
 
 
+def names_of(estimator: object) -> list[str] | None:
+    """Return the feature names that the data of a fitted estimator had, as `feature_names_in_` of scikit-learn."""
+    names = vars(estimator).get("feature_names_in_")
+    return None if names is None else [str(name) for name in names]
+
+
 def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
     if isinstance(X, np.memmap | Source) or is_paths(X):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streampca.errors import MergeError, ParameterError
-from streampca.estimators.continuing import _NO_STATE, Continuing, _some, names_of
+from streampca.estimators.continuing import _NO_STATE, Continuing, _some
+from streampca.estimators.inputs import names_of
 from streampca.models.state import FittedState
 from streampca.solvers.state import merged
 

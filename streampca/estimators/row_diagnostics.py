@@ -68,12 +68,5 @@ class RowDiagnostics(Likelihood):
         self._require_in_memory("contributions")
         checked = self._validated(rows)
         dense = np.asarray(self._without_removed(getattr(checked, "toarray", lambda: checked)(), remove))
-        return contributions_of(self._model, dense, self._names())
-
-    def _names(self) -> tuple[str, ...] | None:
-        """Return the names of the features, None where they have none."""
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None:
-            return tuple(map(str, names))
-        labels = self._model.labels
-        return None if labels is None or labels.known_name(0) is None else tuple(labels.feature_names())
+        names = self._known_names()
+        return contributions_of(self._model, dense, None if names is None else tuple(names))

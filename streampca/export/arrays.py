@@ -34,7 +34,7 @@ def write_npz(
     """Write the arrays of `model` to a file of numpy; ``docs/export.md`` has its keys."""
     model = require_expressible(model, "npz")
     require_free(path, "npz", overwrite=overwrite)
-    require_memory(model, memory, 16)
+    require_memory(model, memory, 16, names)
     components, ones = model.components, np.ones(len(model.mean))
     fields = ("explained_variance", "explained_variance_ratio", "singular_values", "noise_variance", "total_variance")
     settings = ("n_samples", "ddof", "center", "whiten", "missing", "missing_scores")
@@ -69,7 +69,7 @@ def write_loadings(
     """
     model = require_expressible(model, "CSV")
     require_free(path, "CSV", overwrite=overwrite)
-    require_memory(model, memory, 64)
+    require_memory(model, memory, 64, names)
     k, d = model.components.shape
     names = [str(index) for index in range(d)] if names is None else names
     deviations = np.sqrt(model.explained_variance)[:, None]

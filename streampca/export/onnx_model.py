@@ -50,16 +50,17 @@ def write_onnx(
     if kind == np.float32:
         require_range(model, "ONNX", "export with dtype='float64'")
     k, d = model.components.shape
-    if (n_bytes := kind.itemsize * (k + 2) * d) > _LARGEST_BYTES:
+    named = None if names is None else json.dumps(names)
+    if (n_bytes := kind.itemsize * (k + 2) * d + len(named or "")) > _LARGEST_BYTES:
         raise NotAvailableError(
-            f"{k:,} x {d:,} components in {dtype} take {as_text(n_bytes)}, and an ONNX file holds 2 GiB"
+            f"{k:,} x {d:,} components in {dtype} with the names of features take {as_text(n_bytes)}, and an ONNX file holds 2 GiB"
         )
-    require_memory(model, memory, 6 * kind.itemsize)
-    built = _model(onnx, model, kind, names)
+    require_memory(model, memory, 6 * kind.itemsize, names)
+    built = _model(onnx, model, kind, named)
     onnx.checker.check_model(built, full_check=True)
     data = built.SerializeToString()
     del built
-    error = measured_error(model, _Evaluation(data), kind)
+    error = measured_error(model, _Evaluation(onnx, data), kind)
     write(path, "ONNX", data, overwrite=overwrite)
     return Exported(path, f"ONNX model, opset {OPSET}, input {INPUT}, output {OUTPUT}", (d, k), dtype, len(data), error)
 
@@ -67,9 +68,9 @@ def write_onnx(
 class _Evaluation:
     """Scores of rows by the reference implementation of ONNX, in numpy, of a serialised model."""
 
-    def __init__(self, data: bytes):
+    def __init__(self, onnx: Any, data: bytes):
         reference = optional_module("onnx.reference", "an ONNX model", "export")
-        self._session = reference.ReferenceEvaluator(optional_module("onnx", "", "export").load_model_from_string(data))
+        self._session = reference.ReferenceEvaluator(onnx.load_model_from_string(data))
 
     def __call__(self, rows: Array) -> Array:
         scores: Array = self._session.run([OUTPUT], {INPUT: rows})[0]
@@ -98,8 +99,8 @@ class _Graph:
         return output
 
 
-def _model(onnx: Any, model: PCAModel, dtype: np.dtype[Any], names: list[str] | None) -> Any:
-    """Return the ONNX model from rows to scores."""
+def _model(onnx: Any, model: PCAModel, dtype: np.dtype[Any], names: str | None) -> Any:
+    """Return the ONNX model from rows to scores; `names` of features are JSON."""
     graph, normalization = _Graph(onnx, dtype), normalization_of(model)
     if normalization is not None:
         _normalize(graph, normalization)
@@ -131,7 +132,7 @@ def _model(onnx: Any, model: PCAModel, dtype: np.dtype[Any], names: list[str] | 
     described = {"explained_variance": model.explained_variance.tolist()}
     helper.set_model_props(made, {name: json.dumps(value) for name, value in described.items()})
     if names is not None:
-        made.metadata_props.add(key="feature_names", value=json.dumps(names))
+        made.metadata_props.add(key="feature_names", value=names)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ _MEASURED_ROWS = 256
 _MEASURED_VALUES = 2**21
 """Most rows, and values of them, with which the rounding error is measured."""
 _LARGEST_MEAN = 1e30
+_BYTES_PER_LETTER = 8
+"""Memory of the copies of names of features while they are written, for the letters of the longest: numpy takes 4 for each."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,15 @@ def require_range(model: PCAModel, target: Target, cure: str) -> None:
         )
 
 
-def require_memory(model: PCAModel, memory: int | str | None, bytes_per_value: int) -> None:
-    """Raise `PlanError` if copies of the components do not fit in `memory`, the ceiling of the process."""
+def require_memory(
+    model: PCAModel, memory: int | str | None, bytes_per_value: int, names: Sequence[str] | None = None
+) -> None:
+    """Raise `PlanError` if copies of the components and of the `names` of features do not fit in `memory`, the ceiling of the process."""
     k, d = model.components.shape
+    longest = max(map(len, names or ()), default=0)
     needs = [
         MemoryNeed("process", process_bytes() + ALLOWANCE_BYTES),
-        MemoryNeed("components", bytes_per_value * k * d),
+        MemoryNeed("components", (bytes_per_value * k + _BYTES_PER_LETTER * longest) * d),
         MemoryNeed("scores", 4 * 8 * _n_measured(d) * (d + k)),
     ]
     budget = MemoryBudget.of(needs, allowed_bytes(memory))

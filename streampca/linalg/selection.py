@@ -7,7 +7,7 @@ the order of additions does not decide a tie.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
@@ -52,7 +52,7 @@ class Threshold:
     """Threshold relative to the first eigenvalue, in (0, 1]."""
 
     def __post_init__(self) -> None:
-        if not _is_number(self.eps) or not 0 < self.eps <= 1:
+        if not is_number(self.eps) or not 0 < self.eps <= 1:
             raise ParameterError(f"Threshold(eps={self.eps!r}): expected a number in (0, 1], for example 1e-3")
 
     def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
@@ -74,7 +74,7 @@ class Frobenius:
     """Share of the squared norm, in (0, 1)."""
 
     def __post_init__(self) -> None:
-        if not _is_number(self.share) or not 0 < self.share < 1:
+        if not is_number(self.share) or not 0 < self.share < 1:
             raise ParameterError(f"Frobenius(share={self.share!r}): expected a number in (0, 1), for example 0.95")
 
     def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
@@ -168,13 +168,9 @@ def smallest_count(values: FloatArray, total: float, share: float, rounding: flo
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a parameter is a number, of Python or numpy, and not a flag."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def for_sample(selection: Selection, sample: Sample, n_all: int) -> Selection:
-    """Return `selection` for rows that are known: `n_all` is the number of all eigenvalues."""
-    return replace(selection, sample=sample, n_all=n_all) if isinstance(selection, Rule) else selection
 
 
 def as_selection(n_components: object, limit: int) -> Selection:
@@ -206,7 +202,7 @@ def as_selection(n_components: object, limit: int) -> Selection:
                 f"n_components={n_components!r} must be between 1 and min(n_samples, n_features)={limit} with this data"
             )
         return Count(int(n_components))
-    if _is_number(n_components):
+    if is_number(n_components):
         if not 0 < n_components < 1:
             raise ParameterError(
                 f"n_components={n_components!r} is a share of the variance and must lie in (0, 1); a count is an int"

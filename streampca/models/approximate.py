@@ -10,10 +10,10 @@ import numpy as np
 from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
-from streampca.linalg.selection import Count, Selection, as_selection, for_sample, is_count
+from streampca.linalg.selection import Count, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
 from streampca.models.missing import with_missing
-from streampca.models.noise import sample_of_fit
+from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.random import generator
 from streampca.typing import FloatArray, Json
@@ -198,7 +198,8 @@ def answer_of(
                 rounding, min(1.0, moments.cancellation / max(float(low_rank.values.max(initial=0.0)), _TINY))
             )
     taken = low_rank if reported is None else reported
-    limit, selection = min(moments.n_samples, len(moments.mean)), _selection(parameters, moments)
+    limit = min(moments.n_samples, len(moments.mean))
+    selection = selection_of_fit(moments, parameters, moments.weight, limit)
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if selected is None else selected
     certificate = certified(
@@ -226,13 +227,6 @@ def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float) 
     outside = (evidence.products - vectors @ (vectors.T @ evidence.products)) / left
     squares = float(np.vdot(outside, outside)) / n_columns
     return (min(squares, 1.0),) if squares > 0 else ()
-
-
-def _selection(parameters: Parameters, moments: Sketched) -> Selection:
-    """Return which eigenpairs are taken of these rows."""
-    shape = moments.n_samples, len(moments.mean)
-    sample = sample_of_fit(moments, parameters, moments.weight)
-    return for_sample(as_selection(parameters.n_components, min(shape)), sample, min(shape))
 
 
 def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:

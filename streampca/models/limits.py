@@ -6,12 +6,13 @@ from typing import get_args
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.control_limits import Distribution, QMethod, q_limit, t2_limit
+from streampca.linalg.selection import is_number
 from streampca.models.pca import PCAModel
 
 
 def t2_limit_of(model: PCAModel, probability: float, distribution: Distribution) -> float:
     """Return the limit of T²; see `PCA.t2_limit`."""
-    _require(probability)
+    probability = _checked(probability)
     if distribution not in get_args(Distribution):
         raise ParameterError(f"distribution={distribution!r}: expected one of {', '.join(get_args(Distribution))}")
     k, weight = model.numerical_rank, model.weight
@@ -28,7 +29,7 @@ def t2_limit_of(model: PCAModel, probability: float, distribution: Distribution)
 
 def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:
     """Return the limit of Q and its method; see `PCA.q_limit`."""
-    _require(probability)
+    probability = _checked(probability)
     left = variance_left(model)
     if not left > max(model.rounding, 1e-14) * model.total_variance:
         raise NotAvailableError(
@@ -48,6 +49,8 @@ def variance_left(model: PCAModel) -> float:
     return model.total_variance - clipped - float(model.explained_variance.sum())
 
 
-def _require(probability: float) -> None:
-    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability < 1:
+def _checked(probability: float) -> float:
+    """Return a probability as a float of Python, because a float32 would take digits from the limit."""
+    if not is_number(probability) or not 0 < probability < 1:
         raise ParameterError(f"probability={probability!r}: expected a number in (0, 1), for example 0.99")
+    return float(probability)

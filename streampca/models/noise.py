@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from streampca.linalg.component_rules import Sample, sample_of
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.scaling import feature_weights
+from streampca.linalg.selection import Rule, Selection, as_selection
 from streampca.parameters import Parameters
 from streampca.typing import FloatArray
 
@@ -40,8 +42,22 @@ def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
     return edge_of_variances(weighted, n_degrees)
 
 
-def sample_of_fit(matrix: Moments, parameters: Parameters, weight: float, n_missing: int = 0) -> Sample:
-    """Return what noise depends on in the rows of a fit, of which `weight` is the sum of the weights."""
+def selection_of_fit(
+    matrix: Moments, parameters: Parameters, weight: float, limit: int, n_missing: int = 0
+) -> Selection:
+    """Return which eigenpairs of an accumulated matrix are taken.
+
+    `weight` is the sum of the weights of the rows, `limit` the largest number of components. What noise depends on takes
+    many passes over the variances, and is computed for rules only.
+    """
+    selection = as_selection(parameters.n_components, limit)
+    if not isinstance(selection, Rule):
+        return selection
+    return replace(selection, sample=_sample_of_fit(matrix, parameters, weight, n_missing), n_all=limit)
+
+
+def _sample_of_fit(matrix: Moments, parameters: Parameters, weight: float, n_missing: int) -> Sample:
+    """Return what noise depends on in the rows of a fit."""
     return sample_of(
         (matrix.n_samples, len(matrix.variance)),
         weight,

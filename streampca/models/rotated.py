@@ -10,6 +10,7 @@ import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.rotation import ordered, promax, varimax
+from streampca.linalg.selection import is_count, is_number
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.typing import Array, FloatArray, Json
@@ -134,7 +135,7 @@ def rotate(
     """
     if method not in METHODS:
         raise ParameterError(f"method={method!r}: expected one of {', '.join(METHODS)}")
-    if isinstance(power, bool) or not isinstance(power, int | float) or not 1 < power < np.inf:
+    if not is_number(power) or not 1 < power < np.inf:
         raise ParameterError(f"power={power!r}: expected a number above 1, such as 4")
     if isinstance(model, RotatedModel):
         raise NotAvailableError("rotate: the components are rotated already: rotate those of pca_")
@@ -144,12 +145,12 @@ def rotate(
         )
     k = model.n_components if k is None else k
     most = min(model.n_components, model.numerical_rank)
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+    if not is_count(k) or not 1 <= k <= most:
         raise ParameterError(f"k={k!r}: expected 1 to {most}, the number of components with variance above rounding")
     loadings = _loadings(model, int(k))
     matrix = varimax(loadings, normalize=normalize)
     if method == "promax":
-        matrix = promax(loadings, matrix, power=power)
+        matrix = promax(loadings, matrix, power=float(power))
     return rotated_model(model, Rotation(method, normalize, float(power), ordered(matrix, loadings)))
 
 

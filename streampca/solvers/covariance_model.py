@@ -9,9 +9,8 @@ import numpy as np
 from streampca.errors import DataError
 from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
-from streampca.linalg.selection import as_selection, for_sample
 from streampca.models.missing import with_missing
-from streampca.models.noise import sample_of_fit
+from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.typing import FloatArray
@@ -50,8 +49,7 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     # covariances is 1: each of them has a divisor of its own.
     weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
     n_missing = 0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0))
-    sample = sample_of_fit(reduced, parameters, weight, n_missing)
-    selection = for_sample(as_selection(parameters.n_components, min(n_samples, d)), sample, reduced.rank_limit)
+    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, n_missing)
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)

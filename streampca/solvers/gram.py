@@ -17,9 +17,9 @@ from streampca.execution.components import ComponentsTask, WideComponents, find_
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments
-from streampca.linalg.selection import Count, as_selection, for_sample
+from streampca.linalg.selection import Count, as_selection
 from streampca.models.missing import with_missing
-from streampca.models.noise import sample_of_fit
+from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
@@ -128,8 +128,7 @@ def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spec
     """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
     n, d = reduced.n_samples, len(reduced.mean)
     weight = n if parameters.sample_weight is None else reduced.divisor + parameters.ddof
-    sample = sample_of_fit(reduced, parameters, weight, reduced.n_missing)
-    selection = for_sample(as_selection(parameters.n_components, reduced.rank_limit), sample, reduced.rank_limit)
+    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, reduced.n_missing)
     precision = relative_precision(plan.work_dtype, reduced.side)
     spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
     return with_every(spectrum, reduced) if d >= _FEATURES_PER_ROW * n else spectrum

@@ -12,8 +12,8 @@ from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
-from streampca.linalg.selection import Frobenius, Selection, as_selection, for_sample
-from streampca.models.noise import sample_of_fit
+from streampca.linalg.selection import Frobenius, Selection
+from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -138,9 +138,8 @@ class QRSolver(ContinuableSolver):
                 f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64: rescale it first"
             )
         d = len(factored.mean)
-        sample = sample_of_fit(factored, parameters, state.weight)
         limit = min(factored.n_samples, d)
-        selection = for_sample(as_selection(parameters.n_components, limit), sample, limit)
+        selection = selection_of_fit(factored, parameters, state.weight, limit)
         precision = relative_precision(d)
         spectrum = _spectrum(factored, selection, precision)
         model = PCAModel.of_spectrum(

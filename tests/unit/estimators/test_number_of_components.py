@@ -13,6 +13,7 @@ import streampca as sp
 from streampca.errors import ModelError, NotAvailableError, ParameterError
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.rule_names import RULES
+from streampca.models import noise
 
 N_FACTORS = 4
 
@@ -109,6 +110,14 @@ def test_wide_rows_have_all_rules_but_the_likelihood():
     pca = sp.PCA("gavish_donoho").fit(wide)
     assert (pca.solver_, pca.n_components_) == ("gram", 3)
     assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, 3, None]
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch"])
+def test_a_count_does_not_need_the_edge_of_noise_and_the_model_has_it_once(rows, solver, monkeypatch):
+    calls = []
+    monkeypatch.setattr(noise, "edge_of_variances", lambda *given: calls.append(1) or edge_of_variances(*given))
+    pca = sp.PCA(3, solver=solver).fit(rows)
+    assert (len(calls), pca._model.noise_edge) == (1, pytest.approx(edge_of_variances(rows.var(axis=0, ddof=1), 599)))
 
 
 def test_removed_means_take_degrees_of_freedom(rows):

@@ -86,7 +86,7 @@ def test_varimax_is_that_of_r(scale: bool, normalize: bool) -> None:
     np.testing.assert_allclose(np.corrcoef(rotated.transform(ROWS).T), np.eye(K), atol=1e-10)
 
 
-@pytest.mark.parametrize("power", [3, 4])
+@pytest.mark.parametrize("power", [3, 4, np.int64(4), np.float32(3)])
 def test_promax_is_that_of_r_and_its_scores_have_the_stated_correlations(power: float) -> None:
     pca = sp.PCA(6, scale=True).fit(ROWS)
     orthogonal = loadings_of(pca)

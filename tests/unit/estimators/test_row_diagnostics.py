@@ -163,6 +163,7 @@ def test_limits_of_t2_are_those_of_tracy_young_and_mason(rows: NDArray[np.float6
     }
     for distribution, limit in expected.items():
         np.testing.assert_allclose(pca.t2_limit(0.95, distribution=distribution), limit, rtol=1e-9)  # type: ignore[arg-type]
+    assert pca.t2_limit(np.float32(0.5)) == pca.t2_limit(0.5)  # type: ignore[arg-type]
     biased = sp.PCA(K, ddof=0).fit(rows)  # eigenvalues are smaller by (n − 1) / n, so T² and its limit are larger
     np.testing.assert_allclose(biased.t2_limit(0.95), expected["f"] * N / (N - 1), rtol=1e-9)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,11 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 import streampca as sp
+from streampca.errors import PlanError
+from streampca.estimators.exporting import export
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
+from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -132,6 +137,31 @@ def test_names_of_features_are_those_of_the_first_step(scale: bool) -> None:
         assert difference(exported.transform(frame), pca.transform(frame)) <= 1e-12
         with pytest.raises(ValueError, match="feature names"):
             exported.transform(frame.rename(columns={"x0": "other"}))
+
+
+def test_names_that_coordinates_make_are_in_files_and_not_required_by_scikit_learn(tmp_path: Path) -> None:
+    field = xr.DataArray(
+        ROWS.reshape(N, 3, D // 3), dims=("time", "lat", "lon"), coords={"lat": [10.5, 20.5, 30.5], "lon": range(D // 3)}
+    )
+    pca = sp.PCA(K).fit(sp.open(field, samples="time"))
+    names = [f"(lat={lat}, lon={lon})" for lat in (10.5, 20.5, 30.5) for lon in range(D // 3)]
+    for end in ("npz", "onnx", "csv"):
+        export(pca, tmp_path / f"model.{end}")
+    with np.load(tmp_path / "model.npz") as arrays:
+        assert arrays["feature_names"].tolist() == names
+    properties = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props}
+    assert json.loads(properties["feature_names"]) == names
+    with (tmp_path / "model.csv").open(newline="") as table:
+        assert [line[0] for line in csv.reader(table)][1:] == names
+    pca.to_sklearn().transform(ROWS)  # scikit-learn would warn of rows without names
+
+
+def test_memory_of_names_is_counted(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((20, 40))
+    frame = pytest.importorskip("pandas").DataFrame(rows, columns=["x" * 1_000_000 + str(i) for i in range(40)])
+    pca = sp.PCA(2, memory=process_bytes() + 2**28).fit(frame)
+    with pytest.raises(PlanError, match="the exported model: projected"):
+        export(pca, tmp_path / "model.npz")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
