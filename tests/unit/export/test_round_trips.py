@@ -141,7 +141,9 @@ def test_names_of_features_are_those_of_the_first_step(scale: bool) -> None:
 
 def test_names_that_coordinates_make_are_in_files_and_not_required_by_scikit_learn(tmp_path: Path) -> None:
     field = xr.DataArray(
-        ROWS.reshape(N, 3, D // 3), dims=("time", "lat", "lon"), coords={"lat": [10.5, 20.5, 30.5], "lon": range(D // 3)}
+        ROWS.reshape(N, 3, D // 3),
+        dims=("time", "lat", "lon"),
+        coords={"lat": [10.5, 20.5, 30.5], "lon": range(D // 3)},
     )
     pca = sp.PCA(K).fit(sp.open(field, samples="time"))
     names = [f"(lat={lat}, lon={lon})" for lat in (10.5, 20.5, 30.5) for lon in range(D // 3)]
