@@ -56,7 +56,7 @@ class _Fit(Generic[_T]):
         self.name, self._run = name, run
         self._turn, self._yielded = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
-        self._failure: Exception | None = None  # of a reading, which is no fault of this fit
+        self._failure: Exception | None = None  # of a reading, which is no fault of this fit, whatever it makes of it
         self._cancelled = self._running = False
         self._thread = threading.Thread(target=copy_context().run, args=(self._main,), daemon=True)
 
@@ -99,7 +99,7 @@ class _Fit(Generic[_T]):
             with sharing(self):
                 self.result = self._run()
         except BaseException as error:  # noqa: BLE001 raised by `resume` in the thread that waits
-            if error is not self._failure:
+            if self._failure is None:
                 error.add_note(f"in the fit of the model {self.name!r}")
             self._error = error
         finally:

@@ -214,10 +214,15 @@ def _why_not_writable(directory: str) -> str | None:
 
 
 def _in_small_leaves(plan: Plan) -> Plan:
-    """Return `plan` in more leaves: scores have no state that would be merged, and a stopped run repeats less."""
-    most = max(plan.n_leaves, plan.n_blocks // _LEAF_BLOCKS)
-    n_leaves = min(most, max(plan.n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight))
-    return replace(plan, shape=replace(plan.shape, n_leaves=n_leaves))
+    """Return `plan` in equal blocks, so that a chunk has one writer, and in more leaves.
+
+    Scores have no state that would be merged, and with more leaves a stopped run repeats less.
+    """
+    n_blocks = -(-plan.extent // plan.rows_per_block)
+    n_leaves = min(plan.n_leaves, n_blocks)
+    most = max(n_leaves, n_blocks // _LEAF_BLOCKS)
+    n_leaves = min(most, max(n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight))
+    return replace(plan, shape=replace(plan.shape, n_blocks=n_blocks, edges=None, n_leaves=n_leaves))
 
 
 def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:

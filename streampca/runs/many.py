@@ -23,7 +23,7 @@ from streampca.planning.many import ManyPlan
 from streampca.runs.checks import Check, Verification
 from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig
-from streampca.runs.config.models import ModelsConfig, load_any_config
+from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_config
 from streampca.runs.deploy import cluster_of
 from streampca.runs.diagnostics import require_diagnosable
 from streampca.runs.from_config import fit_of, source_of
@@ -76,8 +76,12 @@ def is_run_of_models(directory: Path) -> bool:
 
 def runs_of(directory: Path) -> dict[str, Path]:
     """Return the directories of the runs of the models by name, as the manifest of a run of several models lists them."""
-    manifest = read_json(directory, "manifest.json")
-    return {str(name): directory / "models" / str(name) for name in manifest["models"]}
+    models = read_json(directory, "manifest.json").get("models")
+    if not isinstance(models, dict) or not all(map(is_model_name, models)):
+        raise ModelError(
+            f"{directory} is not a usable run of several models: its manifest.json names no models, or wrongly"
+        )
+    return {name: directory / "models" / name for name in models}
 
 
 def directories_of(directory: Path) -> list[Path]:
@@ -95,7 +99,9 @@ def verify_runs(
     record, manifest = read_record(directory) or {}, read_json(directory, "manifest.json")
     changed = [f"{document} {name}" for document, name in changed_figures(directory, record.get("figures", {}))]
     for name, path in runs_of(directory).items():
-        if manifest["models"][name]["result"] != read_json(path, "manifest.json")["result"]:
+        entry = manifest["models"][name]
+        stated = entry.get("result") if isinstance(entry, dict) else None
+        if stated != read_json(path, "manifest.json").get("result"):
             changed.append(f"manifest.json models.{name}")
     note = f"not what was committed: {', '.join(changed)}" if changed else "its figures are those of the commit"
     check = Check("manifest of all models", holds=not changed, note=note)
@@ -111,7 +117,7 @@ def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
     for each in directories_of(directory):
         read_manifest(each)
         pages.append(write_report(each, further_rows(each, rows)))
-    return [*pages, write_models_report(directory)] if is_run_of_models(directory) else pages
+    return [*pages, write_models_report(directory, runs_of(directory))] if is_run_of_models(directory) else pages
 
 
 def run(
@@ -267,7 +273,7 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
         manifest = _manifest(config, plan, done, manifests, log, (started, began))
         write_json(path / "manifest.json", manifest)
         if common.output.report:
-            write_models_report(path)
+            write_models_report(path, {name: path / "models" / name for name in jobs})
         log.require_held()
     return RunOfModels(directory, manifest)  # type: ignore[arg-type]
 

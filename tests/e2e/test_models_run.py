@@ -108,6 +108,18 @@ def test_verification_measures_every_model_and_notices_changes(finished: Any, tm
     assert verify_run(copy / "models" / "z").failed
 
 
+@pytest.mark.parametrize("command", ["verify", "report", "inspect"])
+def test_a_model_outside_of_the_run_is_refused(command: str, finished: Any, tmp_path: Path, call: Command) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished.directory, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["models"]["../../elsewhere"] = manifest["models"].pop("z")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    refused = call(command, copy)
+    assert refused.status == 5
+    assert "its manifest.json names no models, or wrongly" in refused.err
+
+
 def test_a_finished_run_is_replaced_only_when_asked(store: Path, tmp_path: Path) -> None:
     models = "models: {raw: {n_components: 2}}\n"
     sp.run(configuration(store, tmp_path, models, ", report: false, scores: false"))

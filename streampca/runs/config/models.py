@@ -16,6 +16,11 @@ from streampca.runs.config.yaml import dump, load_strict
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,59}")
 
 
+def is_model_name(name: object) -> bool:
+    """Tell whether `name` may be that of one of several models; it is the name of a directory, too."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class ModelsConfig:
     """A configuration file with several models."""
@@ -66,7 +71,7 @@ def _entries(document: Document) -> dict[str, dict[str, object]]:
         raise ConfigError(f"{document.name}: model and models: give one of them")
     entries: dict[str, dict[str, object]] = {}
     for name, entry in written.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not is_model_name(name):
             raise ConfigError(
                 f"{document.name}: models: found the name {describe(name)}, allowed: letters, digits, dots, _ and -"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -15,10 +16,10 @@ from streampca.typing import Json
 _HEADS = ("model", "solver", "components", "variance carried", "passes of its own", "certificate")
 
 
-def write_models_report(directory: Path) -> Path:
-    """Write ``report.html`` of the run of several models in `directory`, and return its path."""
+def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
+    """Write ``report.html`` of the run of several models in `directory`, with `runs` by name, and return its path."""
     manifest = read_json(directory, "manifest.json")
-    rows = "\n".join(_row(directory, str(name)) for name in manifest["models"])
+    rows = "\n".join(_row(name, path) for name, path in runs.items())
     style = files("streampca.runs.report").joinpath("page.css").read_text(encoding="utf-8")
     name = escape(clean(str(manifest["name"]), 120))
     heads = "".join(f'<th scope="col">{head}</th>' for head in _HEADS)
@@ -39,7 +40,7 @@ def write_models_report(directory: Path) -> Path:
 <body>
 <main>
 <h1>{name}</h1>
-<p>{len(manifest["models"])} models of {samples:,} samples x {features:,} features from {manifest["passes"]} reading(s).</p>
+<p>{len(runs)} models of {samples:,} samples x {features:,} features from {manifest["passes"]} reading(s).</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Models">
 <table aria-label="Models">
 <thead><tr>{heads}</tr></thead>
@@ -58,12 +59,11 @@ def write_models_report(directory: Path) -> Path:
     return target
 
 
-def _row(directory: Path, name: str) -> str:
-    """Return the row of one model."""
-    path = directory / "models" / name
+def _row(name: str, path: Path) -> str:
+    """Return the row of the model `name`, whose run is at `path`."""
     manifest, plan = read_json(path, "manifest.json"), read_json(path, "plan.json")
     page = f"models/{name}/report.html"
-    shown = f'<a href="{escape(page)}">{escape(name)}</a>' if (directory / page).exists() else escape(name)
+    shown = f'<a href="{escape(page)}">{escape(name)}</a>' if (path / "report.html").exists() else escape(name)
     cells = (
         plan["solver"],
         manifest["result"]["n_components"],
