@@ -34,7 +34,8 @@ class RowDiagnostics(Likelihood):
         distribution : {"f", "beta", "chi2"}
             ``"f"``: for rows that were not in the fit, k (n² − 1) / (n (n − k)) · F(k, n − k). ``"beta"``: for the rows of the fit,
             (n − 1)² / n · Beta(k/2, (n − k − 1)/2), smaller (Tracy, Young & Mason 1992). Both are exact for normal rows where
-            all components are taken, and n is the sum of the weights. ``"chi2"``: their limit for many rows, χ²(k). k counts the
+            all components are taken, and n is the sum of the weights; with `remove`, each mean and slope that was fitted takes one degree
+            of freedom. ``"chi2"``: their limit for many rows, χ²(k). k counts the
             components above rounding.
 
         Raises

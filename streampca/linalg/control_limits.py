@@ -18,17 +18,18 @@ def normal_quantile(probability: float) -> float:
 
 
 def t2_limit(
-    n_components: int, weight: float, probability: float, *, distribution: Distribution, centered: bool, ddof: float
+    n_components: int, weight: float, probability: float, *, distribution: Distribution, n_means: int, ddof: float
 ) -> float:
     """Return the value that T² exceeds with the probability 1 − `probability`.
 
-    With ν = n − 1 degrees of freedom, n where the mean is not estimated (then c = 0, else 1), and eigenvalues of divisor ν:
+    With c means and slopes that were fitted to each feature, ν = n − c degrees of freedom, and eigenvalues of divisor ν:
 
     - ``"f"``: (1 + c/n) k ν / (ν − k + 1) · F(k, ν − k + 1), which for c = 1 is k (n² − 1) / (n (n − k)) · F(k, n − k);
     - ``"beta"``: ν (1 − c/n) · Beta(k/2, (ν − k)/2), which for c = 1 is (n − 1)²/n · Beta(k/2, (n − k − 1)/2);
     - ``"chi2"``: χ²(k).
 
-    Eigenvalues of another divisor scale the first two.
+    Eigenvalues of another divisor scale the first two. c/n is the leverage of a row, that of all rows for c = 1 or groups of one size,
+    and else its mean over the rows of the fit.
 
     Parameters
     ----------
@@ -40,8 +41,8 @@ def t2_limit(
         Share of rows that are not above the limit.
     distribution : {"f", "beta", "chi2"}
         Of rows that were not in the fit, that were in it, or of a known covariance.
-    centered : bool
-        Whether the mean was subtracted.
+    n_means : int
+        c: 1 where the mean was subtracted, 0 where nothing was.
     ddof : float
         The divisor of the eigenvalues is n − ddof.
 
@@ -54,13 +55,12 @@ def t2_limit(
     k = n_components
     if distribution == "chi2":
         return float(chdtri(k, 1 - probability))
-    mean = 1.0 if centered else 0.0
-    freedom = weight - mean
+    freedom, leverage = weight - n_means, n_means / weight
     divisor = (weight - ddof) / freedom
     if distribution == "f":
-        rest = freedom - k + 1
-        return float((1 + mean / weight) * k * freedom / rest * fdtri(k, rest, probability)) * divisor
-    return float(freedom * (1 - mean / weight) * betaincinv(k / 2, (freedom - k) / 2, probability)) * divisor
+        denominator = freedom - k + 1
+        return float((1 + leverage) * k * freedom / denominator * fdtri(k, denominator, probability)) * divisor
+    return float(freedom * (1 - leverage) * betaincinv(k / 2, (freedom - k) / 2, probability)) * divisor
 
 
 def q_limit(left: float, moments: tuple[float, ...], probability: float) -> tuple[float, QMethod]:

@@ -18,13 +18,13 @@ def t2_limit_of(model: PCAModel, probability: float, distribution: Distribution)
     k, weight = model.numerical_rank, model.weight
     if not k:
         raise NotAvailableError("there is no limit of T²: no component has a variance above rounding")
-    estimated = k + int(model.center) - int(distribution == "f")
+    estimated = k + model.n_means - int(distribution == "f")
     if distribution != "chi2" and weight <= estimated:
         raise NotAvailableError(
-            f"there is no limit of T² by distribution={distribution!r}: expected more rows than components, and found a weight of "
-            f"{weight:g} for {k}: take fewer components, or distribution='chi2'"
+            f"there is no limit of T² by distribution={distribution!r}: expected more rows than components and means, and found a weight "
+            f"of {weight:g} for {k} and {model.n_means}: take fewer components, or distribution='chi2'"
         )
-    return t2_limit(k, weight, probability, distribution=distribution, centered=model.center, ddof=model.ddof)
+    return t2_limit(k, weight, probability, distribution=distribution, n_means=model.n_means, ddof=model.ddof)
 
 
 def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:

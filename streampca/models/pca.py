@@ -150,6 +150,11 @@ class PCAModel:
         return float(self.n_samples) if self.sample_weight is None else self.sample_weight
 
     @property
+    def n_means(self) -> int:
+        """Return how many means and slopes were fitted to each feature and subtracted."""
+        return int(self.center) if self.removal is None else self.removal.n_means
+
+    @property
     def noise_variance(self) -> float:
         """Return the mean variance of the directions that are left out (Tipping & Bishop 1999, eq. 8)."""
         k, d = self.components.shape
@@ -352,7 +357,7 @@ class PCAModel:
             (self.n_samples, d),
             self.weight,
             self.ddof,
-            n_means=int(self.center) if self.removal is None else len(self.removal.coefficients),
+            n_means=self.n_means,
             n_constant=len(self.constant_features),
             n_missing=int(self.certificate.get("missing_values") or 0),
             feature_weight=self.feature_weight,

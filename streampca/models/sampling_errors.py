@@ -127,6 +127,8 @@ class Population:
     """The components, ``(k, n_features)``, where features were scaled."""
     scaling: Scaling = False
     """How features were scaled."""
+    freedom: float = 1.0
+    """Share of the degrees of freedom of the rows that `remove` left."""
 
 
 def sampling_errors(moments: GroupMoments, population: Population, method: Method) -> SamplingErrors:
@@ -139,6 +141,8 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
 
     Where features were scaled, the scales change with the rows, too: C₍g₎ − ½ (M Λ + Λ M) with M = V E Vᵀ, where E has the
     relative changes of the variances of the features on its diagonal.
+
+    Where means and slopes were removed, that left n − c of n − 1 degrees of freedom, all variances are divided by that share.
 
     Groups whose rows all have the weight 0 do not count. `DataError` if fewer than two are left, or the others of one of them have
     no variance.
@@ -158,8 +162,8 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
     if population.scaling is not False:
         rescaled = np.stack([_rescaling(moments, population, g) for g in range(len(weights))])
         without -= (rescaled * values + values[:, None] * rescaled) / 2
-    eigenvalues = np.sqrt(jackknife_variance(values, np.einsum("gii->gi", without), weights))
-    north_n = effective_n_samples(moments)
+    eigenvalues = np.sqrt(jackknife_variance(values, np.einsum("gii->gi", without), weights) / population.freedom)
+    north_n = np.maximum(effective_n_samples(moments) * population.freedom, 1.0)
     return SamplingErrors(
         estimates=population.eigenvalues,
         eigenvalues=population.factor * eigenvalues,
@@ -236,7 +240,7 @@ def _share_errors(moments: GroupMoments, population: Population, values: FloatAr
         totals = kept.sum(axis=1) + rest
         total = float(values.sum()) + outside
     shares = kept / np.maximum(totals, np.finfo(float).tiny)[:, None]
-    return np.sqrt(jackknife_variance(values / total, shares, weights))
+    return np.sqrt(jackknife_variance(values / total, shares, weights) / population.freedom)
 
 
 def _angles(
@@ -265,5 +269,6 @@ def _angles(
             outside = divisor * values * residual
         beyond = np.where(outside > 0, outside / divisor**2 * inverse, 0.0)
     beyond = np.where(residual > 0, beyond, 0.0)
-    angles: FloatArray = np.minimum(np.sqrt(np.nan_to_num(inside + beyond, nan=np.inf)), np.pi / 2)
+    squares = np.nan_to_num(inside + beyond, nan=np.inf) / population.freedom
+    angles: FloatArray = np.minimum(np.sqrt(squares), np.pi / 2)
     return angles

@@ -237,11 +237,6 @@ class Regressors:
         return self.orthogonal.columns.shape[1] == 0 and self.orthogonal.size >= _SPARSE_FROM
 
     @property
-    def n_coefficients(self) -> int:
-        """Return how many means and slopes are fitted to each feature."""
-        return self.basis.n_groups + self.basis.n_columns
-
-    @property
     def norms(self) -> FloatArray:
         """Return the weighted lengths of the orthogonal regressors, ``(size,)``."""
         n_columns = self.orthogonal.columns.shape[1]
@@ -254,7 +249,7 @@ class Regressors:
         mean = self.group_weights / self.group_weights.sum() @ coefficients[:g]
         slopes = self.mixing @ coefficients[g:]
         effects = coefficients[:g] - mean - self.group_means @ slopes
-        return FittedRegression(self.basis, np.concatenate([effects, slopes]), mean, self.rows)
+        return FittedRegression(self.basis, np.concatenate([effects, slopes]), mean, self.rows, self.orthogonal.size)
 
 
 @dataclass(frozen=True)
@@ -269,6 +264,13 @@ class FittedRegression:
     """Mean of each feature, ``(n_features,)``."""
     rows: RowRegressors | None = None
     """Regressors of the rows of the fit, where they are known."""
+    rank: int | None = None
+    """How many of the regressors were linearly independent in the fit; None = all."""
+
+    @property
+    def n_means(self) -> int:
+        """Return how many means and slopes each feature lost: the degrees of freedom that they take."""
+        return len(self.coefficients) if self.rank is None else self.rank
 
     @property
     def with_mean(self) -> FloatArray:

@@ -44,8 +44,7 @@ def edge_of_noise(model: PCAModel, variances: FloatArray, allowed: float) -> lis
     """Compare the edge of noise with that of the measured `variances` after scaling, ``(n_features,)``, where the model has it."""
     if model.noise_edge is None:
         return []
-    n_means = 1 if model.removal is None else len(model.removal.coefficients)
-    measured = edge_of_variances(variances, model.n_samples - n_means)
+    measured = edge_of_variances(variances, model.n_samples - model.n_means)
     note = "largest eigenvalue of independent features with the same variances, relative to itself"
     return [close("edge of noise", model.noise_edge, measured, model.noise_edge, 4 * allowed, note)]
 

@@ -79,7 +79,7 @@ def plan_fit(
         own = resources.threads * diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
         resources = replace(resources, process_bytes=resources.process_bytes + own)
     regressors = regressors_of(source, parameters)
-    require_rule(source, parameters, None if regressors is None else regressors.n_coefficients)
+    require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
     if regressors is not None:
         process = resources.process_bytes + removal_bytes(source, regressors, resources.threads)
         size, only_groups = regressors.orthogonal.size, regressors.only_groups
@@ -157,7 +157,7 @@ def fit(
     regressors = regressors_of(source, parameters)
     removing = None
     if regressors is not None:
-        removing, parameters = Removing(regressors, source), replace(parameters, n_regressors=regressors.n_coefficients)
+        removing, parameters = Removing(regressors, source), replace(parameters, n_regressors=regressors.orthogonal.size)
     fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows, removing))
     if removing is not None:
         fitted = removing.finished(fitted)

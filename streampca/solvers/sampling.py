@@ -174,9 +174,10 @@ def errors_of(
         ddof=model.ddof,
         center=model.center,
         total=model.total_variance,
-        n_outside=max(0, min(n - int(model.center), varying) - k),
+        n_outside=max(0, min(n - model.n_means, varying) - k),
         others=None if model.eigenvalues is None else model.eigenvalues[k:],
         axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
         scaling=scaling,
+        freedom=1.0 if model.removal is None else (n - model.n_means) / (n - 1),
     )
     return sampling_errors(moments, population, method)

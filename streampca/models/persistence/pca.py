@@ -117,7 +117,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     attributes["rotation"] = None if rotation is None else rotation.to_dict()
     attributes["sampling_errors"] = None if model.sampling_errors is None else model.sampling_errors.to_dict()
     removal, rows = model.removal, None if model.removal is None else model.removal.rows
-    attributes["removal"] = None if removal is None else removal.basis.to_dict()
+    attributes["removal"] = None if removal is None else removal.basis.to_dict() | {"rank": removal.rank}
     attributes["residual_moments"] = list(model.residual_moments)
     arrays["rotation"] = None if rotation is None else rotation.matrix
     arrays["removal_coefficients"] = None if removal is None else removal.coefficients
@@ -146,7 +146,9 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
         good = good and bool(((codes >= 0) & (codes < basis.n_groups)).all())
         group.require(good, "the regressors of what it removes are damaged")
         rows = RowRegressors(codes, columns, basis.n_groups)
-    return FittedRegression(basis, coefficients, mean, rows)
+    rank = written.get("rank")
+    group.require(rank is None or type(rank) is int and 0 < rank <= len(coefficients), "the rank of what it removes is damaged")
+    return FittedRegression(basis, coefficients, mean, rows, rank)
 
 
 def sampling_errors_of(group: StoredGroup, n_components: int) -> SamplingErrors | None:
