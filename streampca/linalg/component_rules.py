@@ -15,6 +15,7 @@ from streampca.typing import FloatArray, Json
 LEVEL: Final = 0.01
 """Probability with which "tracy_widom" takes one component more than there are."""
 _EPS = 1e-15
+"""Eigenvalues below this share of the first one are 0 for "mle"."""
 _LONGEST, _SMALLEST = 14.0, 1e-10
 """Argument of the Tracy–Widom law from which, and probability below which, a p-value is rounding."""
 
@@ -37,6 +38,11 @@ class Sample:
     """Whether features have different weights."""
     edge: float | None = None
     """Upper end of the law of the eigenvalues of independent features with the same variances; None where it is not known."""
+
+    @property
+    def n_centred(self) -> int:
+        """Return how many rows about their mean have as many degrees of freedom."""
+        return min(self.n_samples, self.n_degrees + 1)
 
 
 def sample_of(
@@ -90,12 +96,15 @@ class Eigenvalues:
     """Whether `values` are all of them, min(n_samples, n_features)."""
     rounding: float = 0.0
     """Relative size up to which eigenvalues are rounding."""
+    unit: float = 1.0
+    """What eigenvalues and trace were divided by."""
     noise: dict[int, float] = field(default_factory=dict, compare=False)
     """Noise variances that were computed, by the number of components."""
 
-    def scaled(self, factor: float, limit: int | None = None) -> Eigenvalues:
-        """Return the first `limit` eigenvalues of the matrix times `factor`."""
-        return replace(self, values=self.values[:limit] * factor, total=self.total * factor, noise={})
+    def relative(self, limit: int) -> Eigenvalues:
+        """Return the first `limit` eigenvalues and the trace divided by the first eigenvalue, so that squares of them are in range."""
+        unit = float(self.values[0]) if len(self.values) and self.values[0] > 0 else 1.0
+        return replace(self, values=self.values[:limit] / unit, total=self.total / unit, noise={}, unit=unit)
 
 
 @dataclass(frozen=True)
@@ -178,8 +187,8 @@ class ComponentRules(Mapping[str, RuleResult]):
 
 def component_rules(known: Eigenvalues, sample: Sample) -> ComponentRules:
     """Return what every rule says of these eigenvalues; those that do not apply say why."""
-    usual = _usual(known, sample)
-    return ComponentRules(tuple(_result(name, usual, sample) for name in RULES))
+    relative = known.relative(_most(sample))
+    return ComponentRules(tuple(_result(name, relative, sample) for name in RULES))
 
 
 def apply_rule(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
@@ -187,14 +196,12 @@ def apply_rule(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult
 
     Cost: at most d² logarithms, for "mle".
     """
-    return _result(name, _usual(known, sample), sample)
+    return _result(name, known.relative(_most(sample)), sample)
 
 
-def _usual(known: Eigenvalues, sample: Sample) -> Eigenvalues:
-    """Return the eigenvalues that noise can have, with the degrees of freedom for divisor."""
-    if sample.n_degrees < 1:
-        return known
-    return known.scaled(sample.divisor / sample.n_degrees, min(sample.n_degrees, sample.n_features))
+def _most(sample: Sample) -> int:
+    """Return how many eigenvalues noise can have."""
+    return min(sample.n_degrees, sample.n_features)
 
 
 def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
@@ -212,7 +219,7 @@ def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
     result = _FUNCTIONS[name](known, sample)
     figures = dict(result.figures)
     for figure in _VARIANCES & set(figures):
-        figures[figure] *= sample.n_degrees / sample.divisor
+        figures[figure] *= known.unit
     return replace(result, figures={figure: float(f"{value:.6g}") for figure, value in figures.items()})
 
 
@@ -231,10 +238,11 @@ def obstacle_of(name: RuleName, sample: Sample) -> str:
         return f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few"
     if sample.uneven and name != "parallel":
         return "features have weights, so that noise has not the same variance in all of them"
-    if name == "mle" and sample.n_samples < sample.n_features:
+    if name == "mle" and sample.n_centred < sample.n_features:
+        n_removed = sample.n_samples - sample.n_degrees
         return (
             f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
-            f"{sample.n_features:,}"
+            f"{sample.n_features:,}" + (f", and {n_removed:,} means and slopes removed" if n_removed > 1 else "")
         )
     return ""
 
@@ -278,7 +286,7 @@ def _sequential(known: Eigenvalues, sample: Sample, threshold: Callable[[float, 
 
 def _parallel(known: Eigenvalues, sample: Sample) -> RuleResult:
     """Compare with independent features of the same variances: deterministic parallel analysis (Dobriban & Owen 2019)."""
-    edge = (sample.edge or 0.0) * sample.divisor / sample.n_degrees
+    edge = (sample.edge or 0.0) / known.unit
     above = known.values > max(edge, known.rounding * known.values[0])
     count = len(above) if above.all() else int(np.argmin(above))
     at_least = count == len(above) and not known.complete
@@ -330,8 +338,9 @@ def _gavish_donoho(known: Eigenvalues, sample: Sample) -> RuleResult:
 
 def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
     """Apply Minka's (2000) Laplace approximation of the evidence of probabilistic PCA, as scikit-learn does."""
-    usual = known.scaled(sample.n_degrees / (sample.n_samples - 1))
-    evidence = log_evidence(usual.values, sample.n_samples)
+    n = sample.n_centred
+    unit = known.unit * sample.divisor / (n - 1)
+    evidence = log_evidence(known.values, n, known.rounding) - n * len(known.values) / 2 * np.log(unit)
     count = int(np.argmax(evidence)) + 1
     figures = {"log_evidence": float(evidence[count - 1])}
     if len(evidence) > 1:
@@ -339,7 +348,7 @@ def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
     return RuleResult("mle", count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
 
 
-def log_evidence(values: FloatArray, n_samples: int) -> FloatArray:
+def log_evidence(values: FloatArray, n_samples: int, rounding: float = 0.0) -> FloatArray:
     """Return the logarithm of the evidence of 1 to d − 1 components, ``(d - 1,)`` (Minka 2000, eq. 30, with |A_z| of eq. 26).
 
     Equals the function that scikit-learn maximises for ``n_components="mle"``. Cost: d² logarithms.
@@ -350,13 +359,16 @@ def log_evidence(values: FloatArray, n_samples: int) -> FloatArray:
         All eigenvalues of the covariance matrix with divisor n − 1, largest first.
     n_samples : int
         Number of rows n.
+    rounding : float
+        Relative size up to which eigenvalues are rounding: there is no evidence of more components than there are above it.
     """
     from scipy.special import gammaln
 
-    d, tiny = len(values), float(np.finfo(np.float64).tiny)
-    values = np.maximum(values, _EPS)
+    d, tiny, unit = len(values), float(np.finfo(np.float64).tiny), float(values[0])
+    least = max(_EPS, rounding)
+    values = np.maximum(values / unit, least)
     rank = np.arange(1, d)
-    noise = np.maximum(np.cumsum(values[::-1])[::-1][1:] / (d - rank), _EPS)
+    noise = np.maximum(np.cumsum(values[::-1])[::-1][1:] / (d - rank), least)
     inverse = 1 / values
     # Sums of log(λᵢ − λⱼ) over all j > i for every i, and of log(1/λⱼ − 1/λᵢ) over all i < j for every j.
     apart, inside = np.zeros(d), np.zeros(d)
@@ -373,8 +385,8 @@ def log_evidence(values: FloatArray, n_samples: int) -> FloatArray:
     evidence: FloatArray = (
         prior + likelihood + np.log(2 * np.pi) * (n_pairs + rank) / 2 - hessian / 2 - rank * np.log(n_samples) / 2
     )
-    evidence[values[:-1] <= _EPS] = -np.inf
-    return evidence
+    evidence[values[:-1] <= least] = -np.inf
+    return evidence - n_samples * d / 2 * np.log(unit)
 
 
 _VARIANCES = frozenset({"noise_variance", "threshold", "median"})

@@ -82,10 +82,46 @@ def test_rules_do_not_depend_on_ddof_and_scale():
     assert [rule.n_components for rule in one.values()] == [rule.n_components for rule in large.values()]
 
 
+@pytest.mark.parametrize("exponent", [-480, -30, -26, 26, 480])
+def test_rules_do_not_depend_on_the_units_of_the_rows(exponent):
+    # Powers of 2, so that all figures differ by powers of 2 and no rounding.
+    rows, unit = factor_model(120, 30, 3, seed=5), 2.0**exponent
+    values = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2 / 119
+    edge = edge_of_variances(rows.var(axis=0, ddof=1), 119)
+    one, other = (
+        component_rules(
+            Eigenvalues(values * factor, float(values.sum()) * factor, True, 1e-14),
+            sample_of((120, 30), 120, 1, n_means=1, edge=edge * factor),
+        )
+        for factor in (1.0, unit**2)
+    )
+    for name in RULES:
+        assert other[name].n_components == one[name].n_components
+        assert other[name].figures.keys() == one[name].figures.keys()
+    assert one["mle"].n_components == 3
+    for figure in ("noise_variance", "threshold"):
+        ratio = other["tracy_widom"].figures[figure] / one["tracy_widom"].figures[figure]
+        assert ratio / unit**2 == pytest.approx(1, rel=2e-5)  # six digits each
+    shift = one["mle"].figures["log_evidence"] - other["mle"].figures["log_evidence"]
+    assert shift == pytest.approx(120 * 30 * np.log(unit), rel=1e-4)  # six digits each
+
+
 def test_rows_of_exact_low_rank_have_that_rank():
     rng = np.random.default_rng(6)
-    rules = rules_of(rng.standard_normal((80, 3)) @ rng.standard_normal((3, 20)))
-    assert [rules[name].n_components for name in RULES[1:4]] == [3, 3, 3]
+    for unit in (1.0, 1e-8, 1e8):
+        rules = rules_of(rng.standard_normal((80, 3)) @ rng.standard_normal((3, 20)) * unit)
+        assert [rules[name].n_components for name in RULES[1:]] == [3, 3, 3, 3]
+
+
+def test_evidence_counts_the_degrees_of_freedom_that_removed_means_leave():
+    values = np.linalg.eigvalsh(np.cov(factor_model(60, 20, 2, seed=11).T))[::-1]
+    known = Eigenvalues(values, float(values.sum()), True, 1e-14)
+    fewer = apply_rule("mle", known, sample_of((60, 20), 60, 1, n_means=31))
+    evidence = log_evidence(values * 59 / 29, 30)  # as of 30 rows about their mean
+    assert fewer.n_components == int(np.argmax(evidence)) + 1
+    assert fewer.figures["log_evidence"] == pytest.approx(evidence.max(), rel=1e-5)
+    refused = apply_rule("mle", known, sample_of((60, 20), 60, 1, n_means=42))
+    assert "found 60 and 20, and 42 means and slopes removed" in refused.statement
 
 
 @pytest.mark.parametrize(
