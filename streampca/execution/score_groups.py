@@ -13,6 +13,7 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
+from streampca.models.diagnostics import centred_rows
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.typing import Array, FloatArray
@@ -72,20 +73,17 @@ class ScoreGroups:
         features = np.zeros(d if self.scaled else 0)
         if isinstance(model, KernelModel):
             return None, features
-        dtype = model.product_dtype(model.score_dtype(block.values.dtype))
-        mean, factor = model.mean.astype(dtype), None if model.weights is None else model.weights.astype(dtype)
         lengths = np.empty(len(block))
-        step = max(1, _PANEL_BYTES // (dtype.itemsize * d))
+        step = max(1, _PANEL_BYTES // (8 * d))
         for start in range(0, len(block), step):
             panel = block.slice(start, start + step).dense()
-            z = np.subtract(panel.values, mean, dtype=dtype)
+            with np.errstate(invalid="ignore", over="ignore"):  # rows of weight 0 may hold anything
+                z = centred_rows(model, panel.values, slice(0, d))[0]
             if panel.weights is not None:
                 z[panel.weights == 0] = 0.0
-            if factor is not None:
-                z *= factor
             lengths[start : start + len(z)] = np.einsum("ij,ij->i", z, z)
             if self.scaled:
-                weighted = z if panel.weights is None else z * panel.weights[:, None].astype(dtype)
+                weighted = z if panel.weights is None else z * panel.weights[:, None]
                 features += np.einsum("ij,ij->j", z, weighted)
         return lengths, features
 

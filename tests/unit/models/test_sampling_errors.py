@@ -131,6 +131,19 @@ def test_effective_number_of_samples_follows_the_lag_one_autocorrelation() -> No
     assert found[1] > 0.99 * n
 
 
+@pytest.mark.parametrize(("size", "centre"), [(1e20, 0.0), (1e-20, 0.0), (1.0, 1e6)])
+def test_squared_lengths_of_float32_rows_are_those_in_float64(size: float, centre: float, rows: Rows) -> None:
+    table = (rows * size + centre * size).astype(np.float32)
+    pca: Any = sp.PCA(2, scale=True).fit(table)
+    groups = ScoreGroups(pca._model, len(table), 3)
+    moments = groups.update(groups.init(6), table)
+    z = (table.astype(np.float64) - pca.mean_) / pca.scale_
+    edges = group_edges(len(table), 3)
+    expected = [np.square(z[a:b]) for a, b in pairwise(edges.tolist())]
+    np.testing.assert_allclose(moments.lengths, [each.sum() for each in expected], rtol=1e-10)
+    np.testing.assert_allclose(moments.features, [each.sum(axis=0) for each in expected], rtol=1e-10)
+
+
 def test_blocks_and_order_of_merging_change_nothing_but_rounding(rows: Rows) -> None:
     model: Any = sp.PCA(3, scale=True).fit(rows)._model
     groups = ScoreGroups(model, len(rows), 7)
