@@ -157,7 +157,10 @@ def fit(
     regressors = regressors_of(source, parameters)
     removing = None
     if regressors is not None:
-        removing, parameters = Removing(regressors, source), replace(parameters, n_regressors=regressors.orthogonal.size)
+        removing, parameters = (
+            Removing(regressors, source),
+            replace(parameters, n_regressors=regressors.orthogonal.size),
+        )
     fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows, removing))
     if removing is not None:
         fitted = removing.finished(fitted)
