@@ -148,7 +148,7 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
         rows = RowRegressors(codes, columns, basis.n_groups)
     rank = written.get("rank")
     group.require(
-        rank is None or type(rank) is int and 0 < rank <= len(coefficients), "the rank of what it removes is damaged"
+        rank is None or (type(rank) is int and 0 < rank <= len(coefficients)), "the rank of what it removes is damaged"
     )
     return FittedRegression(basis, coefficients, mean, rows, rank)
 
