@@ -385,8 +385,9 @@ def log_evidence(values: FloatArray, n_samples: int, rounding: float = 0.0) -> F
     evidence: FloatArray = (
         prior + likelihood + np.log(2 * np.pi) * (n_pairs + rank) / 2 - hessian / 2 - rank * np.log(n_samples) / 2
     )
+    evidence -= n_samples * d / 2 * np.log(unit)
     evidence[values[:-1] <= least] = -np.inf
-    return evidence - n_samples * d / 2 * np.log(unit)
+    return evidence
 
 
 _VARIANCES = frozenset({"noise_variance", "threshold", "median"})
