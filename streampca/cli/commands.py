@@ -89,7 +89,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
-    from streampca.cli.finished import print_run
+    from streampca.cli.finished import print_run, readings_of_models
     from streampca.runs.many import RunOfModels
     from streampca.runs.many import run as carry_out
 
@@ -101,7 +101,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     if isinstance(finished, RunOfModels):
         for each in finished.runs.values():
             print_run(each.directory, each.manifest)
-        click.echo(f"results in {finished.directory}, from {finished.manifest['passes']} reading(s) for all fits")
+        click.echo(f"results in {finished.directory}, {readings_of_models(finished.manifest)}")
         return
     print_run(finished.directory, finished.manifest)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +12,13 @@ from streampca.cli.output import on_one_line, print_wrapped
 from streampca.formatting import as_text
 from streampca.runs.manifest import Manifest
 from streampca.runs.summary import accuracy, carried
+
+
+def readings_of_models(manifest: Mapping[str, Any]) -> str:
+    """Return in words how often the data were read for a run of several models, common readings counted once."""
+    scores = manifest["reads"]["scores"]
+    for_scores = f", and {scores['readings']} for all scores" if scores else ""
+    return f"from {manifest['passes']} reading(s) for all fits{for_scores}"
 
 
 def print_run(directory: Path, manifest: Manifest) -> None:

@@ -18,7 +18,7 @@ from streampca.accumulators.joint import InPieces, Joint
 from streampca.execution.checkpoint.resume import array_digest
 from streampca.execution.drive import read_once
 from streampca.execution.sharing import Reading, sharing
-from streampca.planning.many import common_shape
+from streampca.planning.many import limited_shape
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import ReadCount
@@ -168,10 +168,8 @@ def _read(readings: Sequence[Reading], shared: Plan) -> list[tuple[Any, ReadCoun
     first = readings[0]
     if len(readings) == 1:
         return [read_once(first)]
-    common = common_shape([reading.plan.shape for reading in readings])
-    limits = ("leaves_in_flight", "window", "leaves_per_worker")
-    shape = replace(common, **{name: min(getattr(common, name), getattr(shared.shape, name)) for name in limits})
-    accumulators, places = _distinct(readings, common)
+    shape = limited_shape([reading.plan.shape for reading in readings], shared)
+    accumulators, places = _distinct(readings, shape)
     phase = " and ".join(dict.fromkeys(reading.phase for reading in readings))
     plan = replace(first.plan, shape=shape)
     joint, count = read_once(replace(first, accumulator=Joint(tuple(accumulators)), plan=plan, phase=phase))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import zarr
@@ -153,27 +154,34 @@ def write_scores(
     with source.reading():
         if plan.axis == "features" and isinstance(model, PCAModel):
             return _write_by_features(source, model, plan, path, progress)
-        return _write_by_rows(ScoreTask(source, model, path, diagnostics), plan, progress)
+        task = ScoreTask(source, model, path, diagnostics)
+        return write_by_rows(task, [task], plan, progress)
 
 
-def _write_by_rows(task: ScoreTask, plan: Plan, progress: ProgressCallback | None) -> ReadCount:
-    source, model, path, plan = task.source, task.model, task.path, _in_small_leaves(plan)
+def write_by_rows(
+    task: Task[Any], writers: Sequence[ScoreTask], plan: Plan, progress: ProgressCallback | None
+) -> ReadCount:
+    """Run `task`, in which each of `writers` writes to its group, from where a stopped run had come; return the cost of reading."""
+    source, plan, paths = task.source, _in_small_leaves(plan), [writer.path for writer in writers]
 
     def flush(first: int, last: int) -> None:
-        _flush_chunks(path, plan, first, last)
+        for path in paths:
+            _flush_chunks(path, plan, first, last)
 
-    record = next_pass("scores", plan, model_digest(model), before_saving=flush)
+    digests = " ".join(model_digest(writer.model) for writer in writers)
+    record = next_pass("scores", plan, digests, before_saving=flush)
     start = record.begin(None)
-    if start.next_leaf and not _are_whole(path, plan, start.next_leaf):
+    if start.next_leaf and not all(_are_whole(path, plan, start.next_leaf) for path in paths):
         start = record.restart(None)
-    if start.next_leaf:
-        _sweep(path)
-    else:
+    for writer in writers:
+        if start.next_leaf:
+            _sweep(writer.path)
+            continue
         if record.log is not None:  # in the directory of a run: what it had written before it was killed
-            shutil.rmtree(path, ignore_errors=True)
-        _create(path, model, source, plan.rows_per_block, diagnostics=task.diagnostics)
+            shutil.rmtree(writer.path, ignore_errors=True)
+        _create(writer.path, writer.model, source, plan.rows_per_block, diagnostics=writer.diagnostics)
     client = active_client(source)
-    require_writable_by_workers(client, path)
+    require_writable_by_workers(client, paths[0])
     with one_blas_thread():
         _, count = drive(task, plan, record, start, lambda total, _: total, client=client, progress=progress)
     return count

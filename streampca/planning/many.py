@@ -24,7 +24,7 @@ _RETAINED: tuple[Purpose, ...] = (
     "axes",
 )
 """What a fit holds beside one state while others read or solve."""
-_ONE_AFTER_ANOTHER = ("pilot", "solve", "scores", "report")
+_ONE_AFTER_ANOTHER = ("pilot", "solve", "report")
 """What one fit after another needs."""
 _PAIRS = ("exact", "empirical_map")
 """Methods that read all rows into memory."""
@@ -111,6 +111,12 @@ def common_shape(shapes: Sequence[WorkShape]) -> WorkShape:
     return max(shapes, key=lambda shape: counts[shape.blocks])
 
 
+def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
+    """Return the common one of `shapes`, with no more leaves at once than the plan of all fits has."""
+    shape, limits = common_shape(shapes), ("leaves_in_flight", "window", "leaves_per_worker")
+    return replace(shape, **{name: min(getattr(shape, name), getattr(shared.shape, name)) for name in limits})
+
+
 def shares_rows(plan: Plan) -> bool:
     """Tell whether the readings of a fit by `plan` can be those of other fits: rows in their order, into an accumulator."""
     return plan.shape.in_row_order and plan.solver not in _PAIRS
@@ -128,9 +134,10 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, process
     """Return the memory of fits that share readings in blocks of `shape`.
 
     Reading: process and blocks once, and of every fit the states, scratch and all else that it needs in a reading; other
-    phases, which one fit after another goes through: its own, and what the other fits retain, one state each among it.
+    phases, which one fit after another goes through: its own, and what the other fits retain, one state each among it. Scores:
+    process and blocks once, what fits retain, and what the scores of each take.
     """
-    process = min(plan.budget.bytes_for("process") for plan in plans)
+    process = min([process_bytes, *(plan.budget.bytes_for("process") for plan in plans)])
     blocks = max(plan.budget.bytes_for("blocks") for plan in plans)
     reading, retained, alone = 0, [], []
     for plan in plans:
@@ -152,7 +159,20 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, process
         before = purposes.get(name, 0)
         purposes[name] = max(before, size) if name in _ONE_AFTER_ANOTHER else before + size
     by_phase = {"reading": process_bytes + blocks + reading, "solving": process_bytes + solving}
+    if any(plan.budget.bytes_for("scores") for plan in plans):
+        beside = sum(plan.budget.bytes_for("process") - process for plan in plans)
+        by_phase["scores"] = (
+            process_bytes + beside + others + blocks + sum(_scores_bytes(plan, shape) for plan in plans)
+        )
     return MemoryBudget(allowed_bytes, {"process": process_bytes, "blocks": blocks, **purposes}, by_phase)
+
+
+def _scores_bytes(plan: Plan, shape: WorkShape) -> int:
+    """Return what writing the scores of one fit in blocks of `shape` takes beside these, at most: it grows as the blocks do."""
+    if plan.axis == "features":
+        return 0  # not from the common reading
+    scores = plan.budget.bytes_for("scores") - (plan.budget.bytes_for("blocks") if shares_rows(plan) else 0)
+    return max(0, scores) * -(-shape.rows_per_block // plan.rows_per_block)
 
 
 def _cost(plans: Sequence[Plan]) -> Cost:
@@ -172,6 +192,8 @@ def _cost(plans: Sequence[Plan]) -> Cost:
 def _notes(plans: Mapping[str, Plan], shape: WorkShape) -> tuple[str, ...]:
     """Return the notes of all plans, and which models share no reading or have other blocks than alone."""
     notes = [note for plan in plans.values() for note in plan.notes]
+    if sum(plan.axis == "samples" and plan.budget.bytes_for("scores") > 0 for plan in plans.values()) > 1:
+        notes.append("scores of all models are written from one more reading")
     other = [name for name, plan in plans.items() if shares_rows(plan) and plan.shape.blocks != shape.blocks]
     if other:
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,9 @@ from streampca.execution.checkpoint.resume import concluding, require_same
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.together import Together
-from streampca.planning.many import ManyPlan
+from streampca.execution.write_together import write_scores_of_models
+from streampca.planning.many import ManyPlan, limited_shape
+from streampca.planning.plan import Plan
 from streampca.runs.checks import Check, Verification
 from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig
@@ -29,13 +32,20 @@ from streampca.runs.diagnostics import require_diagnosable
 from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.manifest import Manifest, read_json, read_manifest, write_json
 from streampca.runs.report.models import write_models_report
-from streampca.runs.resume import checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
-from streampca.runs.run import Job, Run, bytes_to_write, log_of, require_state, run_one, write_results
+from streampca.runs.resume import (
+    checkpoint_of,
+    finished_run,
+    identity_of_run,
+    remove_leftovers,
+    run_of,
+    unfinished_outputs,
+)
+from streampca.runs.run import Job, Run, Scored, bytes_to_write, log_of, require_state, run_one, write_results
 from streampca.runs.verify import verify_run
 from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
-from streampca.sources import Source
+from streampca.sources import ReadCount, Source
 from streampca.storage.directories import (
     AtomicDirectory,
     read_record,
@@ -247,7 +257,11 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
     common, run_id = config.common, log.identity.run_id
     started, began = datetime.now(UTC), time.perf_counter()
     directory = common.output.directory
-    unfinished = AtomicDirectory(directory, KIND, overwrite=common.output.overwrite, run_id=run_id)
+
+    def kept() -> tuple[str, ...]:
+        return tuple(f"models/{name}/{each}" for each in unfinished_outputs(log) for name in jobs)
+
+    unfinished = AtomicDirectory(directory, KIND, overwrite=common.output.overwrite, run_id=run_id, keeps=kept)
     with cluster_of(common, _notice_of(jobs)), unfinished as path:
         fits = _fits(config, jobs, source)
         plan = recorded_plans(log, _plan(config, fits, source))
@@ -264,13 +278,16 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
             done = run_many(source, fits, plan)
         except NotFiniteError as error:
             raise NotFiniteError(f"{common.source.path_as_written}: {error}") from error
+        shared = _write_scores(jobs, source, done.results, plan.together, path)
         manifests = {}
-        with recording(None):  # the checkpoint has the fits; scores are written again
+        with recording(None):  # the checkpoint has the fits and the common reading for scores
             for name, job in jobs.items():
                 result = done.results[name]
                 result = replace(result, plan=replace(result.plan, budget=plan.together.budget))
-                manifests[name] = _write_one(job, result, path / "models" / name, log, (started, began))
+                place, times = path / "models" / name, (started, began)
+                manifests[name] = _write_one(job, result, place, log, times, shared.get(name))
         manifest = _manifest(config, plan, done, manifests, log, (started, began))
+        manifest["reads"]["scores"] = _reads_for_scores(manifests, shared)
         write_json(path / "manifest.json", manifest)
         if common.output.report:
             write_models_report(path, {name: path / "models" / name for name in jobs})
@@ -283,12 +300,54 @@ def _notice_of(jobs: Mapping[str, Job]) -> Callable[[str], None]:
     return next(iter(jobs.values())).notice
 
 
-def _write_one(job: Job, result: FitResult, path: Path, log: ProgressLog, times: tuple[datetime, float]) -> Manifest:
-    """Write the run of one model to the new directory `path`."""
-    path.mkdir(parents=True)
+def _write_scores(
+    jobs: Mapping[str, Job], source: Source, results: Mapping[str, FitResult], together: Plan, path: Path
+) -> dict[str, Scored]:
+    """Write the scores of all models that take those of rows from one reading, and return what it cost for each of them.
+
+    The others have theirs already, or by features.
+    """
+    first = next(iter(jobs.values()))
+    output = first.config.output
+    names = [
+        name
+        for name, result in results.items()
+        if result.plan.axis == "samples" and (output.diagnostics or not result.has_scores)
+    ]
+    for name in jobs:
+        (path / "models" / name).mkdir(parents=True, exist_ok=True)
+        if name not in names:
+            shutil.rmtree(path / "models" / name / "scores.zarr", ignore_errors=True)
+    if not output.scores or not names:
+        return {}
+    began = time.perf_counter()
+    models = {path / "models" / name / "scores.zarr": results[name].model for name in names}
+    plan = replace(together, shape=limited_shape([results[name].plan.in_row_order().shape for name in names], together))
+    count = write_scores_of_models(source, models, plan, progress=first.progress, diagnostics=output.diagnostics)
+    return dict.fromkeys(names, Scored(count, time.perf_counter() - began))
+
+
+def _reads_for_scores(manifests: Mapping[str, Manifest], shared: Mapping[str, Scored]) -> Json | None:
+    """Return what was read for the scores of all models, the common reading counted once, and how many readings it took."""
+    reads = {name: each["reads"]["scores"] for name, each in manifests.items()}
+    common = next((each.count for each in shared.values()), ReadCount())
+    total, n_readings = common, int(bool(shared))
+    for name, read in reads.items():
+        if read is not None:
+            once = common if name in shared else ReadCount()
+            numbers = (read["chunks"] - once.chunks, read["bytes"] - once.bytes)
+            total += ReadCount(*numbers, read["stored_bytes"] - once.stored_bytes)
+            n_readings += name not in shared
+    return {"readings": n_readings, **asdict(total)} if n_readings else None
+
+
+def _write_one(
+    job: Job, result: FitResult, path: Path, log: ProgressLog, times: tuple[datetime, float], scored: Scored | None
+) -> Manifest:
+    """Write the run of one model to the directory `path`, which has its scores if `scored` says what they cost."""
     (path / "config.yaml").write_text(job.config.to_yaml())
     write_json(path / "plan.json", result.plan.to_dict())
-    manifest = write_results(job, result, path, log, *times)
+    manifest = write_results(job, result, path, log, *times, scored)
     write_commit_record(path, "run", log.identity.run_id, {"figures": figures_of(path)})
     return manifest
 

@@ -113,6 +113,16 @@ class Job:
     """Whether the run replaces the one in its directory, whatever `output.overwrite` says."""
 
 
+@dataclass(frozen=True)
+class Scored:
+    """What writing scores cost."""
+
+    count: ReadCount
+    """What was read."""
+    seconds: float
+    """How long it took."""
+
+
 def run_one(
     config: RunConfig,
     *,
@@ -234,18 +244,28 @@ def carry_out(job: Job, log: ProgressLog) -> Run:
 
 
 def write_results(
-    job: Job, result: FitResult, path: Path, log: ProgressLog, started: datetime, began: float
+    job: Job,
+    result: FitResult,
+    path: Path,
+    log: ProgressLog,
+    started: datetime,
+    began: float,
+    scored: Scored | None = None,
 ) -> Manifest:
-    """Write model, samples, scores, manifest and report of a fit to the directory `path`; return the manifest."""
+    """Write model, samples, scores, manifest and report of a fit to the directory `path`; return the manifest.
+
+    `scored` is what scores cost that are there already; None has them written.
+    """
     config, source = job.config, job.source
     _write_model(job, result, path / "model.zarr", log.identity.run_id)
     if result.samples is not None:
         _write_samples(result.samples, path / "samples.zarr", job.classes)
-    scored = time.perf_counter()
-    scores = _write_scores(config, source, result, path / "scores.zarr", job.progress)
+    scoring = time.perf_counter() - (scored.seconds if scored else 0.0)
+    place = path / "scores.zarr"
+    scores = scored.count if scored else _write_scores(config, source, result, place, job.progress)
     diagnostics, cost = _summarise_diagnostics(config, source, result, path)
     scores = None if scores is None else scores + cost
-    scores_seconds = time.perf_counter() - scored
+    scores_seconds = time.perf_counter() - scoring
     seconds: Seconds = {
         "fit": result.stream_seconds,
         "solve": result.solve_seconds,

@@ -88,6 +88,11 @@ class FitResult(ABC):
         """Return the result as the manifest of a run records it; all of it follows from the model."""
         return self.model.summary()
 
+    @property
+    def has_scores(self) -> bool:
+        """Tell whether the solver has the scores of all rows as they are written, without another reading."""
+        return False
+
     def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
         """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
         return None, None
@@ -127,6 +132,11 @@ class Fit(FitResult):
 
     lengths: FloatArray | None = None
     """Squared lengths of all centred and scaled samples where `scores` are there, ``(n_samples,)``; None: not computed."""
+
+    @property
+    def has_scores(self) -> bool:
+        """Tell whether the solver has the scores of all rows as they are written, without another reading."""
+        return self.scores is not None
 
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
+from streampca.block import Block
 from streampca.labels import Labels
 from streampca.regressors import RowRegressors
 from streampca.sources.base import DerivedSource, ReadCount, Source
@@ -87,6 +88,17 @@ class ResidualSource(DerivedSource):
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
         return _ResidualFeatures(self)
+
+    def residuals(self, block: Block) -> Block:
+        """Return the residuals of stored rows that have been read, in scratch memory."""
+        shape, columns = block.values.shape, self.column_major
+        out = borrow("residuals", shape[::-1] if columns else shape, self.dtype)
+        rows = self.rows.slice(block.start, block.start + len(block))
+        return Block(
+            subtract_fitted(block.values, rows, self.coefficients, out.T if columns else out),
+            block.start,
+            block.weights,
+        )
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the residuals of the rows."""

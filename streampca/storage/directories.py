@@ -178,7 +178,7 @@ class AtomicDirectory:
     last, and everything is flushed to the disk before the rename. If the block fails, the temporary directory is removed
     and the earlier content of `path` is unchanged.
 
-    A run that can be resumed passes its `run_id`, and in `keeps` a function that returns the names of the children to keep
+    A run that can be resumed passes its `run_id`, and in `keeps` a function that returns the relative paths of what to keep
     if the block fails or has failed before; none by default.
 
     The commit record of a run holds digests of the figures in its documents: of the new directory, or `figures`, those of
@@ -208,18 +208,23 @@ class AtomicDirectory:
         self._new_parents = missing_parents(self.temporary)
         try:
             if self._again:
-                self._clear(self.keeps())
+                self._clear(self.temporary, self.keeps())
             self.temporary.mkdir(parents=True, exist_ok=self._again)
         except OSError as error:
             raise output_error(error, self.temporary) from error
         return self.temporary
 
-    def _clear(self, names_kept: Collection[str]) -> None:
-        """Remove the content of the temporary directory, whose name only this run uses, except the children `names_kept`."""
-        if self.temporary.is_symlink():
-            raise OutputError(f"{self.temporary} is a symbolic link: expected a directory of this run; remove the link")
-        for child in self.temporary.iterdir() if self.temporary.is_dir() else ():
-            if child.name not in names_kept:
+    def _clear(self, directory: Path, kept: Collection[str]) -> None:
+        """Remove the content of the temporary `directory`, whose name only this run uses, except what is at the paths `kept`."""
+        if directory.is_symlink():
+            raise OutputError(f"{directory} is a symbolic link: expected a directory of this run; remove the link")
+        for child in directory.iterdir() if directory.is_dir() else ():
+            inside = [path.removeprefix(f"{child.name}/") for path in kept if path.startswith(f"{child.name}/")]
+            if child.name in kept:
+                continue
+            if inside and child.is_dir():
+                self._clear(child, inside)
+            else:
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
     def __exit__(

@@ -16,8 +16,9 @@ import streampca as sp
 from streampca.errors import ModelError, OutputError
 from streampca.execution.checkpoint import progress_log
 from streampca.planning import blocks
-from streampca.runs.config.models import ModelsConfig, parse_any_config
-from streampca.runs.many import RunOfModels
+from streampca.runs.config.models import ModelsConfig, load_any_config, parse_any_config
+from streampca.runs.from_config import source_of
+from streampca.runs.many import RunOfModels, plan_of_models
 from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
@@ -60,6 +61,8 @@ def test_each_model_is_a_run_with_the_bits_of_a_fit_alone(finished: Any, store: 
     assert list(finished.runs) == list(finished.manifest["models"]) == ["raw", "z", "rbf"]
     assert finished.manifest["passes"] == 2
     assert finished.manifest["reads"]["fit"]["bytes"] == 2 * 8 * N * D
+    assert finished.manifest["reads"]["scores"]["readings"] == 1
+    assert finished.manifest["reads"]["scores"]["bytes"] == 8 * N * D
     for name, made in (("raw", {"n_components": 3}), ("z", {"n_components": 4, "scale": True})):
         run, expected = finished.runs[name], sp.PCA(**made).fit(store)
         np.testing.assert_array_equal(run.model.components_, expected.components_)
@@ -155,6 +158,56 @@ def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, mon
     assert again.manifest["resumed"]["attempts"] == 2
     expected = sp.PCA(4, scale=True).fit(store)
     np.testing.assert_array_equal(again.runs["z"].model.components_, expected.components_)
+
+
+def test_scores_that_were_stopped_go_on_to_the_same_bits(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    models = {
+        "raw": {"n_components": 3},
+        "z": {"n_components": 4, "preprocess": {"scale": True}},
+        "trend": {"n_components": 2, "preprocess": {"remove": {"trend": 1}}},
+        "wide": {"n_components": 2, "solver": "gram"},
+    }
+    text = f"models: {json.dumps(models)}\n"
+    config, seen = configuration(store, tmp_path, text, ", report: false, diagnostics: false"), []
+
+    def stop_late(step: Any) -> None:
+        if step.phase == "scores" and step.rows > N // 2:
+            raise _PowerCutError
+
+    with pytest.raises(_PowerCutError):
+        sp.run(config, progress=stop_late)
+    (kept,) = tmp_path.glob("run.part-*")
+    assert {path.parent.name for path in kept.glob("models/*/*")} == {"raw", "z", "trend"}
+    again = sp.run(config, resume=True, progress=lambda step: seen.append((step.phase, step.rows)))
+    assert next(rows for phase, rows in seen if phase == "scores") > N // 4
+    assert again.manifest["reads"]["scores"]["readings"] == 1
+    for name, run in again.runs.items():
+        own = tmp_path / f"{name}.yaml"
+        entry = dict(models[name])
+        alone = {"source": {"path": str(store)}, "preprocess": entry.pop("preprocess", {}), "model": entry}
+        own.write_text(json.dumps(alone | {"output": {"directory": str(tmp_path / name), "report": False}}))
+        found, expected = (
+            zarr.open_group(each.directory / "scores.zarr", mode="r")["scores"][:] for each in (run, sp.run(own))
+        )
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+    assert not list(tmp_path.glob("run.part-*"))
+
+
+def test_the_plan_has_the_memory_of_all_scores(store: Path, tmp_path: Path) -> None:
+    models = "models: {raw: {n_components: 9}, z: {n_components: 9, preprocess: {scale: true}}}\n"
+    config = load_any_config(configuration(store, tmp_path, models, ", report: false"))
+    assert isinstance(config, ModelsConfig)
+    plan = plan_of_models(config, source_of(config.common))
+    one = plan.plans["raw"].budget
+    own = one.bytes_for("scores") - one.bytes_for("blocks")
+    assert plan.together.budget.bytes_for("scores") == 2 * one.bytes_for("scores")
+    assert plan.together.budget.by_phase["scores"] >= one.by_phase["scores"] + own
+    assert "scores of all models are written from one more reading" in plan.together.notes
 
 
 def test_common_weights_keep_the_reading_common(store: Path, tmp_path: Path) -> None:
