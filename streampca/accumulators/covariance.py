@@ -55,6 +55,26 @@ class CovarianceState(StateAboutOrigin):
     scatter: FloatArray
     """Sum of (x − mean)(x − mean)ᵀ over the rows, as the flat tiles of a `TileGrid`."""
 
+    def joined(
+        self, counts: tuple[int, float, float], origin: FloatArray, offset: FloatArray
+    ) -> tuple[CovarianceState, FloatArray, float]:
+        """Return the state with more rows but for their scatter, the difference of the means, and the factor of its outer product.
+
+        `counts` are the number of the rows, the sum of their weights and that of the squares of these; ``origin + offset`` is
+        their mean. Their scatter and the outer product are to be added to the memory of `scatter`, which stays the same.
+        """
+        n_rows, added, squares = counts
+        before = replace(self, origin=origin, offset=offset) if self.weight == 0 else self
+        step, weight = step_between(before.origin, before.offset, origin, offset), self.weight + added
+        state = replace(
+            before,
+            n_samples=self.n_samples + n_rows,
+            weight=weight,
+            weight_squares=self.weight_squares + squares,
+            offset=before.offset + step * (added / weight),
+        )
+        return state, step, self.weight * added / weight
+
 
 @dataclass(frozen=True)
 class Covariance(SequentialMerge[CovarianceState]):
@@ -119,19 +139,9 @@ class Covariance(SequentialMerge[CovarianceState]):
             return state
         origin, zeros = rows.row.astype(np.float64), np.zeros(len(rows.row))
         offset = zeros if offset is None else offset
-        if state.weight == 0:
-            state = replace(state, origin=origin, offset=offset)
-        step, n = step_between(state.origin, state.offset, origin, offset), state.weight + rows.weight
-        left = (step * (state.weight * rows.weight / n))[:, None]
-        self.grid(len(step)).add_outer(state.scatter, left, step[None], self.n_threads)
-        return CovarianceState(
-            state.n_samples + rows.n_rows,
-            n,
-            state.weight_squares + rows.weight_squares,
-            state.origin,
-            state.offset + step * (rows.weight / n),
-            state.scatter,
-        )
+        state, step, factor = state.joined((rows.n_rows, rows.weight, rows.weight_squares), origin, offset)
+        self.grid(len(step)).add_outer(state.scatter, (step * factor)[:, None], step[None], self.n_threads)
+        return state
 
     def _add_panel(self, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
         n_rows = len(panel)
@@ -157,20 +167,10 @@ class Covariance(SequentialMerge[CovarianceState]):
             mean, remainder = weigh(panel.values, rows, weights, centred.origin)
         if dtype == np.float32 and not within_float32(centred.squares, rows):
             return self._add_in_float64(state, panel)
-        if state.weight == 0:
-            state = replace(state, origin=centred.origin, offset=mean)
-        step = step_between(state.origin, state.offset, centred.origin, mean)
-        n = state.weight + total
+        state, step, factor = state.joined((n_counted, total, squares), centred.origin, mean)
         exact = None if dtype == np.float64 else centred.squares if panel.weights is None else sums_of_squares(rows)
-        self.add_scatter(state.scatter, rows, step, state.weight * total / n, remainder, total, exact)
-        return CovarianceState(
-            state.n_samples + n_counted,
-            n,
-            state.weight_squares + squares,
-            state.origin,
-            state.offset + step * (total / n),
-            state.scatter,
-        )
+        self.add_scatter(state.scatter, rows, step, factor, remainder, total, exact)
+        return state
 
     def _add_in_float64(self, state: CovarianceState, panel: Block) -> CovarianceState:
         """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
@@ -243,18 +243,10 @@ class Covariance(SequentialMerge[CovarianceState]):
         np.add(state.scatter, other.scatter, out=state.scatter)
         if state.weight == 0:
             return replace(other, scatter=state.scatter, n_samples=state.n_samples + other.n_samples)
-        n = state.weight + other.weight
-        step = step_between(state.origin, state.offset, other.origin, other.offset)
-        weighted = step * (state.weight * other.weight / n)
-        self.grid(len(step)).add_outer(state.scatter, weighted[:, None], step[None], self.n_threads)
-        return CovarianceState(
-            state.n_samples + other.n_samples,
-            n,
-            state.weight_squares + other.weight_squares,
-            state.origin,
-            state.offset + step * (other.weight / n),
-            state.scatter,
-        )
+        counts = other.n_samples, other.weight, other.weight_squares
+        state, step, factor = state.joined(counts, other.origin, other.offset)
+        self.grid(len(step)).add_outer(state.scatter, (step * factor)[:, None], step[None], self.n_threads)
+        return state
 
     def subtract(
         self, state: CovarianceState, other: CovarianceState, precision: float = 1e-14

@@ -15,7 +15,7 @@ from streampca.accumulators.covariance import weights_within_float32, within_flo
 from streampca.accumulators.gram_state import GramOperator, GramState
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
-from streampca.accumulators.sparse_gram import FewStored, add_sparse_products, few_stored, overflow_of, refuse_values
+from streampca.accumulators.sparse_gram import FewStored, few_stored, overflow_of, refuse_values
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.eigen import positive_divisor
@@ -190,7 +190,7 @@ class Gram(SequentialMerge[GramState]):
             variances[few] = sparse.squares / self._least_divisor(block.values.shape[1])
             factors = self.factors_of(block.start, variances)
             samples = sparse.scaled(gram.roots, None if factors is None else factors[few])
-            add_sparse_products(self.grid(block.values.shape[1]), state.products, samples, self.n_threads)
+            self.grid(block.values.shape[1]).add_sparse_products(state.products, samples, self.n_threads)
         many, dtype = np.flatnonzero(~few), work_dtype(features.dtype)
         step = panel_features(n_samples, dtype)
         for start in range(0, len(many), step):

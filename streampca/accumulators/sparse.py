@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
-from streampca.accumulators.centring import refuse_overflow, step_between, work_dtype
+from streampca.accumulators.centring import refuse_overflow, work_dtype
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.accumulators.sparse_panels import add_dense_panel
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
-from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow_of_stored
 from streampca.typing import Array, FloatArray, SparseRows
 
@@ -52,7 +51,7 @@ class SparseCovariance(Covariance):
             return self._add_sparse(state, rows, block.weights, block.start)
         dtype = work_dtype(rows.dtype)
         for panel in block.panels(panel_rows(rows.shape[1], dtype)):
-            state = add_dense_panel(self, state, csr_array(panel.values), panel.weights, panel.start, dtype)
+            state = add_dense_panel(self, state, panel, dtype)
         return state
 
     def _add_sparse(
@@ -77,19 +76,10 @@ class SparseCovariance(Covariance):
             finite = np.isfinite(np.asarray(columns.multiply(columns).sum(axis=0)).ravel())
         if not finite.all():
             refuse_overflow(finite, start, n_rows)
-        if state.weight == 0:
-            state = replace(state, origin=origin, offset=offset)
-        step = step_between(state.origin, state.offset, origin, offset)
-        n = state.weight + total
-        self._add_products(state.scatter, columns, step, state.weight * total / n, offset, total)
-        return CovarianceState(
-            state.n_samples + n_rows,
-            n,
-            state.weight_squares + squares,
-            state.origin,
-            state.offset + step * (total / n),
-            state.scatter,
-        )
+        state, step, factor = state.joined((n_rows, total, squares), origin, offset)
+        outer = np.stack([step * factor, offset * -total], axis=1), np.stack([step, offset])
+        self.grid(len(step)).add_sparse_products(state.scatter, columns, self.n_threads, outer)
+        return state
 
     def _add_by_weight(
         self, state: CovarianceState, rows: csr_array, weights: FloatArray, start: int
@@ -99,31 +89,6 @@ class SparseCovariance(Covariance):
         for one in np.unique(classes):
             state = self._add_sparse(state, rows[classes == one], weights[classes == one], start)
         return state
-
-    def _add_products(
-        self,
-        scatter: FloatArray,
-        columns: csc_array,
-        step: FloatArray,
-        weight: float,
-        remainder: FloatArray,
-        total: float,
-    ) -> None:
-        """Add columnsᵀ columns + weight · step stepᵀ − total · remainder remainderᵀ to `scatter`, tile by tile."""
-        grid = self.grid(columns.shape[1])
-        left = np.stack([step * weight, remainder * -total], axis=1)
-        right = np.stack([step, remainder])
-
-        def add(pair: tuple[int, int]) -> None:
-            i, j = grid.features(pair[0]), grid.features(pair[1])
-            product = csr_array(columns[:, i].T @ columns[:, j])
-            tile = grid.tile(scatter, *pair)
-            for start in range(0, len(tile), 128):
-                strip = slice(start, start + 128)
-                tile[strip] += product[strip].toarray()
-                tile[strip] += left[i][strip] @ right[:, j]
-
-        spread(add, grid.pairs, self.n_threads)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes: a dense panel, and a dense and a sparse product for each thread."""

@@ -9,7 +9,6 @@ from scipy.sparse import csc_array, csr_array
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import NotFiniteError
-from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import mark_underflow_of_stored
 from streampca.typing import BoolArray, FloatArray
 
@@ -67,8 +66,8 @@ class FewStored:
 
     @classmethod
     def of(cls, features: csr_array, weights: FloatArray | None) -> FewStored:
-        """Return the `features`, ``(n_features, n_samples)``, with moments under the `weights` of the samples."""
-        columns = csc_array(features.astype(np.float64).T)
+        """Return the `features`, ``(n_features, n_samples)``, with moments under the `weights` of the samples; may share memory."""
+        columns = csc_array(features.astype(np.float64, copy=False).T)
         mark_underflow_of_stored(columns)
         n = columns.shape[0]
         total, each = (float(n), np.ones(n)) if weights is None else (float(weights.sum()), weights)
@@ -78,22 +77,9 @@ class FewStored:
 
     def scaled(self, roots: FloatArray | None, factors: FloatArray | None) -> csc_array:
         """Return the features times the `roots` of the weights and their `factors`, by samples: ``(n_features, n_samples)``."""
-        columns = self.columns.copy()
+        samples = csc_array(self.columns.T)
         if roots is not None:
-            columns.data *= roots[columns.indices]
+            samples.data *= np.repeat(roots, np.diff(samples.indptr))
         if factors is not None:
-            columns.data *= np.repeat(factors, np.diff(columns.indptr))
-        return csc_array(columns.T)
-
-
-def add_sparse_products(grid: TileGrid, products: FloatArray, samples: csc_array, n_threads: int) -> None:
-    """Add the products of all pairs of columns of `samples`, ``(n_features, n_samples)``, to the tiles `products`."""
-
-    @np.errstate(over="ignore", invalid="ignore")  # `finalize` checks that the sums are finite
-    def add(pair: tuple[int, int]) -> None:
-        product = csr_array(samples[:, grid.features(pair[0])].T @ samples[:, grid.features(pair[1])])
-        tile = grid.tile(products, *pair)
-        for start in range(0, len(tile), 128):
-            tile[start : start + 128] += product[start : start + 128].toarray()
-
-    spread(add, grid.pairs, n_threads)
+            samples.data *= factors[samples.indices]
+        return samples

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from scipy.sparse import csr_array
 
-from streampca.accumulators.centring import refuse_overflow, step_between
+from streampca.accumulators.centring import refuse_overflow
 from streampca.accumulators.covariance import Covariance, CovarianceState, weights_within_float32, within_float32
+from streampca.block import Block
 from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
@@ -18,15 +17,8 @@ _LEAST_SQUARES = 1e-290  # below this sums of squares may have lost digits to un
 _STRIP = 64  # features that are shifted at a time
 
 
-def add_dense_panel(
-    accumulator: Covariance,
-    state: CovarianceState,
-    rows: csr_array,
-    weights: FloatArray | None,
-    start: int,
-    dtype: DType,
-) -> CovarianceState:
-    """Return `state` with a panel of finite rows without duplicates added to it in place, by a dense product in `dtype`.
+def add_dense_panel(accumulator: Covariance, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
+    """Return `state` with finite sparse rows without duplicates added to it in place, by a dense product in `dtype`.
 
     Zeros stay zeros, unlike in a centred panel, where they become one small number many times over: float32 rounds the
     products of such numbers the same way in every sum, so that they would have to be repeated in float64. Only features whose
@@ -37,51 +29,36 @@ def add_dense_panel(
     NotFiniteError
         If squares overflow float64.
     """
-    n_rows = rows.shape[0]
-    if n_rows == 0:
+    rows, weights = csr_array(panel.values), panel.weights
+    if not len(panel):
         return state
     if dtype == np.float32 and weights is not None and not weights_within_float32(weights):
-        return _in_float64(accumulator, state, rows, weights, start)
-    total, squares_of_weights = float(n_rows), float(n_rows)
-    if weights is not None:
-        total, squares_of_weights = float(weights.sum()), float(weights @ weights)
+        return _in_float64(accumulator, state, panel)
+    total, squares_of_weights = panel.weight_sums()
     sums, squares = _sums(rows, weights)
     if not np.isfinite(squares).all():
-        refuse_overflow(np.isfinite(squares), start, n_rows)
-    panel = borrow("dense rows", rows.shape, dtype)
-    rows.astype(dtype, copy=False).toarray(out=panel)
+        refuse_overflow(np.isfinite(squares), panel.start, len(panel))
+    values = borrow("dense rows", rows.shape, dtype)
+    rows.astype(dtype, copy=False).toarray(out=values)
     origin, offset = np.zeros(len(sums)), sums / total
     far = np.flatnonzero((squares > _MOST_SQUARES * (squares - sums * offset)) | _unsafe(rows, squares))
     for first in range(0, len(far), _STRIP):
-        _shift(panel, weights, total, far[first : first + _STRIP], (origin, offset, squares))
+        _shift(values, weights, total, far[first : first + _STRIP], (origin, offset, squares))
     if weights is not None:
-        panel *= np.sqrt(weights).astype(dtype)[:, None]
-    mark_underflow(panel, squares)
-    if dtype == np.float32 and not within_float32(squares, panel):
-        return _in_float64(accumulator, state, rows, weights, start)
-    if state.weight == 0:
-        state = replace(state, origin=origin, offset=offset)
-    step, n = step_between(state.origin, state.offset, origin, offset), state.weight + total
+        values *= np.sqrt(weights).astype(dtype)[:, None]
+    mark_underflow(values, squares)
+    if dtype == np.float32 and not within_float32(squares, values):
+        return _in_float64(accumulator, state, panel)
+    state, step, factor = state.joined((len(panel), total, squares_of_weights), origin, offset)
     exact = None if dtype == np.float64 else squares
-    accumulator.add_scatter(state.scatter, panel, step, state.weight * total / n, offset, total, exact)
-    return CovarianceState(
-        state.n_samples + n_rows,
-        n,
-        state.weight_squares + squares_of_weights,
-        state.origin,
-        state.offset + step * (total / n),
-        state.scatter,
-    )
+    accumulator.add_scatter(state.scatter, values, step, factor, offset, total, exact)
+    return state
 
 
-def _in_float64(
-    accumulator: Covariance, state: CovarianceState, rows: csr_array, weights: FloatArray | None, start: int
-) -> CovarianceState:
+def _in_float64(accumulator: Covariance, state: CovarianceState, panel: Block) -> CovarianceState:
     """Add a panel that leaves the range of float32, in two halves to limit the scratch memory."""
-    middle = (rows.shape[0] + 1) // 2
-    for half in (slice(0, middle), slice(middle, rows.shape[0])):
-        of_half = None if weights is None else weights[half]
-        state = add_dense_panel(accumulator, state, rows[half], of_half, start + half.start, np.dtype(np.float64))
+    for half in panel.halves():
+        state = add_dense_panel(accumulator, state, half, np.dtype(np.float64))
     return state
 
 

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 Item = TypeVar("Item")
 
@@ -121,6 +124,27 @@ class TileGrid:
             tile, u, v = self.tile(flat, *pair), left[self.features(pair[0])], right[:, self.features(pair[1])]
             for start in range(0, len(tile), 128):
                 tile[start : start + 128] += u[start : start + 128] @ v
+
+        spread(add, self.pairs, n_threads)
+
+    def add_sparse_products(
+        self,
+        flat: FloatArray,
+        columns: csc_array,
+        n_threads: int = 1,
+        outer: tuple[FloatArray, FloatArray] | None = None,
+    ) -> None:
+        """Add ``columnsᵀ columns`` of sparse `columns`, ``(r, n_features)``, and the factors of `outer` as `add_outer` does, in place."""
+
+        @np.errstate(over="ignore", invalid="ignore")  # accumulators check that the sums are finite
+        def add(pair: tuple[int, int]) -> None:
+            i, j = self.features(pair[0]), self.features(pair[1])
+            product, tile = (columns[:, i].T @ columns[:, j]).tocsr(), self.tile(flat, *pair)
+            for start in range(0, len(tile), 128):
+                strip = slice(start, start + 128)
+                tile[strip] += product[strip].toarray()
+                if outer is not None:
+                    tile[strip] += outer[0][i][strip] @ outer[1][:, j]
 
         spread(add, self.pairs, n_threads)
 
