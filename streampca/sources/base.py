@@ -207,6 +207,11 @@ class DerivedSource(Source):
     source: Source
     """The source that is read."""
 
+    @property
+    def missing_chunks_filled(self) -> int:  # type: ignore[override]
+        """Return the number of missing chunks that are read as the fill value."""
+        return self.source.missing_chunks_filled
+
     def check(self) -> None:
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
         self.source.check()
@@ -226,6 +231,42 @@ class DerivedSource(Source):
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
         self.source.cancel()
+
+
+class RowwiseSource(DerivedSource):
+    """A source each of whose rows is computed from the same row of another one."""
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return self.source.reads_of(start, stop)
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks that read nothing twice."""
+        return self.source.block_edges(n_rows)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return self.source.keys(start, stop)
+
+
+class TransposedSource(DerivedSource):
+    """The transpose of another source: its rows are the features of that one."""
+
+    def __init__(self, source: Source):
+        self.source, self.description, self.portable = source, source.description, source.portable
+        self.shape, self.dtype = source.shape[::-1], source.dtype
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.source,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the source."""
+        return f"{self.source.fingerprint}-by-features"
+
+    def by_features(self) -> Source:
+        """Return the source."""
+        return self.source
 
 
 class SourceArray:

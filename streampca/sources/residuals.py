@@ -8,7 +8,7 @@ import xxhash
 from streampca.block import Block
 from streampca.labels import Labels
 from streampca.regressors import RowRegressors
-from streampca.sources.base import DerivedSource, ReadCount, Source
+from streampca.sources.base import ReadCount, RowwiseSource, Source
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
@@ -36,7 +36,7 @@ def subtract_fitted(values: Array, rows: RowRegressors, coefficients: FloatArray
     return out
 
 
-class ResidualSource(DerivedSource):
+class ResidualSource(RowwiseSource):
     """Rows of a source minus their regressors times coefficients; the stored rows are read as they are."""
 
     def __init__(self, source: Source, rows: RowRegressors, coefficients: FloatArray, dtype: DType | None = None):
@@ -46,7 +46,6 @@ class ResidualSource(DerivedSource):
         self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
         self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
         self.labels: Labels | None = source.labels
-        self.missing_chunks_filled, self.watch = source.missing_chunks_filled, source.watch
         self.fragments = source.fragments
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -64,21 +63,9 @@ class ResidualSource(DerivedSource):
         """Return the description of the rows as they are stored."""
         return self.source.describe()
 
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.source.reads_of(start, stop)
-
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored rows, and of what is subtracted from some of them."""
         return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * _SLAB_BYTES
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks that read nothing twice."""
-        return self.source.block_edges(n_rows)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(start, stop)
 
     def slice(self, start: int, stop: int) -> ResidualSource:
         """Return a source for a worker that can read rows `start` to `stop`."""

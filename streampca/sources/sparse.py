@@ -9,7 +9,7 @@ import xxhash
 from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
 from streampca.errors import DataError
-from streampca.sources.base import DerivedSource, ReadCount, Source, require_table
+from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
 from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
@@ -82,7 +82,7 @@ class SparseSource(Source):
         return values, ReadCount(0, n_bytes, n_bytes)
 
 
-class SparseFeatures(DerivedSource):
+class SparseFeatures(TransposedSource):
     """The features of sparse rows, ``(n_features, n_samples)``, as sparse rows themselves.
 
     Reading some of the features goes through all rows, and takes what these features store three times. So all features are
@@ -93,23 +93,9 @@ class SparseFeatures(DerivedSource):
     sparse = True
 
     def __init__(self, source: Source):
-        self.source, self.description, self.portable = source, source.description, source.portable
-        self.shape, self.dtype = (source.shape[1], source.shape[0]), source.dtype
+        super().__init__(source)
         self.chunk_rows, self.keep = self.shape[0], False
         self._kept: csr_array | None = None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return SparseFeatures, (self.source,)
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the rows."""
-        return f"{self.source.fingerprint}-features"
-
-    @property
-    def missing_chunks_filled(self) -> int:  # type: ignore[override]
-        """Return the number of missing chunks that are read as the fill value."""
-        return self.source.missing_chunks_filled
 
     @property
     def stored_bytes(self) -> int:
@@ -120,10 +106,6 @@ class SparseFeatures(DerivedSource):
     def row_bytes(self) -> int:
         """Return the mean size of a feature as it is stored, in bytes."""
         return max(1, self.stored_bytes // self.shape[0])
-
-    def by_features(self) -> Source:
-        """Return the source of the rows."""
-        return self.source
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes of all rows."""

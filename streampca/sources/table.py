@@ -14,7 +14,7 @@ import xxhash
 
 from streampca.errors import PartlyMissingError
 from streampca.labels import Labels
-from streampca.sources.base import ReadCount, Source, divided_edges, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, TransposedSource, divided_edges, merged_edges, require_table
 from streampca.sources.packing import Packing
 from streampca.sources.versions import InputVersion
 from streampca.system.workspace import borrow
@@ -310,16 +310,17 @@ class TableSource(Source):
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
-        return _TurnedTable(self)
+        return _TransposedTable(self)
 
 
-class _TurnedTable(Source):
+class _TransposedTable(TransposedSource):
     """The transpose of a table: its rows are features."""
 
+    source: TableSource
+
     def __init__(self, table: TableSource):
-        self.table, self.description, self.dtype = table, table.description, table.dtype
-        self.parts = [part.turned() for part in table.parts]
-        self.shape, edges = table.shape[::-1], [0]
+        super().__init__(table)
+        self.parts, edges = [part.turned() for part in table.parts], [0]
         for part, first in zip(self.parts, table._edges, strict=False):
             bands = np.arange(0, part.source.shape[0], part.source.chunk_rows)
             counts = bands if part.mask is None else np.concatenate([[0], np.cumsum(part.mask)])[bands]
@@ -327,36 +328,12 @@ class _TurnedTable(Source):
         self.edges = sorted({*edges, self.shape[0]})
         self._places = [None if part.mask is None else np.flatnonzero(part.mask) for part in self.parts]
         self.chunk_rows = int(np.diff(self.edges).max())
-        self.chunk_bytes, self.portable, self.column_major = table.chunk_bytes, table.portable, not table.column_major
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _TurnedTable, (self.table,)
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the table."""
-        return f"{self.table.fingerprint}-by-features"
-
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing."""
-        self.table.check()
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if an array was changed since it was first read."""
-        self.table.require_unchanged()
-
-    def version(self) -> InputVersion | None:
-        """Return the version of the arrays of the table."""
-        return self.table.version()
+        self.chunk_bytes, self.column_major = table.chunk_bytes, not table.column_major
 
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
         for part in self.parts:
             part.source.cancel()
-
-    def by_features(self) -> Source:
-        """Return the table."""
-        return self.table
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `n_rows` features that hold whole bands of chunks, or equal parts of one band."""
@@ -373,7 +350,7 @@ class _TurnedTable(Source):
 
     def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the index of each part with the first and last of its features that are among features `start` to `stop`."""
-        for index, (first, last) in enumerate(pairwise(self.table._edges)):
+        for index, (first, last) in enumerate(pairwise(self.source._edges)):
             low, high = max(start, first), min(stop, last)
             if low < high:
                 yield index, low - first, high - first

@@ -17,7 +17,7 @@ import xxhash
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
-from streampca.sources.base import Source
+from streampca.sources.base import DerivedSource, Source
 from streampca.storage.lock import Lock
 from streampca.typing import Json
 
@@ -87,9 +87,9 @@ def _of_input(source: Source) -> str:
     values = getattr(source, "array", None)
     if isinstance(values, np.ndarray) and not isinstance(values, np.memmap):
         digest.update(array_digest(values).encode())
+    if isinstance(source, DerivedSource):
+        return xxhash.xxh3_128(f"{digest.hexdigest()}|{_of_input(source.source)}".encode()).hexdigest()
     rows = getattr(source, "rows", None)
-    if isinstance(rows, Source):  # which `source` changes
-        return xxhash.xxh3_128(f"{digest.hexdigest()}|{_of_input(rows)}".encode()).hexdigest()
     for name in ("data", "indices", "indptr") if source.sparse else ():
         if isinstance(getattr(rows, name, None), np.ndarray):
             digest.update(array_digest(getattr(rows, name)).encode())

@@ -9,16 +9,15 @@ import numpy as np
 import xxhash
 from scipy.sparse import csr_array
 
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import ReadCount, RowwiseSource, Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.sparse import SparseFeatures, as_rows
-from streampca.sources.versions import InputVersion
 from streampca.typing import Array, BoolArray
 
 _DENSE_COPIES = 3  # stored rows, in float64, and normalised
 
 
-class CellSource(Source):
+class CellSource(RowwiseSource):
     """Rows of another source with values normalised row by row, and then only the features of a mask.
 
     Parameters
@@ -41,7 +40,7 @@ class CellSource(Source):
         layer: str | None = None,
         mask_var: str | None = None,
     ):
-        self.rows, self.normalization, self.mask = rows, normalization, mask
+        self.source, self.normalization, self.mask = rows, normalization, mask
         self.layer, self.mask_var, self.description = layer, mask_var, rows.description
         self.shape = (rows.shape[0], rows.shape[1] if mask is None else int(mask.sum()))
         self.dtype = rows.dtype if normalization is None else normalization.dtype(rows.dtype)
@@ -53,104 +52,67 @@ class CellSource(Source):
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the arrays of the matrix."""
-        return self.rows.stored_arrays
+        return self.source.stored_arrays
 
     @property
     def changes(self) -> bool:
-        """Return whether any value differs from that of `rows`, or any is left out."""
+        """Return whether any value differs from that of the source, or any is left out."""
         return self.normalization is not None or self.mask is not None
 
     @property
     def row_bytes(self) -> int:
         """Return the size of one row in bytes; of sparse rows the mean size as they are stored."""
-        return self.rows.row_bytes if self.sparse else self.shape[1] * self.dtype.itemsize
+        return self.source.row_bytes if self.sparse else self.shape[1] * self.dtype.itemsize
 
     @property
     def fingerprint(self) -> str:
         """Return a hash of the fingerprint of the rows, the normalisation and the mask."""
-        digest = xxhash.xxh3_128(f"{self.rows.fingerprint}|{self.normalization}|".encode())
+        digest = xxhash.xxh3_128(f"{self.source.fingerprint}|{self.normalization}|".encode())
         digest.update(b"" if self.mask is None else np.packbits(self.mask).tobytes())
         return digest.hexdigest()
 
-    @property
-    def missing_chunks_filled(self) -> int:  # type: ignore[override]
-        """Return the number of missing chunks that are read as the fill value."""
-        return self.rows.missing_chunks_filled
-
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
-        described = self.rows.describe() | super().describe()
+        described = self.source.describe() | super().describe()
         return described | {
             "array": f"layers/{self.layer}" if self.layer else "X",
             "layer": self.layer,
             "mask_var": self.mask_var,
             "normalize": None if self.normalization is None else self.normalization.to_dict(),
-            "n_masked": self.rows.shape[1] - self.shape[1],
+            "n_masked": self.source.shape[1] - self.shape[1],
         }
-
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing."""
-        self.rows.check()
-
-    def plan_notes(self) -> tuple[str, ...]:
-        """Return notes about reading the rows for a plan; raise an error if no plan is possible."""
-        return self.rows.plan_notes()
-
-    def version(self) -> InputVersion | None:
-        """Return the version of the stored rows, None where it is not known."""
-        return self.rows.version()
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if the rows were changed since they were first read."""
-        self.rows.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        self.rows.cancel()
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.rows.reads_of(start, stop)
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks that read nothing of the rows twice."""
-        return self.rows.block_edges(n_rows)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of dense rows that equal one row, which are changed in the same way."""
-        return self.rows.equal_rows(start, stop)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.rows.keys(start, stop)
+        return self.source.equal_rows(start, stop)
 
     def slice(self, start: int, stop: int) -> CellSource:
         """Return a source for a worker with no more of lazy rows than `start` to `stop` need."""
         subset = copy.copy(self)
-        subset.rows = self.rows.slice(start, stop)
+        subset.source = self.source.slice(start, stop)
         return subset
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of reading `n_rows` rows, and of changing them where they are dense."""
-        reading = self.rows.overhead_bytes(n_rows)
+        reading = self.source.overhead_bytes(n_rows)
         if self.sparse or not self.changes:
             return reading
-        return reading + _DENSE_COPIES * n_rows * self.rows.shape[1] * max(8, self.rows.dtype.itemsize)
+        return reading + _DENSE_COPIES * n_rows * self.source.shape[1] * max(8, self.source.dtype.itemsize)
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one; of dense rows only where nothing is changed."""
         if self.sparse:
             return SparseFeatures(self)
-        return super().by_features() if self.changes else self.rows.by_features()
+        return super().by_features() if self.changes else self.source.by_features()
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, normalised, with the features that are used."""
         if self.sparse:
-            rows, count = self.rows.read(start, stop)
+            rows, count = self.source.read(start, stop)
             return self._of_sparse(as_rows(rows), start), count
         if not self.changes:
-            return self.rows.read(start, stop, out)
-        values, count = self.rows.read(start, stop)
+            return self.source.read(start, stop, out)
+        values, count = self.source.read(start, stop)
         if self.normalization is not None:
             values = self.normalization.dense(values, start)
         values = values if self.mask is None else values[:, self.mask]

@@ -15,7 +15,7 @@ import xxhash
 
 from streampca.errors import ChangedInputError, DamagedChunkError, DataError, StreamPCAError
 from streampca.formatting import one_line
-from streampca.sources.base import ReadCount, Source, divided_edges, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, TransposedSource, divided_edges, merged_edges, require_table
 from streampca.sources.files.records import Fragment
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.system.workspace import borrow
@@ -204,55 +204,27 @@ class FragmentedRows(Source):
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
-        return _TurnedRows(self)
+        return _TransposedRows(self)
 
 
-class _TurnedRows(Source):
+class _TransposedRows(TransposedSource):
     """The transpose of the rows of files: every block of features needs a pass over all files."""
 
-    portable = True
-
-    def __init__(self, rows: FragmentedRows):
-        self.rows, self.description, self.dtype, self.watch = rows, rows.description, rows.dtype, rows.watch
-        self.shape = rows.shape[::-1]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _TurnedRows, (self.rows,)
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the rows."""
-        return f"{self.rows.fingerprint}-by-features"
-
-    def check(self) -> None:
-        """Raise `DataError` if chunks of a file are known to be missing."""
-        self.rows.check()
-
-    def version(self) -> InputVersion | None:
-        """Return sizes and modification times of the files."""
-        return self.rows.version()
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if a file is not the one that was opened."""
-        self.rows.require_unchanged()
-
-    def by_features(self) -> Source:
-        """Return the rows."""
-        return self.rows
+    source: FragmentedRows
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the rows of one chunk, or of a slab, with all features."""
-        rows = self.rows.chunk_rows if self.rows.edges else max(1, _SLAB_BYTES // self.rows.row_bytes)
-        return self.rows.overhead_bytes(rows) + rows * self.rows.row_bytes
+        rows = self.source.chunk_rows if self.source.edges else max(1, _SLAB_BYTES // self.source.row_bytes)
+        return self.source.overhead_bytes(rows) + rows * self.source.row_bytes
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return features `start` to `stop` as rows."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         count = ReadCount()
-        for index, reader in self.rows._readers.items():
+        for index, reader in self.source._readers.items():
             reader.require_same()
-            first, last = self.rows.first_rows[index : index + 2]
+            first, last = self.source.first_rows[index : index + 2]
             count += reader.read_features(start, stop, out[:, first:last])
         return out, count
 
