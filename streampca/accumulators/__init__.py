@@ -4,7 +4,7 @@ import warnings
 
 from streampca.accumulators.adaptive import AdaptiveState, IncrementalBasis, IncrementalSVD, rescaled
 from streampca.accumulators.base import Accumulator
-from streampca.accumulators.by_group import ByGroup, GroupStates
+from streampca.accumulators.by_group import ByGroup, ConsecutiveGroups, GroupStates
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.accumulators.integer import ExactIntegerCovariance, IntegerState
 from streampca.accumulators.joint import Joint
@@ -34,6 +34,7 @@ __all__ = [
     "ColumnNormLandmarks",
     "CompleteRows",
     "CompleteRowsState",
+    "ConsecutiveGroups",
     "Covariance",
     "CovarianceState",
     "ExactIntegerCovariance",

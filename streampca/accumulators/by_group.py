@@ -11,6 +11,7 @@ from scipy.sparse import issparse
 from streampca.accumulators.base import AnyAccumulator, SequentialMerge
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import refuse_infinite
+from streampca.accumulators.score_groups import group_edges
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
@@ -39,6 +40,23 @@ class GroupStates:
 
 
 @dataclass(frozen=True)
+class ConsecutiveGroups:
+    """Numbers of groups of consecutive rows whose sizes differ by one at most, without an array of them."""
+
+    n_samples: int
+    """Rows of the source."""
+    n_groups: int
+    """Number of groups."""
+    nbytes: int = 0
+    """Memory that they take."""
+
+    def __getitem__(self, rows: slice) -> IntArray:
+        """Return the numbers of the groups of consecutive rows, ``(stop - start,)``."""
+        edges = group_edges(self.n_samples, self.n_groups)
+        return np.searchsorted(edges, np.arange(rows.start, min(rows.stop, self.n_samples)), side="right") - 1
+
+
+@dataclass(frozen=True)
 class ByGroup(SequentialMerge[GroupStates]):
     """Divide the rows of every block by their group and update the state of each group with its rows.
 
@@ -48,7 +66,7 @@ class ByGroup(SequentialMerge[GroupStates]):
 
     accumulator: AnyAccumulator
     """The accumulator of the rows of one group."""
-    codes: IntArray
+    codes: IntArray | ConsecutiveGroups
     """Number of the group of each row of the source, ``(n_samples,)``."""
     n_groups: int
     """Number of groups."""

@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 
 from streampca.linalg import random_matrix
+from streampca.linalg.cross_validation import NOT_ASKED, conclusion
+from streampca.linalg.evidence import log_evidence
 from streampca.linalg.rule_names import RULES, RuleName
 from streampca.typing import FloatArray, Json
 
 LEVEL: Final = 0.01
 """Probability with which "tracy_widom" takes one component more than there are."""
-_EPS = 1e-15
 """Eigenvalues below this share of the first one are 0 for "mle"."""
 _LONGEST, _SMALLEST = 14.0, 1e-10
 """Argument of the Tracy–Widom law from which, and probability below which, a p-value is rounding."""
@@ -38,6 +39,8 @@ class Sample:
     """Whether features have different weights."""
     edge: float | None = None
     """Upper end of the law of the eigenvalues of independent features with the same variances; None where it is not known."""
+    prediction_errors: FloatArray | None = field(default=None, compare=False)
+    """Errors of predicting values that were left out, for 0, 1, … components; None where they are not known."""
 
     @property
     def n_centred(self) -> int:
@@ -230,6 +233,8 @@ def needs_all(name: RuleName) -> bool:
 
 def obstacle_of(name: RuleName, sample: Sample) -> str:
     """Return why a rule does not apply to such a sample; empty where it does."""
+    if name == "cross_validation":
+        return "" if sample.prediction_errors is not None else NOT_ASKED
     if sample.obstacle:
         return sample.obstacle
     if name == "parallel" and sample.edge is None:
@@ -336,6 +341,11 @@ def _gavish_donoho(known: Eigenvalues, sample: Sample) -> RuleResult:
     return RuleResult("gavish_donoho", count, f"singular values above {omega:.4g} times their median", figures)
 
 
+def _cross_validation(known: Eigenvalues, sample: Sample) -> RuleResult:
+    """Take the least error of predicting values that were left out (`streampca.linalg.cross_validation`)."""
+    return RuleResult("cross_validation", *conclusion(sample.prediction_errors))
+
+
 def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
     """Apply Minka's (2000) Laplace approximation of the evidence of probabilistic PCA, as scikit-learn does."""
     n = sample.n_centred
@@ -348,48 +358,6 @@ def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
     return RuleResult("mle", count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
 
 
-def log_evidence(values: FloatArray, n_samples: int, rounding: float = 0.0) -> FloatArray:
-    """Return the logarithm of the evidence of 1 to d − 1 components, ``(d - 1,)`` (Minka 2000, eq. 30, with |A_z| of eq. 26).
-
-    Equals the function that scikit-learn maximises for ``n_components="mle"``. Cost: d² logarithms.
-
-    Parameters
-    ----------
-    values : array, shape (d,)
-        All eigenvalues of the covariance matrix with divisor n − 1, largest first.
-    n_samples : int
-        Number of rows n.
-    rounding : float
-        Relative size up to which eigenvalues are rounding: there is no evidence of more components than there are above it.
-    """
-    from scipy.special import gammaln
-
-    d, tiny, unit = len(values), float(np.finfo(np.float64).tiny), float(values[0])
-    least = max(_EPS, rounding)
-    values = np.maximum(values / unit, least)
-    rank = np.arange(1, d)
-    noise = np.maximum(np.cumsum(values[::-1])[::-1][1:] / (d - rank), least)
-    inverse = 1 / values
-    # Sums of log(λᵢ − λⱼ) over all j > i for every i, and of log(1/λⱼ − 1/λᵢ) over all i < j for every j.
-    apart, inside = np.zeros(d), np.zeros(d)
-    tail = np.empty(d - 1)
-    for i in range(d - 1):
-        apart[i] = np.log(np.maximum(values[i] - values[i + 1 :], tiny)).sum()
-        inside[i + 1] = np.log(np.maximum(inverse[i + 1] - inverse[: i + 1], tiny)).sum()
-        tail[i] = (d - 1 - i) * np.log(np.maximum(1 / noise[i] - inverse[: i + 1], tiny)).sum()
-    n_pairs = d * rank - rank * (rank + 1) / 2
-    hessian = np.cumsum(apart)[:-1] + np.cumsum(inside)[:-1] + tail + n_pairs * np.log(n_samples)
-    spheres = gammaln((d - rank + 1) / 2) - np.log(np.pi) * (d - rank + 1) / 2
-    prior = np.cumsum(spheres) - rank * np.log(2.0)
-    likelihood = -n_samples / 2 * (np.cumsum(np.log(values))[:-1] + (d - rank) * np.log(noise))
-    evidence: FloatArray = (
-        prior + likelihood + np.log(2 * np.pi) * (n_pairs + rank) / 2 - hessian / 2 - rank * np.log(n_samples) / 2
-    )
-    evidence -= n_samples * d / 2 * np.log(unit)
-    evidence[values[:-1] <= least] = -np.inf
-    return evidence
-
-
 _VARIANCES = frozenset({"noise_variance", "threshold", "median"})
 """Figures in the units of the variances of the fit."""
 _FUNCTIONS: dict[RuleName, Callable[[Eigenvalues, Sample], RuleResult]] = {
@@ -397,5 +365,6 @@ _FUNCTIONS: dict[RuleName, Callable[[Eigenvalues, Sample], RuleResult]] = {
     "marchenko_pastur": _marchenko_pastur,
     "tracy_widom": _tracy_widom,
     "gavish_donoho": _gavish_donoho,
+    "cross_validation": _cross_validation,
     "mle": _mle,
 }

@@ -7,7 +7,7 @@ the order of additions does not decide a tie.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
@@ -109,6 +109,10 @@ class Rule:
                 f"n_components={self.name!r} does not apply: {reason}; expected a count, a share of the variance, or one of the other "
                 f"rules ({', '.join(rule for rule in RULES if rule != self.name)})"
             )
+
+    def with_errors(self, errors: FloatArray) -> Rule:
+        """Return the rule for a sample of which the errors of predicting values that were left out are known."""
+        return replace(self, sample=None if self.sample is None else replace(self.sample, prediction_errors=errors))
 
     def select(self, values: FloatArray, total: float, rounding: float = 0.0) -> int | None:
         """Return the number of selected eigenvalues among the leading `values`, None if more of them are needed to decide."""

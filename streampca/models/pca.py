@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -80,6 +80,8 @@ class PCAModel:
     """Upper end of the law of the eigenvalues of independent features with the same variances (`streampca.models.noise`)."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
+    prediction_errors: FloatArray | None = None
+    """Errors of predicting values that were left out, for 0, 1, … components (`linalg.cross_validation`); None where not asked for."""
     residual_moments: tuple[float, ...] = ()
     """Power sums of the eigenvalues left out, without units, for limits of Q; see `linalg.residual_moments`. Empty = not known."""
 
@@ -363,6 +365,7 @@ class PCAModel:
             feature_weight=self.feature_weight,
             edge=self.noise_edge,
         )
+        sample = replace(sample, prediction_errors=self.prediction_errors)
         return component_rules(Eigenvalues(values, self.total_variance, complete, self.rounding), sample)
 
     def notes(self) -> list[str]:

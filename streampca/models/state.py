@@ -50,6 +50,8 @@ class FittedState:
     """Labels of the features, and of as many samples as there are; None where the data had none."""
     fragments: tuple[Fragment, ...] = ()
     """Records of the files whose rows are in the state; none of rows that came from elsewhere."""
+    groups: tuple[Any, ...] = ()
+    """States of groups of its rows, for cross-validation; empty where it was not asked for."""
 
     @property
     def n_features(self) -> int:

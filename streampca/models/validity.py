@@ -47,6 +47,10 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
         ordered = every.ndim == 1 and len(values) <= len(every) <= d and bool(np.isfinite(every).all())
         ordered = ordered and bool((every >= 0).all() and (np.diff(every) <= 0).all())
         require(ordered, path, "its eigenvalues are not all in descending order")
+    errors = model.prediction_errors
+    if errors is not None:
+        good = errors.ndim == 1 and 0 < len(errors) <= d and bool(np.isfinite(errors).all() and (errors >= 0).all())
+        require(good, path, "its prediction_errors are damaged")
     error = components.orthonormality
     tolerance = 1e-8 if model.components.dtype == np.float64 else 1e-5
     require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")

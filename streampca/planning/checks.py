@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import ParameterError
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.component_rules import sample_of
+from streampca.linalg.eigen import DENSE_LIMIT
 from streampca.linalg.selection import Rule
 from streampca.parameters import Parameters
 from streampca.sources.base import Source
@@ -44,6 +45,9 @@ def require_rule(source: Source, parameters: Parameters, n_regressors: int | Non
     selection, weights = parameters.selection(source), parameters.sample_weight
     if not isinstance(selection, Rule):
         return
+    if selection.name == "cross_validation":
+        require_cross_validation(source, parameters)
+        return
     n, d = source.shape
     n = n if weights is None else int(np.count_nonzero(weights))
     weight = float(n if weights is None else weights.sum())
@@ -60,6 +64,23 @@ def require_rule(source: Source, parameters: Parameters, n_regressors: int | Non
             edge=1.0 if parameters.center else None,
         )
     )
+
+
+def require_cross_validation(source: Source, parameters: Parameters) -> None:
+    """Raise `NotAvailableError` if the number of components of such rows cannot follow from cross-validation."""
+    d = source.shape[1]
+    for refused, found in (
+        (parameters.solver not in ("auto", "covariance"), f"solver={parameters.solver!r}"),
+        (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
+        (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}"),
+        (parameters.remove is not None, "remove"),
+        (d > DENSE_LIMIT, f"{d:,} features"),
+    ):
+        if refused:
+            raise NotAvailableError(
+                f"n_components='cross_validation' does not apply: found {found}; expected solver='covariance', at most {DENSE_LIMIT:,} features, "
+                "and rows without fillings, forgetting and remove; 'parallel' and 'tracy_widom' need less"
+            )
 
 
 def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> FloatArray | None:

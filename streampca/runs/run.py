@@ -296,6 +296,11 @@ def require_state(config: RunConfig, plan: Plan) -> None:
         raise ConfigError(
             f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUABLE)}"
         )
+    if config.output.state and getattr(config.model, "n_components", None) == "cross_validation":
+        raise ConfigError(
+            "output.state: true, but model.n_components: cross_validation keeps no state: set output.state: false, or give the number that "
+            "cross-validation gave"
+        )
     if config.output.state and plan.tile_groups:
         raise ConfigError(
             "output.state: true, but the covariance matrix does not fit in memory, and on disk it keeps no state: set "

@@ -14,7 +14,6 @@ from streampca.accumulators.joint import Joint
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.scaling import Scaling, divisors
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -31,10 +30,10 @@ from streampca.runs.config import RunConfig, load_config
 from streampca.runs.diagnostics import as_json, expected_diagnostics
 from streampca.runs.eigenvalue_checks import all_eigenvalues, covariances, edge_of_noise
 from streampca.runs.from_config import fit_of, source_of
+from streampca.runs.further_measurements import Further, further_measurements
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
 from streampca.runs.recorded import figures
-from streampca.runs.sampling_checks import sampling_checks
 from streampca.runs.stored_results import (
     diagnostics_measured,
     stored_diagnostics,
@@ -86,18 +85,18 @@ def verify_run(
     checks = [_input(source, manifest, moved=any(text.startswith("source.path=") for text in overrides))]
     _require_shape(source, model, manifest)
     rows = residuals_of(source, model)
-    plan = _planned(rows, model, config)
     scores, scores_check = stored_scores(directory, config, model, source)
     diagnostics, diagnostics_checks = stored_diagnostics(directory, config, source)
     parameters = with_columns(fit_of(config).parameters, source)
+    plan = _planned(rows, model, config, further_measurements(model, parameters, rows))
     weights = getattr(parameters, "sample_weight", None)
     measured: AnyAccumulator = (
         KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores, diagnostics)
     )
-    groups = ScoreGroups(model, source.shape[0], config.statistics.sampling_errors)
-    both: AnyAccumulator = Joint((measured,) if model.sampling_errors is None else (measured, groups))
+    further = further_measurements(model, parameters, rows)
+    joint: AnyAccumulator = Joint((measured, *(accumulator for accumulator, _ in further)))
     with one_blas_thread():
-        (state, *moments), count = accumulate(rows, both, plan, weights=weights, progress=progress, phase="verify")
+        (state, *others), count = accumulate(rows, joint, plan, weights=weights, progress=progress, phase="verify")
     checks.append(_chunks(source))
     summary = as_json(expected_diagnostics(config, directory, model, source.labels)) if diagnostics else None
     checks += figures(directory, record, manifest, model, summary)
@@ -106,9 +105,7 @@ def verify_run(
     elif isinstance(parameters, Parameters):
         checks += _of_model(model, state, parameters.scaling)
     checks.append(scores_check or _scores(model, source, state, weights))
-    checks += [
-        check for each in moments for check in sampling_checks(model, each, getattr(parameters, "scaling", False))
-    ]
+    checks += [check for (_, checked), each in zip(further, others, strict=True) for check in checked(each)]
     checks += diagnostics_checks
     if diagnostics and summary is not None and isinstance(state, MeasuredState):
         checks += diagnostics_measured(state)
@@ -153,7 +150,7 @@ def _opened(config: RunConfig, model: PCAModel | KernelModel) -> Source:
     return source_of(config, mask=mask, verify="manifest") if all(map(Path.exists, places)) else source
 
 
-def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -> Plan:
+def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig, further: Further) -> Plan:
     """Return the plan of the pass: that of a transform, with memory for the measurements."""
     allowed = allowed_bytes(config.resources.memory_bytes)
     threads = n_cores() if config.resources.threads == "auto" else int(config.resources.threads)
@@ -162,9 +159,8 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig) -
     if isinstance(model, PCAModel):
         measured = Measured(model)
         scratch = measured.scratch_bytes(d, panel_rows(d), 8) + 3 * measured.state_bytes(d)
-    if model.sampling_errors is not None:
-        groups = ScoreGroups(model, source.shape[0], model.sampling_errors.n_blocks)
-        scratch += groups.scratch_bytes(d, panel_rows(d), 8) + 3 * groups.state_bytes(d)
+    for accumulator, _ in further:
+        scratch += accumulator.scratch_bytes(d, panel_rows(d), 8) + 3 * accumulator.state_bytes(d)
     for n_threads in sorted({threads, 1}, reverse=True):
         try:
             plan = plan_scores(source, model, max(1, allowed - n_threads * scratch), n_threads)

@@ -76,6 +76,10 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
             (parameters.missing not in self.missing, f"missing={parameters.missing!r}"),
             (source.sparse and not self.sparse, "sparse rows"),
             (parameters.forgetting != 1 and not self.forgetting, "forgetting"),
+            (
+                parameters.n_components == "cross_validation" and self.name != "covariance",
+                f"n_components={parameters.n_components!r}",
+            ),
         ):
             if refused:
                 other = " or missing='mean'" if what.startswith("missing") and "mean" in self.missing else ""

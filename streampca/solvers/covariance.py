@@ -6,6 +6,7 @@ Where the matrix exceeds the memory and this solver was asked for by name, `disk
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from streampca.accumulators import ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
@@ -18,6 +19,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.covariance import plan_covariance
 from streampca.planning.covariance_accumulators import accumulator_of, general_form
+from streampca.planning.cross_validation import grouped_accumulator, plan_cross_validated
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
@@ -46,6 +48,8 @@ class CovarianceSolver(ContinuableSolver):
             # Of a panel, the rows whose weight is not zero are copied.
             panel = 8 * source.shape[1] * panel_rows(source.shape[1], work_dtype(source.dtype))
             resources = replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
+        if parameters.n_components == "cross_validation":
+            return plan_cross_validated(source, parameters, resources)
         accumulator, n_components = accumulator_of(parameters, source), parameters.count(source)
         try:
             return plan_covariance(source, accumulator, n_components, resources)
@@ -65,7 +69,9 @@ class CovarianceSolver(ContinuableSolver):
         )
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
-        """Return the accumulator of rows of this kind."""
+        """Return the accumulator of rows of this kind: of every group of them, for cross-validation."""
+        if parameters.n_components == "cross_validation":
+            return grouped_accumulator(parameters, source)
         return accumulator_of(parameters, source)
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
@@ -88,6 +94,8 @@ class CovarianceSolver(ContinuableSolver):
                 f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where it is not a state that rows could be added "
                 f"to: use fit, or give it more memory; {plan.notes[-1]}"
             )
+        if parameters.n_components == "cross_validation":
+            return _by_group(source, parameters, plan, options)
         covariance = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
         state, samples, count = options.accumulate_and_sample(source, covariance, plan, parameters)
         general, state, n_left_out = general_form(replace(covariance, n_threads=plan.threads), state)
@@ -105,4 +113,20 @@ class CovarianceSolver(ContinuableSolver):
     def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
         """Read `source`, once or, with the matrix on disk, once for each group of tiles; return its principal components."""
         run = disk_covariance.run if plan.tile_groups else super().run
-        return run(source, parameters, plan, options)
+        fit = run(source, parameters, plan, options)
+        # A state of all rows, without those of their groups, would not give the number of components again.
+        return replace(fit, fitted_state=None) if parameters.n_components == "cross_validation" else fit
+
+
+def _by_group(source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Accumulated:
+    """Read `source` once and return the state of all rows, with those of the groups that cross-validation leaves out in turn."""
+    by_group = replace(grouped_accumulator(parameters, source), n_threads=plan.threads_per_leaf)
+    state, samples, count = options.accumulate_and_sample(source, by_group, plan, parameters)
+    shared = replace(by_group, n_threads=plan.threads).inner
+    forms = [general_form(shared, group) for group in state.groups]
+    general: Any = replace(forms[0][0], n_threads=plan.threads)
+    groups, left_out = tuple(form[1] for form in forms), sum(form[2] for form in forms)
+    total = general.init(source.shape[1])
+    for group in groups:
+        total = general.absorb(total, group)
+    return Accumulated(general, total, samples, count, left_out, groups)

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.errors import DataError
+from streampca.linalg.cross_validation import GroupScatter, prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve, with_every
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
+from streampca.linalg.selection import Rule
 from streampca.models.missing import with_missing
 from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
@@ -50,11 +52,14 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
     n_missing = 0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0))
     selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, n_missing)
+    errors = _prediction_errors(fitted, reduced) if fitted.groups else None
+    if isinstance(selection, Rule) and errors is not None:
+        selection = selection.with_errors(errors)
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
     spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
-    if n_samples >= _ROWS_PER_FEATURE * d:
+    if n_samples >= _ROWS_PER_FEATURE * d or fitted.groups:  # of which no state is kept
         spectrum = with_every(spectrum, reduced)
     n_missing = int(getattr(state, "n_missing", 0)) if parameters.missing == "pairwise" else 0
     if n_missing and clipped is not None:
@@ -71,4 +76,11 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         source=fitted.source,
         sample_weight=None if state.weight == n_samples else weight,
     )
+    model = replace(model, prediction_errors=errors)
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)
+
+
+def _prediction_errors(fitted: FittedState, reduced: SymmetricOperator) -> FloatArray:
+    """Return the errors of predicting the rows of each group from the others, for 0, 1, … components."""
+    groups = [GroupScatter(reduced.grid, state.scatter, state.mean, state.weight) for state in fitted.groups]
+    return prediction_errors(groups, reduced.weights, center=fitted.parameters.center)

@@ -158,6 +158,7 @@ def _require_taken(parameters: Parameters) -> None:
         (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
         (parameters.remove is not None, "remove"),
         (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}"),
+        (parameters.n_components == "cross_validation", f"n_components={parameters.n_components!r}"),
         (parameters.sampling_errors > 0, f"sampling_errors={parameters.sampling_errors}"),
     ):
         if refused:

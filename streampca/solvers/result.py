@@ -36,6 +36,8 @@ class Accumulated:
     """Chunks and bytes that were read."""
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
+    groups: tuple[Any, ...] = ()
+    """States of groups of these rows, for cross-validation; empty where it was not asked for."""
 
     def fitted_state(self, source: Source, parameters: Parameters, plan: Plan) -> FittedState:
         """Return the state with the configuration that it was made with, so that it can be continued."""
@@ -53,6 +55,7 @@ class Accumulated:
             n_left_out=self.n_left_out,
             labels=None if source.labels is None else source.labels.without_sample_coordinates(),
             fragments=source.fragments,
+            groups=self.groups,
         )
 
 

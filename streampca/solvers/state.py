@@ -61,6 +61,11 @@ def accumulate(
             "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "
             "rows at once"
         )
+    if parameters.n_components == "cross_validation":
+        raise NotAvailableError(
+            "n_components='cross_validation' keeps no state that rows could be added to: its groups are those of all rows; use fit, and then "
+            "the number that it gave"
+        )
     if fitted is not None and isinstance(parameters.scale, str) and source.labels is None:
         parameters = replace(
             parameters, scale=fitted.parameters.scale

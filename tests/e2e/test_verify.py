@@ -47,6 +47,7 @@ KINDS = {
     "whitened": ["model: {n_components: 4, whiten: true}"],
     "weighted": ["preprocess: {sample_weight: WEIGHTS, feature_weight: FEATURES}", "model: {n_components: 4}"],
     "rule": ["model: {n_components: tracy_widom}"],
+    "cross-validation": ["preprocess: {scale: true}", "model: {n_components: cross_validation}"],
     "gram": ["model: {solver: gram, n_components: 5}"],
     "qr": ["model: {solver: qr, n_components: 5}"],
     "sketch": ["model: {solver: sketch, n_components: 3}"],
@@ -333,3 +334,13 @@ def test_runs_without_scores(sound):
     told = verdicts(sound / "run")
     assert told["scores"] == "not verified"
     assert "differs" not in told.values()
+
+
+def test_prediction_errors_of_another_order_of_rows_are_named(tmp_path):
+    values = correlated()
+    values[:300] += values[:300, :1]  # groups that differ
+    run = run_of(tmp_path, values, "model: {n_components: cross_validation}")
+    told = {check.name: check for check in verify_run(run).checks}
+    assert told["prediction errors"].holds
+    zarr.open_array(str(tmp_path / "x.zarr"), mode="r+")[...] = values[np.random.default_rng(0).permutation(900)]
+    assert "prediction errors" in verify_run(run).failed

@@ -35,6 +35,7 @@ _ARRAYS = {
     "feature_weight": "f",
     "fill": "f",
     "eigenvalues": "f",
+    "prediction_errors": "f",
 }
 _AXES = ("mode", "feature")
 _REMOVAL_ARRAYS = {"removal_coefficients": "f", "removal_groups": "i", "removal_columns": "f"}
@@ -61,6 +62,7 @@ FORM = GroupFormat(
         "feature_weight": ("feature",),
         "fill": ("feature",),
         "eigenvalues": ("eigenvalue",),
+        "prediction_errors": ("number_of_components",),
         "feature_name_ends": ("feature",),
         "rotation": ("mode", "rotated_mode"),
         "removal_coefficients": ("regressor", "feature"),

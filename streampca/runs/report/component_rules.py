@@ -21,6 +21,7 @@ _TITLES = {
     "marchenko_pastur": "Marchenko–Pastur",
     "tracy_widom": "Tracy–Widom",
     "gavish_donoho": "Gavish–Donoho",
+    "cross_validation": "cross-validation",
     "mle": "Minka's evidence",
 }
 _EDGES = ("parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho")

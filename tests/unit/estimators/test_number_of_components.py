@@ -10,7 +10,8 @@ import pytest
 from sklearn import decomposition
 
 import streampca as sp
-from streampca.errors import ModelError, NotAvailableError, ParameterError
+from streampca import metrics
+from streampca.errors import ModelError, NotAvailableError, ParameterError, PlanError
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.rule_names import RULES
 from streampca.models import noise
@@ -24,7 +25,10 @@ def rows():
     return rng.standard_normal((600, N_FACTORS)) @ rng.standard_normal((N_FACTORS, 30)) + rng.standard_normal((600, 30))
 
 
-@pytest.mark.parametrize(("rule", "solver"), [*product(RULES, ("covariance", "gram", "qr"))])
+EXACT = [(rule, solver) for rule, solver in product(RULES, ("covariance", "gram", "qr")) if rule != "cross_validation"]
+
+
+@pytest.mark.parametrize(("rule", "solver"), [*EXACT, ("cross_validation", "covariance"), ("cross_validation", "auto")])
 def test_every_rule_finds_the_factors_with_every_exact_solver(rows, rule, solver):
     pca = sp.PCA(rule, solver=solver).fit(rows)
     assert pca.n_components_ == N_FACTORS == pca.component_rules_[rule].n_components
@@ -109,7 +113,7 @@ def test_wide_rows_have_all_rules_but_the_likelihood():
     wide = rng.standard_normal((40, 3)) @ rng.standard_normal((3, 2000)) + rng.standard_normal((40, 2000))
     pca = sp.PCA("gavish_donoho").fit(wide)
     assert (pca.solver_, pca.n_components_) == ("gram", 3)
-    assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, 3, None]
+    assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, 3, None, None]
 
 
 @pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch"])
@@ -146,3 +150,82 @@ def test_saved_eigenvalues_in_another_order_are_refused(rows, tmp_path):
     pca._model = replace(pca._model, eigenvalues=pca._model.eigenvalues[::-1].copy())
     with pytest.raises(ModelError, match="eigenvalues are not all in descending order"):
         pca.save(tmp_path / "model.zarr")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8"])
+def test_cross_validation_has_the_components_of_a_plain_fit(rows, dtype):
+    rows = (10 * rows).round().clip(-127, 127).astype(dtype)
+    pca = sp.PCA("cross_validation").fit(rows)
+    plain = sp.PCA(N_FACTORS).fit(rows)
+    assert pca.n_components_ == N_FACTORS
+    assert pca.explained_variance_ == pytest.approx(plain.explained_variance_, rel=1e-6)
+    assert metrics.principal_angles(pca.components_, plain.components_).max() < 1e-5
+    figures = pca.component_rules_["cross_validation"].figures
+    assert 0 < figures["error"] < 0.5
+    assert figures["tried"] == 29
+    assert not plain.component_rules_["cross_validation"].applies
+    assert "where n_components='cross_validation' asks" in plain.component_rules_["cross_validation"].statement
+
+
+def test_cross_validation_does_not_depend_on_blocks_and_is_saved(rows, tmp_path):
+    import dask.array as da
+
+    whole = sp.PCA("cross_validation").fit(rows)
+    errors = whole._model.prediction_errors
+    in_blocks = sp.PCA("cross_validation").fit(da.from_array(rows, chunks=(77, -1)))
+    assert in_blocks._model.prediction_errors == pytest.approx(errors, rel=1e-9)
+    whole.save(tmp_path / "model.zarr")
+    loaded = sp.load(tmp_path / "model.zarr")
+    assert loaded._model.prediction_errors.tobytes() == errors.tobytes()
+    assert loaded.component_rules_.to_dict() == whole.component_rules_.to_dict()
+
+
+def test_cross_validation_of_weighted_rows_equals_that_of_repeated_ones(rows):
+    weights = np.repeat(np.random.default_rng(5).integers(0, 3, 60), 10).astype(float)
+    pca = sp.PCA("cross_validation").fit(rows, sample_weight=weights)
+    assert pca.component_rules_["cross_validation"].n_components == N_FACTORS
+    assert not pca.component_rules_["tracy_widom"].applies
+    same = sp.PCA("cross_validation").fit(rows, sample_weight=np.full(600, 2.0))
+    plain = sp.PCA("cross_validation").fit(rows)
+    assert same._model.prediction_errors == pytest.approx(plain._model.prediction_errors, rel=1e-10)
+
+
+def test_cross_validation_leaves_out_rows_with_missing_values(rows):
+    holes = rows.copy()
+    holes[::7, 2] = np.nan
+    assert sp.PCA("cross_validation", missing="drop_rows").fit(holes).n_components_ == N_FACTORS
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [
+        ({"solver": "gram"}, "solver='gram'"),
+        ({"solver": "sketch"}, "solver='sketch'"),
+        ({"missing": "mean"}, "missing='mean'"),
+        ({"forgetting": 0.9}, "forgetting=0.9"),
+        ({"remove": {"trend": 1}}, "remove"),
+    ],
+)
+def test_cross_validation_is_refused_before_reading_where_groups_are_not_accumulated(rows, parameters, found):
+    with pytest.raises(NotAvailableError, match=f"'cross_validation' does not apply: found {found}; expected"):
+        sp.PCA("cross_validation", **parameters).plan(rows)
+
+
+def test_cross_validation_is_refused_for_wide_rows_batches_and_groups(rows):
+    with pytest.raises(NotAvailableError, match=r"found 1,537 features; expected .*at most 1,536"):
+        sp.PCA("cross_validation").plan(np.zeros((4, 1537)))
+    with pytest.raises(NotAvailableError, match="keeps no state that rows could be added to"):
+        sp.PCA("cross_validation").partial_fit(rows)
+    with pytest.raises(NotAvailableError, match="fits of groups do not take n_components='cross_validation'"):
+        sp.PCA("cross_validation").fit_groups(rows, np.arange(600) % 2)
+
+
+def test_plan_of_cross_validation_counts_the_matrices_of_all_groups(rows):
+    plan, plain = sp.PCA("cross_validation").plan(rows), sp.PCA(3, solver="covariance").plan(rows)
+    assert "7 matrices of 30 x 30, one for each group of rows" in plan.reason
+    assert plan.passes == 1
+    assert plan.budget.bytes_for("states") == 7 * plain.budget.bytes_for("states")
+    with pytest.raises(
+        PlanError, match=r"'cross_validation', with 7 covariance matrices: projected .* exceeds the allowed"
+    ):
+        sp.PCA("cross_validation", memory="300MiB").plan(np.zeros((3000, 1500), np.float32))

@@ -34,6 +34,7 @@ def test_report_has_the_table_and_the_scree_plot_with_the_edges(run):
         ("Marchenko–Pastur", "3"),
         ("Tracy–Widom", "3"),
         ("Gavish–Donoho", "3"),
+        ("cross-validation", "–"),
         ("Minka's evidence", "3"),
     ]
     assert counted.lead == "3 components by the rules that apply; the run has 3."

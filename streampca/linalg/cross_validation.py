@@ -1,0 +1,164 @@
+"""Cross-validation of the number of components: values of rows that were left out are predicted from the others of their row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+
+from streampca.errors import DataError
+from streampca.linalg.tiles import TileGrid
+from streampca.typing import FloatArray
+
+N_GROUPS: Final = 7
+"""Groups of consecutive rows that are left out in turn, as in Wold's (1978) implementation."""
+MOST_COMPONENTS: Final = 200
+"""Largest number of components that is tried."""
+NOT_ASKED: Final = (
+    f"fits have the covariances of {N_GROUPS} groups of rows where n_components='cross_validation' asks for them"
+)
+"""Why it does not apply to other fits."""
+_UNKNOWN = 1e-10
+"""Smallest 1 − h with which a value is predicted: below, the components are that feature alone."""
+
+
+@dataclass(frozen=True)
+class GroupScatter:
+    """Scatter matrix of the rows of a group about their mean."""
+
+    grid: TileGrid
+    """Layout of `tiles`."""
+    tiles: FloatArray
+    """The matrix as flat tiles."""
+    mean: FloatArray
+    """Mean of each feature, ``(n_features,)``."""
+    weight: float
+    """Sum of the weights of the rows."""
+
+
+def prediction_errors(groups: Sequence[GroupScatter], factors: FloatArray, *, center: bool) -> FloatArray:
+    """Return the mean squared error of predicting rows that were left out, summed over features, for 0, 1, … components.
+
+    Each group of rows is left out in turn. With the leading k eigenpairs (λ, v) of the covariance of the other rows, and the mean σ² of the
+    other eigenvalues, each value of a row z that was left out is predicted by its conditional mean given the other values of
+    the row under probabilistic PCA (Tipping & Bishop 1999). Its error is (C⁻¹ z)ⱼ / (C⁻¹)ⱼⱼ for the covariance C of that model, so that
+    the sum of the squared errors over the rows follows from their scatter S alone: Σⱼ [A S Aᵀ]ⱼⱼ / (1 − hⱼ)² with A = 1 − Σ (1 − σ²/λ) v vᵀ
+    and hⱼ = Σ (1 − σ²/λ) vⱼ². Cost for each group: the leading eigenpairs of a d × d matrix, 2 d² k + 3 d k² flops, four such matrices.
+
+    Parameters
+    ----------
+    groups : sequence of GroupScatter
+        The groups; those of weight 0 do not count.
+    factors : array, shape (n_features,)
+        What centred features are multiplied by.
+    center : bool
+        Whether rows are centred by the mean of the other groups, or not at all.
+
+    Returns
+    -------
+    array, shape (k + 1,)
+        At most `MOST_COMPONENTS` + 1 errors, fewer if the rows have a lower rank.
+
+    Raises
+    ------
+    DataError
+        If fewer than two groups have a weight.
+    """
+    groups = [group for group in groups if group.weight > 0]
+    if len(groups) < 2:
+        raise DataError(
+            f"n_components='cross_validation' needs rows in at least two groups of consecutive rows: found {len(groups)}"
+        )
+    total = reduce(np.add, [group.tiles for group in groups])
+    weight = sum(group.weight for group in groups)
+    mean = sum(group.weight * (group.mean - groups[0].mean) for group in groups) / weight + groups[0].mean
+    between = sum(group.weight * np.outer(group.mean - mean, group.mean - mean) for group in groups)
+    whole = groups[0].grid.dense(total) + between
+    curves = [_errors_of(group, _Whole(whole, mean, weight), factors, center=center) for group in groups]
+    errors: FloatArray = np.sum([curve[: min(map(len, curves))] for curve in curves], axis=0) / weight
+    return errors
+
+
+def best_count(errors: FloatArray) -> int:
+    """Return the smallest number of components whose prediction error is the least, up to rounding."""
+    return int(np.argmax(errors <= errors.min() + 1e-12 * errors[0]))
+
+
+def conclusion(errors: FloatArray | None) -> tuple[int, str, dict[str, float]]:
+    """Return the number of components, what it is in a sentence, and its error as a share of that of none; `errors` are there."""
+    if errors is None:
+        raise RuntimeError(NOT_ASKED)
+    count, unit = best_count(errors), float(errors[0]) or 1.0
+    statement = f"the least error of predicting each value of {N_GROUPS} groups of rows, left out in turn, from the others of its row"
+    if count == MOST_COMPONENTS:
+        statement += f"; more than {MOST_COMPONENTS} were not tried"
+    return count, statement, {"error": float(errors[count]) / unit, "tried": float(len(errors) - 1)}
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The scatter of all rows about their mean."""
+
+    scatter: FloatArray
+    mean: FloatArray
+    weight: float
+
+
+def _errors_of(group: GroupScatter, whole: _Whole, factors: FloatArray, *, center: bool) -> FloatArray:
+    """Return the sums of the squared prediction errors of the rows of a group for 0, 1, … components."""
+    rest = whole.weight - group.weight
+    shift = group.mean - whole.mean
+    own = group.grid.dense(group.tiles)
+    others = whole.scatter - own - np.outer(shift, shift) * (group.weight * whole.weight / rest)
+    others_mean = whole.mean - shift * (group.weight / rest)
+    apart = group.mean - others_mean if center else group.mean
+    own = (own + group.weight * np.outer(apart, apart)) * np.outer(factors, factors)
+    if not center:
+        others += rest * np.outer(others_mean, others_mean)
+    others *= np.outer(factors, factors)
+    n_varying, trace = int(np.count_nonzero(np.diag(others) > 0)), float(np.trace(others))
+    values, vectors = _leading(others, n_varying)
+    return _curve(own, values, vectors, (trace - np.concatenate([[0.0], np.cumsum(values)])).clip(0.0), n_varying)
+
+
+def _leading(matrix: FloatArray, n_varying: int) -> tuple[FloatArray, FloatArray]:
+    """Return the leading eigenpairs that are more than rounding, largest first: fewer than features that vary."""
+    from scipy.linalg import eigh
+
+    d = len(matrix)
+    k = min(n_varying - 1, MOST_COMPONENTS)
+    if k < 1:
+        return np.zeros(0), np.zeros((d, 0))
+    values, vectors = eigh(matrix, subset_by_index=(d - k, d - 1), check_finite=False)
+    known = values > d * np.finfo(np.float64).eps * values[-1]
+    return values[known][::-1], vectors[:, known][:, ::-1]
+
+
+def _curve(own: FloatArray, values: FloatArray, vectors: FloatArray, left: FloatArray, n_varying: int) -> FloatArray:
+    """Return Σⱼ [A S Aᵀ]ⱼⱼ / (1 − hⱼ)² for 0, 1, … of the eigenpairs, S = `own`; `left` are the sums of the other eigenvalues.
+
+    With u = v/λ, A = 1 − Σ v vᵀ + σ² Σ u vᵀ, whose terms are sums over the components, so that each takes d k flops more.
+    """
+    spread = np.diag(own)
+    scaled, products = vectors / values, own @ vectors
+    within = vectors.T @ products
+    linear, quadratic, leverage = np.zeros((2, len(own))), np.zeros((3, len(own))), np.zeros((2, len(own)))
+    errors = [float(spread.sum())]
+    for k in range(len(values)):
+        v, u, row = vectors[:, k], scaled[:, k], within[k, :k]
+        before_v, before_u = vectors[:, :k] @ row, scaled[:, :k] @ row
+        linear += np.stack([v, u]) * products[:, k]
+        quadratic[0] += v * (2 * before_v + v * within[k, k])
+        quadratic[1] += v * before_u + u * before_v + u * v * within[k, k]
+        quadratic[2] += u * (2 * before_u + u * within[k, k])
+        leverage += np.stack([v, u]) * v
+        noise = left[k + 1] / (n_varying - k - 1)
+        squares = spread - 2 * (linear[0] - noise * linear[1])
+        squares += quadratic[0] - 2 * noise * quadratic[1] + noise**2 * quadratic[2]
+        known = 1 - leverage[0] + noise * leverage[1]
+        predicted = np.divide(squares, known**2, out=spread.copy(), where=known > _UNKNOWN)
+        errors.append(float(np.maximum(predicted, 0.0).sum()))
+    return np.array(errors)

@@ -1,0 +1,32 @@
+"""What the verification of a run accumulates beside its model: scores by groups of rows, and covariances by groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from streampca.accumulators.base import AnyAccumulator
+from streampca.execution.score_groups import ScoreGroups
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.runs.checks import Check
+from streampca.runs.cross_validation_checks import cross_validation_checks, groups_measured
+from streampca.runs.sampling_checks import sampling_checks
+from streampca.sources import Source
+
+Further = list[tuple[AnyAccumulator, Callable[[Any], list[Check]]]]
+"""Accumulators, each with what checks its state."""
+
+
+def further_measurements(model: PCAModel | KernelModel, parameters: object, source: Source) -> Further:
+    """Return what else is accumulated of a model with sampling errors or prediction errors, with the checks of its state."""
+    further: Further = []
+    if (errors := model.sampling_errors) is not None:
+        scaling = getattr(parameters, "scaling", False)
+        scores = ScoreGroups(model, source.shape[0], errors.n_blocks)
+        further.append((scores, lambda state: sampling_checks(model, state, scaling)))
+    left_out = groups_measured(model, parameters, source)
+    if left_out is not None and isinstance(model, PCAModel):
+        further.append((left_out, partial(cross_validation_checks, model, left_out)))
+    return further
