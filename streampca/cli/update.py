@@ -20,7 +20,8 @@ def update(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json
 
     RUN was made of files of rows, with output.state: true. It becomes the run that all rows make; scores, if it has them, are
     written again from all rows. The status is 5 if a file that was read before is missing or was changed. An update that was
-    stopped goes on from where it was stopped.
+    stopped goes on from where it was stopped, with as much memory and as many threads as before; with others the reading that
+    was stopped may begin again. Without new rows the run stays as it is, and --set output.scores and output.report have no effect.
     """
     from streampca.runs.update import update as carry_out
 

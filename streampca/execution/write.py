@@ -52,7 +52,7 @@ _LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
 
 @dataclass(frozen=True)
 class ScoreTask(Task["tuple[ZarrArray, ...] | None"]):
-    """Transform the blocks of a leaf and write each as one chunk; the state are the arrays, once they are open."""
+    """Transform the blocks of a leaf and write each as one chunk; the state is the tuple of arrays that they are written to, once these are open."""
 
     common: ClassVar[str] = "model"
     """Name of the field that all leaves share."""

@@ -63,7 +63,7 @@ def t2_limit(
     return float(freedom * (1 - leverage) * betaincinv(k / 2, (freedom - k) / 2, probability)) * divisor
 
 
-def q_limit(left: float, moments: tuple[float, ...], probability: float) -> tuple[float, QMethod]:
+def q_limit(variance_left: float, moments: tuple[float, ...], probability: float) -> tuple[float, QMethod]:
     """Return the value that Q exceeds with the probability 1 − `probability`, and by which approximation.
 
     With three power sums that of Jackson & Mudholkar (1979, eq. 3.4), with h₀ = 1 − 2θ₁θ₃/(3θ₂²) and the normal quantile z
@@ -74,7 +74,7 @@ def q_limit(left: float, moments: tuple[float, ...], probability: float) -> tupl
 
     Parameters
     ----------
-    left : float
+    variance_left : float
         θ₁, the sum of the eigenvalues that the model leaves out.
     moments : tuple of float
         θ₂/θ₁², and θ₃/θ₁³ where it is known.
@@ -94,7 +94,7 @@ def q_limit(left: float, moments: tuple[float, ...], probability: float) -> tupl
             z = normal_quantile(probability)
             inner = 1 + z * math.sqrt(2 * squares) * power + squares * power * (power - 1)
             if inner > 0:
-                return left * inner ** (1 / power), "jackson-mudholkar"
+                return variance_left * inner ** (1 / power), "jackson-mudholkar"
     from scipy.special import gammaincinv
 
-    return left * squares * 2 * float(gammaincinv(0.5 / squares, probability)), "box"
+    return variance_left * squares * 2 * float(gammaincinv(0.5 / squares, probability)), "box"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.linalg.eigen import Spectrum, Symmetric
+from streampca.linalg.eigen import DENSE_LIMIT, Spectrum, Symmetric
 from streampca.random import generator
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import FloatArray
@@ -18,8 +18,6 @@ from streampca.typing import FloatArray
 Moments = tuple[float, ...]
 """θ₂/θ₁², and θ₃/θ₁³ where it is known; empty where nothing is."""
 
-_DENSE_LIMIT = 1536
-"""Side up to which the matrix without its leading part is formed, 2 n³ flops; larger ones are multiplied with random vectors."""
 _PROBES, _PROBES_AT_ONCE = 64, 16
 _BAND = 128
 
@@ -37,8 +35,8 @@ def moments_of_values(values: FloatArray) -> Moments:
 def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int) -> Spectrum:
     """Return `spectrum` with the moments of the eigenvalues of `matrix` that it does not have.
 
-    Exact up to rounding for matrices of side 1,536 or less. Else Hutchinson's (1990) estimates from 64 random vectors, z ↦ Rz: θ₂ and θ₃ are the means of ‖Rz‖² and (Rz)ᵀR(Rz),
-    with a relative standard error of at most √(2/64) where one eigenvalue is all that is left, and √(2/(64 r)) for r equal ones.
+    Exact up to rounding for matrices of side 1,536 or less, 2 n³ flops. Else Hutchinson's (1990) estimates from 64 random vectors,
+    z ↦ Rz: θ₂ and θ₃ are the means of ‖Rz‖² and (Rz)ᵀR(Rz), with a relative standard error of at most √(2/64) where one eigenvalue is all that is left, and √(2/(64 r)) for r equal ones.
     """
     left = spectrum.total - float(spectrum.values.sum())
     complete = len(spectrum.values) == matrix.rank_limit
@@ -47,7 +45,7 @@ def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int) -> Spectrum:
     if spectrum.every is not None:
         return replace(spectrum, residual_moments=moments_of_values(spectrum.every[len(spectrum.values) :]))
     with one_blas_thread():
-        if matrix.side <= _DENSE_LIMIT:
+        if matrix.side <= DENSE_LIMIT:
             return replace(spectrum, residual_moments=_dense(matrix, spectrum, left))
         return replace(spectrum, residual_moments=_estimated(matrix, spectrum, left, seed))
 
@@ -99,7 +97,7 @@ def _dense(matrix: Symmetric, spectrum: Spectrum, left: float) -> Moments:
     for start in range(0, len(dense), _BAND):
         band = dense[start : start + _BAND]
         cubes += float(np.vdot(band @ dense, band))
-    return _valid(float(np.vdot(dense, dense)), cubes)
+    return _valid(float(np.vdot(dense, dense)), cubes, matrix.rank_limit - len(spectrum.values))
 
 
 def _estimated(matrix: Symmetric, spectrum: Spectrum, left: float, seed: int) -> Moments:
@@ -113,12 +111,15 @@ def _estimated(matrix: Symmetric, spectrum: Spectrum, left: float, seed: int) ->
         once = applied(np.asarray(random.standard_normal((matrix.side, _PROBES_AT_ONCE))))
         squares += float(np.vdot(once, once))
         cubes += float(np.vdot(once, applied(once)))
-    return _valid(squares / _PROBES, cubes / _PROBES)
+    return _valid(squares / _PROBES, cubes / _PROBES, matrix.rank_limit - len(spectrum.values))
 
 
-def _valid(squares: float, cubes: float) -> Moments:
-    """Return the moments within what is possible: θ₂² ≤ θ₁θ₃ and θ₃ ≤ θ₂^(3/2), for eigenvalues that are not negative."""
-    squares = min(squares, 1.0)
+def _valid(squares: float, cubes: float, n_left: int) -> Moments:
+    """Return the moments within what is possible for `n_left` eigenvalues that are not negative.
+
+    That is θ₁²/n ≤ θ₂ ≤ θ₁² and θ₂² ≤ θ₁θ₃, θ₃ ≤ θ₂^(3/2).
+    """
     if not squares > 0:
         return ()
+    squares = min(max(squares, 1 / n_left), 1.0)
     return squares, min(max(cubes, squares**2), squares**1.5)

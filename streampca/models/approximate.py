@@ -211,14 +211,15 @@ def answer_of(
         n_threads=n_threads,
     )
     reached = selected is not None or _n_components(parameters, n_components, moments) >= limit
-    left = _residual_moments(taken, n_components, evidence, moments.total)
+    left = _residual_moments(taken, n_components, evidence, moments.total, limit)
     return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate, left)
 
 
-def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float) -> tuple[float, ...]:
+def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float, limit: int) -> tuple[float, ...]:
     """Return θ₂/θ₁² of the part of C that `k` components leave, empty without held-out columns.
 
-    θ₁ is what of the exact trace is not in the eigenvalues, and θ₂ ≈ ‖(I − VVᵀ) C G‖² / g for g standard normal columns G.
+    θ₁ is what of the exact trace is not in the eigenvalues, and θ₂ ≈ ‖(I − VVᵀ) C G‖² / g for g standard normal columns G. It is at least
+    that of equal eigenvalues, of which there are `limit` in all.
     """
     vectors, n_columns = taken.vectors[:, :k], evidence.products.shape[1]
     left = total - float(taken.values[:k].sum())
@@ -226,7 +227,7 @@ def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float) 
         return ()
     outside = (evidence.products - vectors @ (vectors.T @ evidence.products)) / left
     squares = float(np.vdot(outside, outside)) / n_columns
-    return (min(squares, 1.0),) if squares > 0 else ()
+    return (min(max(squares, 1 / max(1, limit - k)), 1.0),) if squares > 0 else ()
 
 
 def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:

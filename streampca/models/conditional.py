@@ -6,7 +6,8 @@ that the scores s = Vᵀ z have the conditional mean
 
     ŝ = b + (I − A) t,   t = S^½ (σ² I + S^½ A S^½)⁻¹ S^½ b,   A = V_oᵀ V_o,   b = V_oᵀ z_o:
 
-a k × k system for each pattern of holes, the same for all rows that share it. Without holes A = I and ŝ = b. Without noise
+a k × k system for each pattern of holes: holes of a row are its missing values, and their pattern which features these are. All
+rows with one pattern share the system. Without holes A = I and ŝ = b. Without noise
 (σ² = 0) it is the least-squares fit of the observed features, of smallest norm in S^−½ t where they do not determine it. A
 row without any observed feature has b = 0 and the mean of the prior, ŝ = 0.
 """
@@ -19,14 +20,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.linalg.control_limits import normal_quantile
 from streampca.models.stored_components import Components
 from streampca.typing import BoolArray, FloatArray, IntArray
 
 _BATCH_VALUES = 2**16
 """Entries of the k × k matrices that are solved at once."""
 _EPS = float(np.finfo(np.float64).eps)
-_Z_99 = 2.3263478740408408
-"""Quantile at 0.99 of the standard normal distribution."""
 _NOISE_FLOOR = 1e-10
 """Share of the largest S above which σ² makes the system safe for a Cholesky-like solution."""
 
@@ -229,7 +229,7 @@ def residual_factors(
 def _quantile(freedom: FloatArray | float) -> FloatArray | float:
     """Return the quantile at 0.99 of χ²(ν) / ν by Wilson & Hilferty (1931)."""
     variance = 2 / (9 * np.asarray(freedom))
-    quantile: FloatArray = (1 - variance + _Z_99 * np.sqrt(variance)) ** 3
+    quantile: FloatArray = (1 - variance + normal_quantile(0.99) * np.sqrt(variance)) ** 3
     return quantile
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import ParameterError
 from streampca.models.conditional import gains
-from streampca.models.diagnostics import centred_rows, observed_products, row_diagnostics
+from streampca.models.diagnostics import centred_rows, observed_products, plain_scores, row_diagnostics
 from streampca.models.pca import PCAModel
 from streampca.typing import Array, FloatArray
 
@@ -48,12 +48,12 @@ def contributions_of(model: PCAModel, rows: Array, names: tuple[str, ...] | None
     rows = np.asarray(rows, dtype=np.float64)
     scores, rank = model.transform(rows), model.numerical_rank
     q = row_diagnostics(model, rows, scores)[1]
-    plain = scores * np.where(np.isfinite(model.deviations), model.deviations, 0.0) if model.whiten else scores
+    plain = plain_scores(model, scores)
     axes = np.asarray(model.components)
     values, missing = centred_rows(model, rows, slice(0, rows.shape[1]))
-    residual = values - plain[:, :rank] @ axes[:rank]
-    weighted = np.zeros_like(plain)
-    weighted[:, :rank] = plain[:, :rank] / model.explained_variance[:rank]
+    residual = values - plain @ axes[:rank]
+    weighted = np.zeros(scores.shape)
+    weighted[:, :rank] = plain / model.explained_variance[:rank]
     if missing is not None:
         residual[missing] = 0.0
         holes = np.flatnonzero(missing.any(axis=1))

@@ -63,7 +63,7 @@ def row_diagnostics(model: PCAModel, rows: Any, scores: Array) -> tuple[FloatArr
     q, step = np.empty(len(scores)), _panel_rows(model)
     for start in range(0, len(q), step):
         panel = slice(start, start + step)
-        q[panel] = _q(model, rows[panel], _plain_scores(model, scores[panel]))
+        q[panel] = _q(model, rows[panel], plain_scores(model, scores[panel]))
     return t2, q
 
 
@@ -74,7 +74,7 @@ def scratch_bytes(model: PCAModel, rows: int) -> int:
     if isinstance(model.components, StoredComponents):
         values += 16 * k * width
     if model.conditional:
-        values += 10 * 8 * max(_BATCH_VALUES, k**2) + 8 * panel * (n_packed(k) if model.conditional else 0)
+        values += 10 * 8 * max(_BATCH_VALUES, k**2) + 8 * panel * n_packed(k)
     return values
 
 
@@ -89,7 +89,7 @@ def _width(model: PCAModel) -> int:
     return stored.width if isinstance(stored, StoredComponents) else stored.shape[1]
 
 
-def _plain_scores(model: PCAModel, scores: Array) -> FloatArray:
+def plain_scores(model: PCAModel, scores: Array) -> FloatArray:
     """Return scores without whitening of the components above rounding, ``(n_rows, rank)``, in float64."""
     plain = scores[:, : model.numerical_rank].astype(np.float64)
     if model.whiten:
@@ -162,7 +162,7 @@ def _squared_residuals(model: PCAModel, rows: Array, scores: FloatArray) -> Floa
 
 def _q_of_sparse(model: PCAModel, rows: csr_array, scores: Array) -> FloatArray:
     """Return Q of sparse rows; those are made dense, some at a time, where the sum of squares cancels."""
-    own, weights = _plain_scores(model, scores), model.weights
+    own, weights = plain_scores(model, scores), model.weights
     squared = np.ones(rows.shape[1]) if weights is None else weights**2
     far = float(squared @ model.mean**2)
     values, mean, factor = rows.data.astype(np.float64), model.mean[rows.indices], squared[rows.indices]
@@ -190,8 +190,8 @@ def _factors(model: PCAModel, rows: Array) -> FloatArray:
     factors = np.empty(len(rows))
     for patterns, observed in observed_products(model, missing):
         first = [members[0] for members in patterns]
-        found = residual_factors(model, observed, n_observed[first], int(counted.sum()))
-        for members, factor in zip(patterns, found, strict=True):
+        of_patterns = residual_factors(model, observed, n_observed[first], int(counted.sum()))
+        for members, factor in zip(patterns, of_patterns, strict=True):
             factors[members] = factor
     return factors
 

@@ -223,7 +223,7 @@ def _share_errors(moments: GroupMoments, population: Population, values: FloatAr
     Where the lengths of the rows are not known, the variance outside is that of all rows without any group.
     """
     weights = moments.weights[:, 0]
-    kept = np.einsum("gii->gi", without)
+    values_without = np.einsum("gii->gi", without)
     if population.total <= 0:
         return np.zeros_like(values)
     if population.scaling is not False:
@@ -234,12 +234,12 @@ def _share_errors(moments: GroupMoments, population: Population, values: FloatAr
         if np.isfinite(moments.lengths).all():
             left = moments.lengths - np.einsum("gii->g", moments.products)
             scale = outside * (weights.sum() - population.ddof) / left.sum() if left.sum() > 0 else 0.0
-            rest = scale * (left.sum() - left) / (weights.sum() - weights - population.ddof)
+            outside_without = scale * (left.sum() - left) / (weights.sum() - weights - population.ddof)
         else:
-            rest = np.full(len(weights), outside)
-        totals = kept.sum(axis=1) + rest
+            outside_without = np.full(len(weights), outside)
+        totals = values_without.sum(axis=1) + outside_without
         total = float(values.sum()) + outside
-    shares = kept / np.maximum(totals, np.finfo(float).tiny)[:, None]
+    shares = values_without / np.maximum(totals, np.finfo(float).tiny)[:, None]
     return np.sqrt(jackknife_variance(values / total, shares, weights) / population.freedom)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
@@ -26,7 +25,7 @@ _RETAINED: tuple[Purpose, ...] = (
 """What a fit holds beside one state while others read or solve."""
 _ONE_AFTER_ANOTHER = ("pilot", "solve", "report")
 """What one fit after another needs."""
-_PAIRS = ("exact", "empirical_map")
+_ALL_ROWS_IN_MEMORY = ("exact", "empirical_map")
 """Methods that read all rows into memory."""
 
 
@@ -45,12 +44,6 @@ class ManyPlan:
             "models": {name: plan.to_dict() for name, plan in self.plans.items()},
             "together": self.together.to_dict(),
         }
-
-    @classmethod
-    def from_dict(cls, data: Json, kinds: Mapping[str, type[Plan]]) -> Self:
-        """Return the plan of the plain form `data`; `kinds` are the types of the plans by the names of the models."""
-        plans = {name: kinds[name].from_dict(plan) for name, plan in data["models"].items()}
-        return cls(plans, Plan.from_dict(data["together"]))
 
     @property
     def projected_bytes(self) -> int:
@@ -119,7 +112,7 @@ def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
 
 def shares_rows(plan: Plan) -> bool:
     """Tell whether the readings of a fit by `plan` can be those of other fits: rows in their order, into an accumulator."""
-    return plan.shape.in_row_order and plan.solver not in _PAIRS
+    return plan.shape.in_row_order and plan.solver not in _ALL_ROWS_IN_MEMORY
 
 
 def _shape_of(plans: Sequence[Plan]) -> WorkShape:

@@ -36,6 +36,7 @@ from streampca.solvers.state import accumulate, continued, solve
 from streampca.sources import Source
 from streampca.sources.masks import FROM_DATA
 from streampca.sources.new_rows import NewRows
+from streampca.storage.directories import tidy_after
 from streampca.storage.lock import Lock, lock_of
 from streampca.typing import Json
 
@@ -184,13 +185,19 @@ def update(
         fitted = _state_of(directory, config)
         source = source_of(config)
         added = _new_rows(source, fitted, manifest, directory)
+        began = place.newest()[0]
+        began = began if began is not None and UPDATED in began["identity"] else None
         if not added.new:
+            if began is not None and stopped is not None:
+                notice(f"an update that was stopped has no new rows any more: {place.path} is removed")
+                place.remove()
+                tidy_after(directory, stopped)
+            _note_ignored(directory, config, notice)
             return Update(Run(directory, manifest), 0, ())
         _require_continuable(config, fitted, added)
         job = _job(directory, config, fitted, added, manifest, progress, notice)
         identity = identity_of_run(config, source, job.fit.parameters) | {UPDATED: manifest["run_id"]}
-        stored = place.newest()[0]
-        other = stored is not None and UPDATED in stored["identity"] and stored["identity"] != identity
+        other = began is not None and began["identity"] != identity
         if other:
             notice("an update that was stopped began with other files or another run: starting over")
         log = log_of(job, lock, identity, fresh=other)
@@ -213,6 +220,17 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
             "streampca publish"
         )
     return config
+
+
+def _note_ignored(directory: Path, config: RunConfig, notice: Callable[[str], None]) -> None:
+    """Give notice of outputs that `config` would change in a run to which no rows are added."""
+    before = _config_of(directory, ()).output
+    for name, was, now in (
+        ("scores", before.scores, config.output.scores),
+        ("report", before.report, config.output.report),
+    ):
+        if was != now:
+            notice(f"output.{name}={str(now).lower()} has no effect: nothing is new, and the run stays as it is")
 
 
 def _state_of(directory: Path, config: RunConfig) -> FittedState:

@@ -288,6 +288,27 @@ def test_an_update_that_was_stopped_goes_on_and_counts_nothing_twice(phase, fini
     )
 
 
+def test_a_stopped_update_whose_files_are_gone_leaves_nothing(finished, stop_at_scores):
+    finished(output={"scores": True}, checkpoint={"every": "1ms"})
+    before = picture(Path("runs/job"))
+    with pytest.raises(StopSignalError):
+        update("runs/job", progress=stop_at_scores)
+    for index in LATER:
+        Path(f"data/p-{index}.npy").unlink()
+    notices: list[str] = []
+    assert update("runs/job", notice=notices.append).n_rows == 0
+    assert ("no new rows any more" in notices[0], len(notices)) == (True, 1)
+    assert (os.listdir("runs"), picture(Path("runs/job"))) == (["job"], before)
+
+
+def test_outputs_that_are_set_without_new_rows_are_noticed(finished, call):
+    finished()
+    call.quietly("update", "runs/job")
+    again = call.quietly("update", "runs/job", "--set", "output.scores=true", "--set", "output.report=false")
+    assert "output.scores=true has no effect: nothing is new" in again.err.replace("\n", " ")
+    assert "output.report" not in again.err
+
+
 def test_a_stopped_update_starts_over_when_more_files_have_come(finished, stop_at_scores, call):
     finished(output={"scores": True}, checkpoint={"every": "1ms"})
     with pytest.raises(StopSignalError):

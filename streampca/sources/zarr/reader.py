@@ -107,7 +107,7 @@ class ZarrSource(Source):
             else None
         )
         self.stored: BoolArray | None = None
-        self._looked, self._n_missing_values = False, 0
+        self._knows_missing, self._n_missing_values = False, 0
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
@@ -116,7 +116,7 @@ class ZarrSource(Source):
     @property
     def _missing_chunks(self) -> dict[str, object]:
         """Return what is known of missing chunks, for other views of the array."""
-        names = ("stored", "_looked", "_n_missing_values", "missing_chunks_filled")
+        names = ("stored", "_knows_missing", "_n_missing_values", "missing_chunks_filled")
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -219,7 +219,7 @@ class ZarrSource(Source):
             )
         self.missing_chunks_filled, self._n_missing_values = n_missing, n_values
         # A chunk whose digest is known is missed where it is read.
-        self.stored, self._looked = stored if n_missing and self.digests is None else None, True
+        self.stored, self._knows_missing = stored if n_missing and self.digests is None else None, True
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return how many chunks are the fill value because they were never written, where that is allowed."""
@@ -232,7 +232,7 @@ class ZarrSource(Source):
 
     def _known_missing(self) -> bool:
         """Look for missing chunks once if they are filled; return whether there are any."""
-        if self.fill and not self._looked:
+        if self.fill and not self._knows_missing:
             self.check()
         return self.stored is not None
 

@@ -37,7 +37,7 @@ def test_moments_of_a_small_matrix_are_exact() -> None:
 
 
 def test_moments_of_a_large_matrix_are_estimated_within_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residual_moments, "_DENSE_LIMIT", 10)
+    monkeypatch.setattr(residual_moments, "DENSE_LIMIT", 10)
     values = np.concatenate([[1e4, 1e3, 100, 50], np.linspace(3, 0.1, D - K)])
     matrix, spectrum = operator(values)
     two, three = with_moments(spectrum, matrix, 0).residual_moments
@@ -46,6 +46,13 @@ def test_moments_of_a_large_matrix_are_estimated_within_their_error(monkeypatch:
     for estimate, wanted, power in ((two, exact[0], 2), (three, exact[1], 3)):
         deviation = np.sqrt(2 * (left ** (2 * power)).sum() / n_probes) / (left**power).sum()
         assert abs(estimate / wanted - 1) < 4 * deviation
+
+
+def test_estimates_are_not_below_those_of_equal_eigenvalues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_moments, "DENSE_LIMIT", 10)
+    matrix, spectrum = operator(np.concatenate([[1e4, 1e3, 100, 50], np.ones(D - K)]))
+    estimates = np.array([with_moments(spectrum, matrix, seed).residual_moments for seed in range(8)])
+    assert (estimates >= np.array([1, 1 - 1e-12]) / (D - K) ** np.array([1, 2])).all()
 
 
 def test_eigenvalues_below_zero_count_in_the_moments_of_pairwise_covariances() -> None:
