@@ -46,9 +46,9 @@ class RotatedPCA(StreamEstimator[Parameters, Fit]):
     power : float
         Exponent of promax.
     memory : int, str or None
-        Ceiling for the memory of the process.
+        Ceiling for the memory of the process; None = in `fit` that of `pca`.
     progress : callable, optional
-        As for `PCA`.
+        As for `PCA`; None = in `fit` that of `pca`.
 
     Attributes
     ----------
@@ -105,6 +105,8 @@ class RotatedPCA(StreamEstimator[Parameters, Fit]):
         if not isinstance(self.pca, Likelihood):
             raise ParameterError(f"pca is {type(self.pca).__name__}: expected a PCA")
         fitted: Any = clone(self.pca)
+        given = {"memory": self.memory, "progress": self.progress}
+        fitted.set_params(**{name: value for name, value in given.items() if value is not None})
         fitted.fit(X, sample_weight=sample_weight)
         return self._become(fitted, self._rotated(fitted))
 
@@ -172,7 +174,9 @@ class Rotating(Likelihood):
         Raises
         ------
         ParameterError
-            If a parameter is outside its domain.
+            If a parameter is outside its domain, or `power` leaves contrasts that are linearly dependent.
+        DataError
+            If varimax does not converge.
         NotAvailableError
             If the components are on disk.
         """

@@ -16,7 +16,6 @@ from streampca.typing import FloatArray, Json
 
 LEVEL: Final = 0.01
 """Probability with which "tracy_widom" takes one component more than there are."""
-"""Eigenvalues below this share of the first one are 0 for "mle"."""
 _LONGEST, _SMALLEST = 14.0, 1e-10
 """Argument of the Tracy–Widom law from which, and probability below which, a p-value is rounding."""
 

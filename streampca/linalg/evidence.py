@@ -7,6 +7,7 @@ import numpy as np
 from streampca.typing import FloatArray
 
 _EPS = 1e-15
+"""Share of the first eigenvalue below which eigenvalues are 0."""
 
 
 def log_evidence(values: FloatArray, n_samples: int, rounding: float = 0.0) -> FloatArray:

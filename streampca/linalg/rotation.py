@@ -14,11 +14,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from streampca.errors import DataError, ParameterError
 from streampca.typing import FloatArray
 
 _LARGEST_ANGLE = 1e-10
 """Radians; a sweep of smaller rotations is the last one."""
-_MOST_SWEEPS = 200
+_MOST_SWEEPS = 500
+_ALLOWED_ANGLE = 1e-6
+"""Radians; largest rotation of the last sweep that is a result."""
+_MOST_CONDITION = 1e12
 
 
 def varimax(loadings: FloatArray, *, normalize: bool = True) -> FloatArray:
@@ -33,14 +37,21 @@ def varimax(loadings: FloatArray, *, normalize: bool = True) -> FloatArray:
     loadings : array, shape (k, d)
         A row for each component.
     normalize : bool
-        Divide the loadings of each feature by the root of their sum of squares, its communality, for the criterion.
+        Divide the loadings of each feature by the root of their sum of squares, its communality, for the criterion. Features whose loadings
+        are rounding, below d ε of the largest communality, do not count.
+
+    Raises
+    ------
+    DataError
+        If angles above 1e-6 are left after 500 sweeps.
     """
     k, d = loadings.shape
     rotated: FloatArray = loadings / (np.abs(loadings).max(initial=0.0) or 1.0)  # fourth powers are taken
     if normalize:
         lengths = np.sqrt(np.einsum("ij,ij->j", rotated, rotated))
-        rotated /= np.where(lengths > 0, lengths, 1.0)
-    matrix = np.eye(k)
+        known = lengths > d * np.finfo(np.float64).eps * lengths.max(initial=0.0)
+        rotated = np.divide(rotated, lengths, out=np.zeros_like(rotated), where=known)
+    matrix, largest = np.eye(k), 0.0
     for _ in range(_MOST_SWEEPS):
         largest = 0.0
         for i in range(k - 1):
@@ -52,7 +63,12 @@ def varimax(loadings: FloatArray, *, normalize: bool = True) -> FloatArray:
                     matrix[:, [i, j]] = matrix[:, [i, j]] @ turn.T
                 largest = max(largest, abs(angle))
         if largest <= _LARGEST_ANGLE:
-            break
+            return matrix
+    if largest > _ALLOWED_ANGLE:
+        raise DataError(
+            f"varimax does not converge: {_MOST_SWEEPS} sweeps over all pairs of {k} components still rotate by {largest:.1g}; rotate fewer "
+            "components"
+        )
     return matrix
 
 
@@ -81,10 +97,22 @@ def promax(loadings: FloatArray, rotation: FloatArray, *, power: float = 4) -> F
         What `varimax` returns.
     power : float
         Exponent, above 1; 4 is customary.
+
+    Raises
+    ------
+    ParameterError
+        If the targets of the components are linearly dependent, as for a large `power`, which leaves one loading of each.
     """
     pattern = rotation.T @ loadings
-    target = np.sign(pattern) * np.abs(pattern / np.abs(pattern).max()) ** power
+    # Each component is divided by its largest loading, which changes no column of U but its length: powers of small ones underflow.
+    target = np.sign(pattern) * np.abs(pattern / np.abs(pattern).max(axis=1, keepdims=True)) ** power
+    pattern = pattern / np.abs(pattern).max()
     regression = np.linalg.solve(pattern @ pattern.T, pattern @ target.T)
+    regression /= np.linalg.norm(regression, axis=0)
+    if not np.linalg.cond(regression) < _MOST_CONDITION:
+        raise ParameterError(
+            f"power={power:g}: the contrasts of the {len(pattern)} components are linearly dependent: expected a smaller power, such as 4"
+        )
     variances = np.diag(np.linalg.inv(regression.T @ regression))
     oblique: FloatArray = rotation @ (regression * np.sqrt(variances))
     return oblique

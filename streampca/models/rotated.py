@@ -130,6 +130,8 @@ def rotate(
     ------
     ParameterError
         If a parameter is outside its domain, or not all of the components have variance above rounding.
+    DataError
+        If varimax does not converge.
     NotAvailableError
         If the components are on disk, or rotated already.
     """

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import streampca as sp
-from streampca.errors import ModelError, NotAvailableError, ParameterError
+from streampca.errors import DataError, ModelError, NotAvailableError, ParameterError
+from streampca.linalg import rotation as rotations
 from streampca.linalg.rotation import varimax
+from streampca.models.diagnostics import row_diagnostics
 
 pytestmark = pytest.mark.numerical
 
@@ -264,3 +266,61 @@ def test_varimax_of_the_census_tracts_of_harman_has_the_figures_that_sas_prints(
     np.testing.assert_allclose(rotation, [[0.78894, 0.61446], [-0.61446, 0.78894]], atol=2e-5)
     printed = [[0.02254, 0.98874], [0.90419, 0.00055], [0.14625, 0.97499], [0.79085, 0.41509]]
     np.testing.assert_allclose((pattern @ rotation)[:4], printed, atol=3e-5)
+
+
+def test_a_rotation_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pca = sp.PCA(K).fit(ROWS)
+    monkeypatch.setattr(rotations, "_MOST_SWEEPS", 1)
+    with pytest.raises(
+        DataError, match="varimax does not converge: 1 sweeps over all pairs of 4 components still rotate by"
+    ):
+        pca.rotate()
+
+
+@pytest.mark.parametrize("power", [20.0, 100.0])
+def test_promax_of_a_large_power_is_that_of_targets_in_units_of_the_largest_loading(power: float) -> None:
+    pca = sp.PCA(6, scale=True).fit(ROWS * 1e-3)
+    orthogonal = loadings_of(pca)
+    orthogonal = orthogonal @ varimax_of_r(orthogonal)
+    target = orthogonal / np.abs(orthogonal).max(axis=0)
+    u = np.linalg.lstsq(orthogonal, np.sign(target) * np.abs(target) ** power, rcond=None)[0]
+    u = u * np.sqrt(np.diag(np.linalg.inv(u.T @ u)))
+    rotated = pca.rotate(K, method="promax", power=power)
+    pattern = (rotated.components_ * np.sqrt(rotated.explained_variance_[:, None])).T
+    np.testing.assert_allclose(pattern, in_order(orthogonal @ u), atol=1e-7)
+
+
+def test_a_power_that_leaves_the_same_feature_to_two_components_is_refused() -> None:
+    loadings = np.array([[2.0, 1.0, 0.5, 0.0], [2.0, -1.0, 0.0, 0.5]])
+    with pytest.raises(ParameterError, match="power=500: the contrasts of the 2 components are linearly dependent"):
+        rotations.promax(loadings, np.eye(2), power=500)
+
+
+def test_features_whose_loadings_are_rounding_do_not_count_in_normalised_varimax() -> None:
+    loadings = loadings_of(sp.PCA(K).fit(ROWS))
+    noise = 1e-17 * np.random.default_rng(3).standard_normal((5, K))
+    expected = varimax(loadings.T)
+    scaled = np.vstack([loadings, noise])
+    found = varimax(scaled.T)
+    # Features without loadings leave the angles as they are but for their number d in the criterion.
+    oracle = varimax_of_r(
+        np.vstack([loadings / np.linalg.norm(loadings, axis=1, keepdims=True), 0 * noise]), normalize=False
+    )
+    np.testing.assert_allclose(in_order(scaled @ found), in_order(scaled @ oracle), atol=1e-7)
+    assert np.abs(expected - found).max() < 0.2
+
+
+def test_q_of_rotated_components_is_the_squared_length_that_their_span_leaves() -> None:
+    model = sp.PCA(6).fit(ROWS).rotate(K, method="promax")._model
+    q = row_diagnostics(model, ROWS, model.transform(ROWS))[1]
+    centred = ROWS - ROWS.mean(axis=0)
+    basis = np.linalg.qr(model.components.T)[0]  # type: ignore[union-attr]
+    np.testing.assert_allclose(q, np.square(centred - centred @ basis @ basis.T).sum(axis=1), rtol=1e-9)
+
+
+def test_fit_takes_memory_and_progress_of_the_rotation_before_those_of_its_pca() -> None:
+    calls: list[Any] = []
+    own = sp.RotatedPCA(sp.PCA(6, memory="3GB"), K, memory="2GB", progress=calls.append).fit(ROWS)
+    assert (own.pca_.memory, own.pca.memory) == ("2GB", "3GB")  # type: ignore[attr-defined]
+    assert calls
+    assert sp.RotatedPCA(sp.PCA(6, memory="3GB"), K).fit(ROWS).pca_.memory == "3GB"  # type: ignore[attr-defined]
