@@ -13,7 +13,7 @@ import numpy as np
 
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
 from streampca.errors import DataError, OutputError
-from streampca.sources.cells.hdf5_store import WRITTEN, h5py_module, opening_error
+from streampca.sources.cells.hdf5_store import WRITTEN, before_results, h5py_module, opening_error
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush_one, writing
 
@@ -108,9 +108,7 @@ class HDF5Slots:
 def _note_version(file: Any, before: os.stat_result) -> int:
     """Note in an open file what it was before results were written, for fits that go on; return the time that it must have then."""
     now = time.time_ns() // 10**9 * 10**9  # which every file system can store
-    earlier, known = file.attrs.get(WRITTEN), [before.st_size, before.st_mtime_ns]
-    if earlier is not None and np.shape(earlier) == (3,) and int(earlier[0]) == before.st_mtime_ns:
-        known = [int(earlier[1]), int(earlier[2])]
+    known = before_results(file, before.st_mtime_ns) or (before.st_size, before.st_mtime_ns)
     file.attrs[WRITTEN] = np.array([now, *known], dtype=np.int64)
     return now
 

@@ -17,7 +17,7 @@ from stores import Command, picture
 
 import streampca as sp
 from streampca.anndata.writing import slots_at
-from streampca.errors import DataError, NotAvailableError, OutputError, StreamPCAError
+from streampca.errors import DamagedChunkError, DataError, NotAvailableError, OutputError, StreamPCAError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning"),
@@ -123,6 +123,35 @@ def test_a_file_that_another_program_writes_is_refused_and_the_lock_is_named(tmp
             with pytest.raises(DataError, match=r"another program has it open for writing.*HDF5_USE_FILE_LOCKING"):
                 call(path)
     assert sp.open(path).shape == COUNTS.shape
+
+
+def test_a_file_that_cannot_be_opened_after_the_start_of_a_fit_is_not_called_damaged(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    path = cells.write_file(tmp_path / "a.h5ad", COUNTS)
+    source = sp.open(path)
+    with path.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for call in (lambda: source.read(0, 10), source.version):
+            with pytest.raises(DataError, match="another program has it open for writing") as caught:
+                call()
+            assert not isinstance(caught.value, DamagedChunkError)
+    path.unlink()
+    for call in (lambda: source.read(0, 10), source.version):
+        with pytest.raises(DataError, match=r"cannot be opened as an \.h5ad file: No such file"):
+            call()
+
+
+@pytest.mark.parametrize("note", [np.array(["a", "b", "c"], dtype="S1"), np.array([1.0, 1.5, np.nan]), 3])
+def test_a_note_of_another_type_in_the_place_of_ours_counts_as_none(tmp_path: Path, note: Any) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = cells.write_file(tmp_path / "a.h5ad", COUNTS)
+    with h5py.File(path, "r+") as file:
+        file.attrs["streampca_written"] = note
+    status = path.stat()
+    assert sp.open(path).version() is not None
+    sp.anndata.pca(path, 2)
+    with h5py.File(path, "r") as file:
+        assert file.attrs["streampca_written"].tolist()[1:] == [status.st_size, status.st_mtime_ns]
 
 
 def _cut(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from streampca.errors import DamagedChunkError, DataError
+from streampca.errors import DataError
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.cells.compressed import CompressedRows
@@ -25,6 +26,7 @@ from streampca.sources.cells.description import (
     table_of,
 )
 from streampca.sources.cells.vectors import Nothing, Vector
+from streampca.sources.files.fragments import damage_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.storage.regular_files import require_regular
@@ -42,8 +44,8 @@ def h5py_module() -> Any:
 
 def opening_error(path: object, error: OSError) -> DataError:
     """Return the error for an ``.h5ad`` file that h5py cannot open for the reason `error`."""
-    reason = error.strerror if error.strerror and not error.strerror.startswith("Unable") else one_line(error)
-    if "unable to lock file" in reason:
+    reason = os.strerror(error.errno) if error.errno else one_line(error)
+    if "unable to lock file" in str(error):
         reason = (
             "another program has it open for writing: close it there; "
             "for a file system without locks set HDF5_USE_FILE_LOCKING=FALSE in the environment"
@@ -74,13 +76,16 @@ def open_h5ad(path: str, options: ReadOptions) -> Source:
     return table_of(rows, options, normalization, mask, names)
 
 
-def version_of(path: str | Path, written: Any) -> InputVersion:
-    """Return the version of the file at `path`, whose attribute `WRITTEN` is `written`, without regard to results in it."""
-    items = list(files(path, [""]))
+def before_results(file: Any, modified: int) -> tuple[int, int] | None:
+    """Return size and time that an open file had before results were written into it.
+
+    None if there are none, or the file, `modified` at this time, was changed after that. Times are in nanoseconds.
+    """
+    written = file.attrs.get(WRITTEN)
     known = np.asarray([] if written is None else written)
-    if known.shape == (3,) and known.dtype.kind == "i" and [item[2] for item in items] == [str(known[0])]:
-        items = [("", int(known[1]), str(known[2]))]
-    return InputVersion.of(items)
+    if known.shape != (3,) or known.dtype.kind != "i" or int(known[0]) != modified:
+        return None
+    return int(known[1]), int(known[2])
 
 
 def _child(group: Any, name: str, label: str) -> Any:
@@ -190,8 +195,15 @@ class HDF5Rows(Source):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Open the dataset, and close its file again: processes and threads share no state, and others may write to it later."""
-        with h5py_module().File(self._place, "r") as file:
+        """Open the dataset, and close its file again: processes and threads share no state, and others may write to it later.
+
+        `DataError` if the file cannot be opened, `DamagedChunkError` for what h5py raises while it is open.
+        """
+        try:
+            file = h5py_module().File(self._place, "r")
+        except OSError as error:
+            raise opening_error(self.description, error) from error
+        with file, damage_named(f"{self.description}/{self.name}:", "damaged or cut short"):
             yield file[self.name]
 
     @property
@@ -202,21 +214,19 @@ class HDF5Rows(Source):
     def version(self) -> InputVersion | None:
         """Return size and modification time of the file; those from before if nothing but results was written since."""
         with self._opened() as dataset:
-            return version_of(self._place, dataset.file.attrs.get(WRITTEN))
+            items = list(files(self._place, [""]))
+            before = before_results(dataset.file, int(items[0][2])) if items else None
+        return InputVersion.of(items if before is None else [("", before[0], str(before[1]))])
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a chunk as stored and decoded."""
         return 2 * self.chunk_bytes
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the rows; `DamagedChunkError` if they cannot be decoded."""
-        try:
-            with self._opened() as dataset:
-                values = np.asarray(dataset[start:stop])
-        except Exception as error:
-            raise DamagedChunkError(
-                f"{self.description}/{self.name}: rows {start} to {stop - 1} are damaged or cut short: {one_line(error)}"
-            ) from error
+        """Return the rows; `DamagedChunkError` if they cannot be decoded, `DataError` if the file cannot be opened."""
+        rows = f"{self.description}/{self.name}: rows {start} to {stop - 1}"
+        with self._opened() as dataset, damage_named(rows, "are damaged or cut short"):
+            values = np.asarray(dataset[start:stop])
         values = values.reshape(stop - start, self.shape[1])
         n_chunks = -(-stop // self.chunk_rows) - start // self.chunk_rows
         count = ReadCount(n_chunks, values.nbytes, values.nbytes)
