@@ -23,7 +23,7 @@ from streampca.linalg.scaling import Scaling, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
 _PANEL_FEATURES = (256, 8192)
@@ -123,8 +123,20 @@ class Gram(SequentialMerge[GramState]):
             means[first:last], variances[first:last] = equal.row[0], 0.0
         return others
 
-    def _add_panel(self, state: GramState, panel: Block, dtype: DType, means: FloatArray, variances: FloatArray) -> int:
-        """Add features, write their means and variances, and return how many values are missing."""
+    def _add_panel(
+        self,
+        state: GramState,
+        panel: Block,
+        dtype: DType,
+        means: FloatArray,
+        variances: FloatArray,
+        numbers: IntArray | None = None,
+    ) -> int:
+        """Add features, write their means and variances, and return how many values are missing.
+
+        `numbers` are the columns of the source for errors; None = consecutive ones from the start of `panel`.
+        """
+        numbers = panel.start + np.arange(len(panel)) if numbers is None else numbers
         n_samples = panel.values.shape[1]
         values = self._of_counted(panel.values.T)
         weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
@@ -135,30 +147,24 @@ class Gram(SequentialMerge[GramState]):
             if missing is not None:
                 centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
             if not centred.finite.all() and dtype == np.float64:
-                raise overflow_of(panel.start + int(np.flatnonzero(~centred.finite)[0]))
+                raise overflow_of(int(numbers[np.flatnonzero(~centred.finite)[0]]))
         accurate = within_float32(centred.squares, columns) and (weights is None or weights_within_float32(weights))
         if dtype == np.float32 and not accurate:
             n_missing = 0
             for half in panel.halves():
                 features = slice(half.start - panel.start, half.start - panel.start + len(half))
-                n_missing += self._add_panel(state, half, np.dtype(np.float64), means[features], variances[features])
+                moments = means[features], variances[features]
+                n_missing += self._add_panel(state, half, np.dtype(np.float64), *moments, numbers[features])
             return n_missing
         total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
         if weights is not None or missing is not None:
             total, offset, squares = observed_moments(columns, weights, missing)
         origin = centred.origin
         if weights is not None:
-            # The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`).
-            near = np.nan_to_num(np.where(origin == np.rint(origin), np.rint(offset), offset)).astype(dtype)
-            observed = True if missing is None else ~missing
-            if dtype == np.float32:
-                moved = (origin + near).astype(dtype)
-                np.subtract(values, moved, out=columns, where=observed)
-                origin = moved.astype(np.float64)
-            else:
-                np.subtract(columns, near, out=columns, where=observed)
-                origin = origin + near
+            origin = _about_weighted_mean(values, columns, missing, origin, offset)
             total, offset, squares = observed_moments(columns, weights, missing)
+            if np.isinf(squares).any():
+                raise overflow_of(int(numbers[np.flatnonzero(np.isinf(squares))[0]]))
         means[:] = origin + offset
         variances[:] = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / self._least_divisor(n_samples)
         if not self.center:
@@ -198,7 +204,7 @@ class Gram(SequentialMerge[GramState]):
             factors = None if self.factors is None else self.factors[block.start + chosen]
             moments = np.empty((2, len(chosen)))
             panel = Block(features[chosen].toarray())
-            replace(gram, factors=factors)._add_panel(state, panel, dtype, moments[0], moments[1])
+            replace(gram, factors=factors)._add_panel(state, panel, dtype, moments[0], moments[1], block.start + chosen)
             means[chosen], variances[chosen] = moments
 
     def _of_counted(self, samples: Array) -> Array:
@@ -329,6 +335,23 @@ class Gram(SequentialMerge[GramState]):
         values = min(n_rows, panel_features(n_features, dtype)) * n_features
         panel = values * dtype.itemsize * (1 if self.counted is None else 2) + (3 * values if self.impute else 0)
         return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
+
+
+def _about_weighted_mean(
+    values: Array, columns: Array, missing: BoolArray | None, origin: FloatArray, offset: FloatArray
+) -> FloatArray:
+    """Subtract the weighted mean instead of `origin`, from which it is `offset` away, from `values`; return it rounded.
+
+    The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`). `columns` are the result.
+    """
+    dtype, observed = columns.dtype, True if missing is None else ~missing
+    near = np.nan_to_num(np.where(origin == np.rint(origin), np.rint(offset), offset)).astype(dtype)
+    if dtype == np.float32:
+        moved = (origin + near).astype(dtype)
+        np.subtract(values, moved, out=columns, where=observed)
+        return moved.astype(np.float64)
+    np.subtract(columns, near, out=columns, where=observed)
+    return np.asarray(origin + near)
 
 
 def panel_features(n_samples: int, dtype: DType) -> int:

@@ -138,6 +138,7 @@ def observed_moments(
         slab_weights = np.ones(len(slab)) if weights is None else weights[start : start + step]
         total += slab_weights.sum() if missing is None else slab_weights @ ~missing[start : start + step]
         sums += slab_weights @ slab
-        squares += slab_weights @ np.square(slab, out=slab)
+        with np.errstate(over="ignore"):  # the caller raises for infinite squares
+            squares += slab_weights @ np.square(slab, out=slab)
     with np.errstate(invalid="ignore"):
         return total, sums / total, squares

@@ -145,6 +145,23 @@ def test_values_without_meaning_are_named_by_row_and_column(value: float, messag
         sp.PCA(2, solver="gram").fit(csr_array(rows))
 
 
+def test_a_column_that_overflows_about_its_sampled_mean_is_named() -> None:
+    rows = np.random.default_rng(3).standard_normal((1280, 6))
+    rows[:, :2] *= np.arange(1280)[:, None] % 40 == 3  # 2 columns of few values, before those that are made dense
+    rows[:, 5] = np.where(np.arange(1280) % 10 == 0, 1e153, 0.0)  # every tenth row, as those of which the mean is taken
+    with pytest.raises(NotFiniteError, match="column 5 overflows"):
+        sp.PCA(2, solver="gram").fit(csr_array(rows))
+
+
+@pytest.mark.parametrize("as_rows", [csr_array, np.asarray])
+def test_a_column_whose_weighted_squares_overflow_is_named(as_rows: Any) -> None:
+    rows = np.random.default_rng(3).standard_normal((40, 60))
+    rows[:, 4] *= 1e150
+    weights = np.random.default_rng(4).uniform(1e9, 2e9, 40)
+    with pytest.raises(NotFiniteError, match="column 4 overflows"):
+        sp.PCA(2, solver="gram", scale=True).fit(as_rows(rows), sample_weight=weights)
+
+
 def test_plans_for_workers_read_twice_and_too_many_samples_are_refused() -> None:
     source = sp.sources.open_source(wide())
     parameters = sp.PCA(2, solver="gram")._parameters()
