@@ -71,9 +71,10 @@ def test_q_far_below_the_length_of_a_row_keeps_its_digits(tmp_path: Path) -> Non
     rows = random.standard_normal((400, 2)) @ random.standard_normal((2, 12)) * 1e6 + random.standard_normal((400, 12))
     pca = sp.PCA(2, solver="qr").fit(rows)
     q, expected = written(pca, rows, tmp_path)[1], plain(pca, rows)[1]
-    assert q.max() < 1e-8 * np.square(rows - rows.mean(axis=0)).sum(axis=1).max()
-    # The residual carries the rounding of the row: eps ‖z‖ relative to its own length.
-    np.testing.assert_allclose(q, expected, rtol=1e-6)
+    lengths = np.square(rows - rows.mean(axis=0)).sum(axis=1)
+    assert q.max() < 1e-8 * lengths.max()
+    # The residual carries the rounding of the row: 1e-15 ‖z‖ relative to its own length, in both.
+    assert (np.abs(q - expected) <= 2e-15 * np.sqrt(lengths * expected)).all()
 
 
 def test_sparse_rows_have_the_t2_and_q_of_dense_ones(rows: NDArray[np.float64], tmp_path: Path) -> None:
