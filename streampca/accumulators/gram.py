@@ -349,7 +349,7 @@ def _about_weighted_mean(
     if dtype == np.float32:
         moved = (origin + near).astype(dtype)
         np.subtract(values, moved, out=columns, where=observed)
-        return moved.astype(np.float64)
+        return np.asarray(moved, dtype=np.float64)
     np.subtract(columns, near, out=columns, where=observed)
     return np.asarray(origin + near)
 
