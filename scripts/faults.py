@@ -68,6 +68,7 @@ LOOPS = (
     Loop("signals", "driver", 40, 10, 3.0, function="run_signals"),
     Loop("writes", "writes", 2_000, 100, 0.6),
     Loop("updates", "writes", 1_000, 100, 0.6, function="run_updates"),
+    Loop("store-updates", "writes", 1_000, 100, 0.6, function="run_store_updates"),
     Loop("disk_full", "disk_full", 100, 10, 2.0),
     Loop("races", "races", 500, 25, 0.7),
     Loop("slots", "slot_kills", 300, 50, 0.7),

@@ -100,7 +100,7 @@ class PartlyMissingError(DataError):
 
 
 class ChangedInputError(DataError):
-    """Files or objects of the input were replaced, changed or removed while it was read; names the latest change."""
+    """Files or objects of the input were replaced, changed or removed while it was read, or since the run that is updated; names them."""
 
 
 class NotFiniteError(DataError):

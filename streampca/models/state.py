@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streampca.labels import Labels
 from streampca.parameters import Parameters
 from streampca.sources.files.records import Fragment
 from streampca.typing import Json
+
+if TYPE_CHECKING:
+    from streampca.sources.store_record import StoreRecord
 
 AGREE = (
     "n_components",
@@ -52,6 +55,8 @@ class FittedState:
     """Records of the files whose rows are in the state; none of rows that came from elsewhere."""
     groups: tuple[Any, ...] = ()
     """States of groups of its rows, for cross-validation; empty where it was not asked for."""
+    stored: StoreRecord | None = None
+    """The record of the zarr arrays whose rows, and no others, are in the state, where one was made."""
 
     @property
     def n_features(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from streampca.errors import DamagedChunkError, DataError, OutputError
+from streampca.errors import DataError, OutputError
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.redaction import shown
 from streampca.runs.config import load_config
@@ -33,11 +31,10 @@ from streampca.sources.zarr.digests import (
 )
 from streampca.sources.zarr.listing import list_store
 from streampca.sources.zarr.reader import ZarrSource
+from streampca.sources.zarr.stored_digests import stored_digests
 from streampca.storage.files import write_atomically
-from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
-_AT_ONCE, _BYTES_AT_ONCE = 16, 256 * 2**20
-_BATCH = 256
+_BYTES_AT_ONCE = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -169,32 +166,8 @@ def _digests_of(source: ZarrSource, progress: ProgressCallback | None) -> tuple[
     n_chunks = math.prod(counts)
     table = np.zeros((n_chunks, DIGEST_BYTES), dtype=np.uint8)
     meter, total = Meter("fingerprint", n_chunks, progress), 0
-    at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // max(1, source.chunk_bytes)))
-    for first in range(0, n_chunks, _BATCH):
-        batch = range(first, min(first + _BATCH, n_chunks))
-        places = np.stack(np.unravel_index(batch, counts), axis=1).tolist()
-        keys = [source.array.metadata.encode_chunk_key(tuple(place)) for place in places]
-        digests = sync(_read(source, keys, at_once))
-        for index, (digest, size) in zip(batch, digests, strict=True):
-            table[index] = np.frombuffer(digest, dtype=np.uint8)
-            total += size
-        meter.add(len(batch), sum(size for _, size in digests))
+    for batch, digests, n_bytes in stored_digests(source, range(n_chunks), _BYTES_AT_ONCE):
+        table[batch] = digests
+        total += n_bytes
+        meter.add(len(digests), n_bytes)
     return table.reshape(*counts, DIGEST_BYTES), total
-
-
-async def _read(source: ZarrSource, keys: list[str], at_once: int) -> list[tuple[bytes, int]]:
-    """Return digest and size of each chunk, zeros where there is none, reading a few at a time."""
-    turn, prototype = asyncio.Semaphore(at_once), default_buffer_prototype()
-
-    async def one(key: str) -> tuple[bytes, int]:
-        async with turn:
-            try:
-                value = await source.store.get(f"{source.key_prefix}{key}", prototype)
-            except DamagedChunkError as error:
-                raise DamagedChunkError(f"{source.label}: chunk {key}: {error}") from error
-            if value is None:
-                return bytes(DIGEST_BYTES), 0
-            stored = value.as_numpy_array()
-            return await asyncio.to_thread(lambda: xxhash.xxh3_128(stored.data).digest()), len(value)
-
-    return await asyncio.gather(*(one(key) for key in keys))

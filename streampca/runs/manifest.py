@@ -48,6 +48,8 @@ class PhaseReads(TypedDict):
     """All passes of the fit."""
     scores: Reads | None
     """The pass for scores; None without one."""
+    record: NotRequired[Json]
+    """Chunks and bytes that were read for the record of chunks that is kept with a state; absent without one."""
 
 
 class MemoryUse(TypedDict):

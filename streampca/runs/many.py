@@ -46,6 +46,7 @@ from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
+from streampca.sources.store_record import note_digests
 from streampca.storage.directories import (
     AtomicDirectory,
     read_record,
@@ -274,6 +275,8 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
         require_space(directory, n_bytes)
         (path / "config.yaml").write_text(config.to_yaml())
         write_json(path / "plan.json", plan.to_dict())
+        if common.output.state:
+            note_digests(source)
         try:
             done = run_many(source, fits, plan)
         except NotFiniteError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ from streampca.solvers.fit import report_rows
 from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source
+from streampca.sources.store_record import note_digests, record_of_store
 from streampca.storage.directories import (
     AtomicDirectory,
     require_apart,
@@ -235,6 +236,8 @@ def carry_out(job: Job, log: ProgressLog) -> Run:
         write_json(path / "plan.json", plan.to_dict())
         try:
             rows = report_rows(source) if config.output.report else 0
+            if config.output.state:
+                note_digests(source)
             result = fit.run(source, plan, keep_rows=rows, progress=job.progress)
         except NotFiniteError as error:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
@@ -257,7 +260,7 @@ def write_results(
     `scored` is what scores cost that are there already; None has them written.
     """
     config, source = job.config, job.source
-    _write_model(job, result, path / "model.zarr", log.identity.run_id)
+    recorded = _write_model(job, result, path / "model.zarr", log.identity.run_id)
     if result.samples is not None:
         _write_samples(result.samples, path / "samples.zarr", job.classes)
     scoring = time.perf_counter() - (scored.seconds if scored else 0.0)
@@ -274,6 +277,8 @@ def write_results(
     }
     manifest = manifest_of(config, source, result, scores, log, started, seconds)
     manifest["diagnostics"] = as_json(diagnostics)
+    if recorded is not None:
+        manifest["reads"]["record"] = asdict(recorded)
     _finish(config, path, manifest)
     return manifest
 
@@ -308,16 +313,22 @@ def require_state(config: RunConfig, plan: Plan) -> None:
         )
 
 
-def _write_model(job: Job, result: FitResult, path: Path, run_id: str) -> None:
-    """Write the model, and its state if the configuration asks for it, to the new directory `path`."""
+def _write_model(job: Job, result: FitResult, path: Path, run_id: str) -> ReadCount | None:
+    """Write the model, and its state if the configuration asks for it, to the new directory `path`.
+
+    Return what was read for the record of the chunks whose rows are in the state, None where there is none.
+    """
     config, fit = job.config, job.fit
     path.mkdir()
     record = record_of(fit.estimator, plan=result.plan, n_passes=result.passes, bytes_read=result.count.bytes)
     write_model(result.model, path, record)
-    state = result.fitted_state if config.output.state else None
+    state, recorded = result.fitted_state if config.output.state else None, None
     if state is not None:
-        write_state(state, path)
+        chunks, count = record_of_store(job.source)
+        write_state(replace(state, stored=chunks), path)
+        recorded = None if chunks is None else count
     write_commit_record(path, "model", run_id)  # so that it can be copied out of the run
+    return recorded
 
 
 def _write_scores(

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,10 @@ from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve
 from streampca.sources import Source
 from streampca.sources.masks import FROM_DATA
-from streampca.sources.new_rows import NewRows
+from streampca.sources.naming import with_rows_shifted
+from streampca.sources.new_rows import AppendedRows, NewFiles, NewRows
+from streampca.sources.store_record import arrays_of
+from streampca.sources.zarr.chunk_record import MOST_RECORDED
 from streampca.storage.directories import tidy_after
 from streampca.storage.lock import Lock, lock_of
 from streampca.typing import Json
@@ -61,7 +64,7 @@ class Update:
     n_rows: int
     """Rows that were new."""
     files: tuple[str, ...]
-    """Names of the files that were new."""
+    """Names of the files that were new; none where rows were appended to a store."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,13 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         began, rows, n_before = time.perf_counter(), self.added.rows(), self.fitted.state.n_samples
         n_new = rows.shape[0]
         keep_new = -(-keep_rows * n_new // source.shape[0])
-        more, _, accumulated = accumulate(
-            rows, self.parameters, self.fitted, progress=progress, keep_rows=keep_new if keep_rows else 0
-        )
+        try:
+            more, _, accumulated = accumulate(
+                rows, self.parameters, self.fitted, progress=progress, keep_rows=keep_new if keep_rows else 0
+            )
+        except DataError as error:  # which counts rows from the first new one
+            error.args = tuple(with_rows_shifted(str(each), self.added.n_shifted) for each in error.args)
+            raise
         fitted = replace(
             continued(self.fitted, more),
             source=source.describe() | {"solver": plan.solver},
@@ -107,10 +114,12 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         entry: Json = {
             "n_samples_before": int(n_before),
             "n_samples_added": int(n_new),
-            "files": [fragment.name for fragment in self.added.fragments],
+            "files": list(self.added.files),
             "bytes": accumulated.count.bytes,
             "stored_bytes": accumulated.count.stored_bytes,
         }
+        if self.fitted.stored is not None:
+            entry["compared"] = asdict(self.added.compared)
         return Fit(
             model=model,
             plan=plan,
@@ -147,14 +156,14 @@ def update(
 ) -> Update:
     """Add the rows that are new since a run to its state, and replace it by the run that all rows make.
 
-    Only new files are read, and all rows once more for the scores if the run has scores: its components are others. The new
+    Only new rows are read, and all rows once more for the scores if the run has scores: its components are others. The new
     run takes the place of the old one when it is complete, as with ``output.overwrite``; one that is stopped goes on from
     its checkpoint. Without new rows nothing is changed.
 
     Parameters
     ----------
     directory : path
-        A finished run with ``output.state: true`` whose source is files of rows.
+        A finished run with ``output.state: true`` whose source is files of rows or zarr arrays.
     overrides : sequence of "key.sub=value"
         Changes of ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
         ``checkpoint``, ``output.scores`` and ``output.report``.
@@ -168,9 +177,9 @@ def update(
     ConfigError
         If the run kept no state.
     ChangedInputError
-        If a file that the run has read is missing or was changed; names it.
+        If a file or a chunk that the run has read is missing or was changed; names it.
     NotAvailableError
-        For runs whose rows cannot be continued: other sources, sample weights, masks taken from the data.
+        For runs whose rows cannot be continued: other sources, rows between the others, sample weights, masks taken from the data.
     """
     directory, notice = Path(directory), notice or (lambda _: None)
     if not directory.is_dir() and not lock_of(directory).exists():
@@ -187,7 +196,7 @@ def update(
         added = _new_rows(source, fitted, manifest, directory)
         began = place.newest()[0]
         began = began if began is not None and UPDATED in began["identity"] else None
-        if not added.new:
+        if not added.n_rows:
             if began is not None and stopped is not None:
                 notice(f"an update that was stopped has no new rows any more: {place.path} is removed")
                 place.remove()
@@ -203,7 +212,7 @@ def update(
         log = log_of(job, lock, identity, fresh=other)
         with concluding(log), recording(log):
             finished = carry_out(job, log)
-    return Update(finished, sum(each.n_rows for each in added.fragments), tuple(each.name for each in added.fragments))
+    return Update(finished, added.n_rows, added.files)
 
 
 def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
@@ -249,13 +258,14 @@ def _state_of(directory: Path, config: RunConfig) -> FittedState:
 
 def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory: Path) -> NewRows:
     """Return the new rows of `source`; raise an error unless the others are those that the run has read."""
-    if not fitted.fragments or not source.fragments:
+    of_files = bool(fitted.fragments and source.fragments)
+    if not of_files and (fitted.stored is None or not arrays_of(source)):
         raise NotAvailableError(
-            f"{source.description}: only runs on files of rows (.npy, Parquet, HDF5) can be updated, and from states that have a record "
-            "of them: run again in full"
+            f"{source.description}: only runs on files of rows (.npy, Parquet, HDF5) and on zarr arrays of at most {MOST_RECORDED:,} chunks "
+            "can be updated, and from states that have a record of them: run again in full"
         )
     before, d = manifest["source"]["shape"]
-    if sum(fragment.n_rows for fragment in fitted.fragments) != before:
+    if of_files and sum(fragment.n_rows for fragment in fitted.fragments) != before:
         raise DataError(
             f"{directory}: the files that its state has a record of do not make its {before:,} rows: run again in full"
         )
@@ -269,7 +279,9 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
         difference = fitted.labels.difference(source.labels)
     if difference is not None:
         raise DataError(f"{source.description} has {difference}: expected the features of the run")
-    return NewRows.of(source, fitted.fragments)
+    if of_files or fitted.stored is None:
+        return NewFiles.of(source, fitted.fragments)
+    return AppendedRows.of(source, fitted.stored)
 
 
 def _require_continuable(config: RunConfig, fitted: FittedState, added: NewRows) -> None:

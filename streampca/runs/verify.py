@@ -191,7 +191,8 @@ def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Mani
     n, before = source.shape[0], manifest["source"]["shape"][0]
     if source.shape[1] != d or n != before:
         raise DataError(
-            f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again"
+            f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again, or "
+            "streampca update if rows were appended"
         )
 
 

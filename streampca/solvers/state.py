@@ -146,6 +146,7 @@ def continued(fitted: FittedState, more: FittedState) -> FittedState:
         n_left_out=fitted.n_left_out + more.n_left_out,
         labels=_labels_of_rows([fitted, more], state.n_samples),
         fragments=fitted.fragments + more.fragments,
+        stored=None,
     )
 
 
@@ -170,6 +171,7 @@ def merged(states: Sequence[FittedState]) -> FittedState:
         n_left_out=sum(each.n_left_out for each in states),
         labels=_labels_of_rows(states, n_samples),
         fragments=fragments,
+        stored=None,
     )
 
 
@@ -194,6 +196,7 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
         n_left_out=max(0, fitted.n_left_out - less.n_left_out),
         labels=_labels_of_rows([fitted, less], state.n_samples),
         fragments=tuple(each for each in fitted.fragments if each.fingerprint not in removed),
+        stored=None,
     )
 
 

@@ -44,6 +44,11 @@ def with_names(message: str, source: Source) -> str:
     return _PLACE.sub(name_of, message)
 
 
+def with_rows_shifted(message: str, n: int) -> str:
+    """Return a message in which the numbers of rows are larger by `n`."""
+    return re.sub(r"\b(rows?) (\d+)\b", lambda match: f"{match[1]} {int(match[2]) + n}", message)
+
+
 def _row(source: Source, number: int) -> str | None:
     if source.labels is None or number >= source.shape[0]:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,26 +10,120 @@ from pathlib import Path
 import numpy as np
 
 from streampca.errors import ChangedInputError, NotAvailableError
-from streampca.sources.base import Source
+from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.records import Fragment, require_distinct
+from streampca.sources.row_range import RowRange
+from streampca.sources.store_record import StoreRecord, compare_with_record, require_same_chunks
 from streampca.sources.table import TableSource
 from streampca.typing import IntArray
 
 
 @dataclass(frozen=True)
-class NewRows:
-    """The files of a table that were read before, and those that are new."""
+class NewRows(ABC):
+    """The rows of a table that were read before, and those that are new."""
 
     table: Source
     """The whole table."""
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """Return the number of new rows."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the names of new files; none where rows were appended to a store."""
+        return ()
+
+    @property
+    @abstractmethod
+    def appended(self) -> bool:
+        """Return whether all new rows come after those that were read before, which are in the same order as they were."""
+
+    @property
+    def n_shifted(self) -> int:
+        """Return by how much the number of a new row in the table is larger than that in `rows`, where it is for all rows."""
+        return 0
+
+    @property
+    def compared(self) -> ReadCount:
+        """Return what was read to know that the other rows are what they were."""
+        return ReadCount()
+
+    @abstractmethod
+    def rows(self) -> Source:
+        """Return a table of the new rows alone; raise `NotAvailableError` if they cannot be read alone."""
+
+    @abstractmethod
+    def places(self, index: IntArray, *, new: bool) -> IntArray:
+        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
+
+
+@dataclass(frozen=True)
+class AppendedRows(NewRows):
+    """Rows that were appended to the zarr arrays of a table."""
+
+    n_before: int
+    """Number of rows that were read before."""
+    read: ReadCount
+    """What was read to compare the chunks that were read before."""
+
+    @classmethod
+    def of(cls, table: Source, record: StoreRecord) -> AppendedRows:
+        """Return the rows of `table` that are not in its `record`; reads chunks whose size or time is another, and metadata.
+
+        Raises
+        ------
+        ChangedInputError
+            If chunks were changed, which it names, or rows removed, or the arrays have other metadata or coordinates.
+        NotAvailableError
+            If new rows lie between the others.
+        """
+        n_before, comparison = compare_with_record(table, record)
+        require_same_chunks(table, comparison)
+        return cls(table, n_before, comparison.count)
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of new rows."""
+        return self.table.shape[0] - self.n_before
+
+    @property
+    def appended(self) -> bool:
+        """Return True: new rows come last."""
+        return True
+
+    @property
+    def n_shifted(self) -> int:
+        """Return the number of rows before the new ones."""
+        return self.n_before
+
+    @property
+    def compared(self) -> ReadCount:
+        """Return what was read to know that the other rows are what they were."""
+        return self.read
+
+    def rows(self) -> Source:
+        """Return a table of the new rows alone."""
+        return RowRange(self.table, self.n_before, self.table.shape[0])
+
+    def places(self, index: IntArray, *, new: bool) -> IntArray:
+        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
+        return index + self.n_before if new else index
+
+
+@dataclass(frozen=True)
+class NewFiles(NewRows):
+    """The files of a table that were read before, and those that are new."""
+
     before: tuple[int, ...]
     """Positions in the table of the files that were read, in the order in which they were recorded."""
     new: tuple[int, ...]
     """Positions of the files that are new and have rows, ascending."""
 
     @classmethod
-    def of(cls, table: Source, recorded: Sequence[Fragment]) -> NewRows:
+    def of(cls, table: Source, recorded: Sequence[Fragment]) -> NewFiles:
         """Return the new files of `table`, of which those `recorded` were read before; reads no rows.
 
         A file that was renamed is known by its content and time.
@@ -56,9 +151,14 @@ class NewRows:
         return cls(table, tuple(before), tuple(added))
 
     @property
-    def fragments(self) -> tuple[Fragment, ...]:
-        """Return the records of the new files."""
-        return tuple(self.table.fragments[position] for position in self.new)
+    def n_rows(self) -> int:
+        """Return the number of new rows."""
+        return sum(self.table.fragments[position].n_rows for position in self.new)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the new files."""
+        return tuple(self.table.fragments[position].name for position in self.new)
 
     @property
     def appended(self) -> bool:

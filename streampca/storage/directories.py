@@ -44,7 +44,7 @@ _MODEL_ARRAYS = (
 )
 _STATE_ARRAYS = (
     "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
-    r"|fragment_\w+"
+    r"|fragment_\w+|stored_\w+"
 )
 
 

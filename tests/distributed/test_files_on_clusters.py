@@ -1,4 +1,4 @@
-"""Fits of files of rows on a cluster have the bits of fits on threads."""
+"""Fits of files of rows, and updates of a store that grew, have the bits of threads on a cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import make_values
 
@@ -34,3 +35,25 @@ def test_a_cluster_gives_the_bits_of_threads(kind: str, client: Any, tmp_path: P
     np.testing.assert_array_equal(pca.components_, expected.components_)
     np.testing.assert_array_equal(pca.explained_variance_, expected.explained_variance_)
     assert pca.n_samples_seen_ == 40_000
+
+
+def test_an_update_of_a_store_on_a_cluster_has_the_bits_of_threads(
+    client: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = make_values(20_000, 6)
+    array = zarr.create_array("x.zarr", shape=(12_500, 6), chunks=(1000, 6), dtype=values.dtype)
+    array[:] = values[:12_500]
+    output = "output: {directory: threads, state: true, report: false, scores: false}"
+    Path("c.yaml").write_text(f"source: {{path: x.zarr}}\nmodel: {{n_components: 3}}\n{output}\n")
+    sp.run("c.yaml")
+    with client.as_current():
+        run = sp.run("c.yaml", overrides=["output.directory=cluster"])
+    assert run.manifest["reads"]["record"]["chunks"] == 14  # read again here, and the last one decoded
+    array.append(values[12_500:])
+    expected = sp.update("threads").run.model
+    with client.as_current():
+        pca = sp.update("cluster").run.model
+    np.testing.assert_array_equal(pca.components_, expected.components_)
+    np.testing.assert_array_equal(pca.explained_variance_, expected.explained_variance_)
+    assert pca.n_samples_seen_ == 20_000

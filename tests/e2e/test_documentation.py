@@ -18,7 +18,16 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "page", ["labelled-data.md", "files-of-rows.md", "anndata.md", "many-models.md", "export.md", "rotation.md"]
+    "page",
+    [
+        "labelled-data.md",
+        "files-of-rows.md",
+        "anndata.md",
+        "many-models.md",
+        "export.md",
+        "rotation.md",
+        "growing-stores.md",
+    ],
 )
 def test_examples_print_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the calls of scripts and the Python of a page from top to bottom, and compare their output with the block below."""

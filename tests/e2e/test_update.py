@@ -240,9 +240,6 @@ def test_wrong_usage_is_refused(finished, call):
     call.quietly("update", "runs/job", "--set", "model.n_components=4").refused(2, "--set model.n_components")
     with Lock(Path("runs/job"), "0123456789abcdef"):
         call.quietly("update", "runs/job").refused(6, "runs/job")
-    zarr.save_array("x.zarr", ROWS)
-    sp.run("c.yaml", overrides=["source.path=x.zarr", "output.directory=runs/z"])
-    call.quietly("update", "runs/z").refused(2, "only runs on files of rows")
 
 
 def test_a_run_with_sampling_errors_is_run_again_in_full(tmp_path, monkeypatch):

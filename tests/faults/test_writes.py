@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import writes
 
 
@@ -11,7 +12,8 @@ def test_acts_on_the_disk_that_fail():
     assert score.survived + score.detected == 20
 
 
-def test_acts_of_an_update_on_the_disk_that_fail():
-    score = writes.run_updates(10, seed=0)
+@pytest.mark.parametrize("run", [writes.run_updates, writes.run_store_updates])
+def test_acts_of_an_update_on_the_disk_that_fail(run):
+    score = run(10, seed=0)
     score.require_clean()
     assert score.survived + score.detected == 10

@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 from forks import server
 from score import Score, again
 from slow_run import digest_of_run
@@ -187,18 +189,25 @@ class _Job:
         )
 
     @classmethod
-    def updating(cls, place: Path) -> _Job:
-        """Make a run of files of rows in `place`, to which one was added: the other is the update."""
+    def updating(cls, place: Path, *, stored: bool = False) -> _Job:
+        """Make a run of files of rows in `place`, to which one was added, or of a store that grew: the other is the update."""
         directory, other, arguments = place / "job", place / "other", ("update", "out", "--quiet")
-        (directory / "rows").mkdir(parents=True)
-        values = make_values(400, 8)
-        np.save(directory / "rows" / "0.npy", values[:150])
-        np.save(directory / "rows" / "2.npy", values[150:250])
+        directory.mkdir()
+        values, rows = make_values(400, 8), directory / "rows"
+        if stored:
+            write_store(rows, values[:250], chunks=(100, 8), chain="zstd")
+        else:
+            rows.mkdir()
+            np.save(rows / "0.npy", values[:150])
+            np.save(rows / "2.npy", values[150:250])
         lines = ("model: {n_components: 2}", "resources: {threads: 1}")
         text = config_text("rows", "out", *lines, output="state: true, report: false")
         (directory / "c.yaml").write_text(text)
         assert _call(directory, "none", 0)[0] == 0
-        np.save(directory / "rows" / "1.npy", values[250:])
+        if stored:
+            zarr.open_array(rows).append(values[250:])
+        else:
+            np.save(rows / "1.npy", values[250:])
         shutil.copytree(directory, other)
         status, said, printed = _call(other, "none", 0, arguments)
         assert status == 0, said
@@ -251,8 +260,13 @@ def run(count: int, seed: int, made: Callable[[Path], _Job] = _Job.made) -> Scor
 
 
 def run_updates(count: int, seed: int) -> Score:
-    """Try `count` faults in updates of a run."""
+    """Try `count` faults in updates of a run by new files."""
     return run(count, seed, _Job.updating)
+
+
+def run_store_updates(count: int, seed: int) -> Score:
+    """Try `count` faults in updates of a run by rows that were appended to its store."""
+    return run(count, seed, partial(_Job.updating, stored=True))
 
 
 def _one(job: _Job, directory: Path, mode: str, number: int, score: Score) -> str:

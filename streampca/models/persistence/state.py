@@ -18,6 +18,7 @@ from streampca.linalg.selection import from_plain, to_plain
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.fragments import arrays_of_fragments, fragments_from
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
+from streampca.models.persistence.store_record import arrays_of_record, record_from
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.typing import Json
@@ -84,7 +85,7 @@ def write_state(fitted: FittedState, path: Path) -> None:
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     numbers = {name: _plain(value) for name, value in values.items() if name not in arrays}
     arrays |= {f.name: getattr(accumulator, f.name) for f in _configuration(accumulator, arrays=True)}
-    arrays |= arrays_of_fragments(fitted.fragments)
+    arrays |= arrays_of_fragments(fitted.fragments) | arrays_of_record(fitted.stored)
     attributes = {
         "accumulator": _NAMES[type(accumulator)],
         "configuration": {f.name: _plain(getattr(accumulator, f.name)) for f in _configuration(accumulator)},
@@ -133,6 +134,7 @@ def _build(group: StoredGroup, n_features: int) -> FittedState:
         exact=attributes["exact"],
         n_left_out=attributes["n_left_out"],
         fragments=fragments_from(group),
+        stored=record_from(group),
     )
 
 

@@ -50,13 +50,32 @@ class ChunkDigests:
     def require(self, key: str, stored: memoryview | None) -> None:
         """Raise `AlteredChunkError` unless `stored`, the bytes of chunk `key`, None where there are none, are what they were."""
         actual = _NO_CHUNK if stored is None else xxhash.xxh3_128(stored).digest()
-        place = tuple(int(number) for number in _NUMBER.findall(key)[1 - self.table.ndim :])
+        place = place_of_key(key, self.table.ndim - 1)
         expected = self.table[place].tobytes()
         if actual != expected:
             raise AlteredChunkError(
                 f"chunk {key} is not what was fingerprinted: found {_as_text(actual)}, expected {_as_text(expected)} "
                 f"({self.place}): restore it, or make a new fingerprint if the change was on purpose"
             )
+
+
+class KnownDigests:
+    """The xxh3-128 of the stored bytes of those chunks of an array that were read, or are known from before."""
+
+    def __init__(self, counts: tuple[int, ...]):
+        self.table = np.zeros((*counts, DIGEST_BYTES), dtype=np.uint8)
+        """Digests by the place of a chunk in the grid, ``(*counts, 16)``; zeros where it is not known."""
+
+    def note(self, key: str, stored: memoryview) -> None:
+        """Add the digest of `stored`, the bytes of chunk `key`, unless it is known."""
+        place = place_of_key(key, self.table.ndim - 1)
+        if not self.table[place].any():
+            self.table[place] = np.frombuffer(xxhash.xxh3_128(stored).digest(), dtype=np.uint8)
+
+
+def place_of_key(key: str, n_axes: int) -> tuple[int, ...]:
+    """Return the place in the grid of the chunk `key` of an array with `n_axes` axes."""
+    return tuple(int(number) for number in _NUMBER.findall(key)[-n_axes:])
 
 
 def _as_text(digest: bytes) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
@@ -31,9 +32,9 @@ from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
 from streampca.sources.remote import RemoteStore, retrying
-from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
+from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, listed_by_obstore, objects
 from streampca.sources.zarr.codecs import bounded, chain_of
-from streampca.sources.zarr.digests import ChunkDigests, metadata_digest
+from streampca.sources.zarr.digests import ChunkDigests, KnownDigests, metadata_digest
 from streampca.sources.zarr.direct import DirectReader
 from streampca.sources.zarr.layout import Layout, Spans, inside_of
 from streampca.sources.zarr.metadata import (
@@ -108,6 +109,7 @@ class ZarrSource(Source):
         )
         self.stored: BoolArray | None = None
         self._knows_missing, self._n_missing_values = False, 0
+        self.known: KnownDigests | None = None
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
@@ -134,13 +136,26 @@ class ZarrSource(Source):
         """Return path and name of the array, for messages."""
         return f"{self.description}/{self.name}" if self.name else self.description
 
-    def metadata_digest(self) -> str:
-        """Read the stored metadata and return its digest."""
+    def stored_metadata(self) -> bytes:
+        """Read the stored metadata."""
         name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
         stored = sync(self.store.get(f"{self.key_prefix}{name}", default_buffer_prototype()))
         if stored is None:
             raise DataError(f"{self.label}: its {name} is gone")
-        return metadata_digest(stored.to_bytes())
+        return stored.to_bytes()
+
+    def metadata_digest(self) -> str:
+        """Read the stored metadata and return its digest."""
+        return metadata_digest(self.stored_metadata())
+
+    def note_digests(self) -> KnownDigests:
+        """Return the digests of chunks that are known; from now on, those of chunks that this process reads are added."""
+        if self.known is None:
+            self.known = KnownDigests(self.layout.chunk_counts)
+            if self.digests is None:  # else all of them are known already
+                self.store.known = self.known
+                self.direct = None if self.direct is None else replace(self.direct, known=self.known)
+        return self.known
 
     @property
     def key_prefix(self) -> str:
@@ -254,21 +269,26 @@ class ZarrSource(Source):
         root = Path(store.root) / self.array.path if isinstance(store, LocalStore) else None
         return [] if root is None else list(files(root, METADATA_NAMES))
 
-    def version(self) -> InputVersion | None:
-        """Return sizes and times of the files of metadata and chunks, or sizes and tags of objects where they can be listed."""
+    def stored_items(self) -> Iterable[Item] | None:
+        """Return names, sizes and times of files of metadata and chunks, or sizes and tags of objects; None where they cannot be listed."""
         store = self.store._store
         if isinstance(store, LocalStore):
             if self._stored_documents() != self._documents:
                 raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
             root = Path(store.root) / self.array.path
-            return InputVersion.of(chain(files(root, METADATA_NAMES), chunk_files(root, self.array.ndim + 1)))
+            return chain(files(root, METADATA_NAMES), chunk_files(root, self.array.ndim + 1))
         if isinstance(store, RemoteStore):
             listing = sync(store.details(self.key_prefix))
-            return None if listing is None else InputVersion.of(objects(listing))
+            return None if listing is None else objects(listing)
         if type(store).__name__ == "ObjectStore":
-            return _listed_by_obstore(cast(Any, store).store, self.key_prefix)
+            return listed_by_obstore(cast(Any, store).store, self.key_prefix)
         place = getattr(store, "path", None)  # of a file such as that of ZipStore
-        return InputVersion.of(files(place, [""])) if isinstance(place, Path) else None
+        return files(place, [""]) if isinstance(place, Path) else None
+
+    def version(self) -> InputVersion | None:
+        """Return the version of the stored files or objects, None where they cannot be listed."""
+        items = self.stored_items()
+        return None if items is None else InputVersion.of(items)
 
     def cancel(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""
@@ -310,7 +330,7 @@ class ZarrSource(Source):
             return out, self.direct.read(start, stop, out)
         before, n_chunks, n_values = self.store.stored_bytes, 0, 0
         for whole, boxes in self.layout.readings(start, stop):
-            values = self._values(whole, start, stop)
+            values = self.values_in(whole, start, stop)
             for row, box in boxes:
                 target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
                 target[...] = values[inside_of(box, whole)]
@@ -320,7 +340,7 @@ class ZarrSource(Source):
                 n_chunks, n_values = n_chunks + 1, n_values + self.layout.stored_values(place)
         return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
 
-    def _values(self, box: Spans, start: int, stop: int) -> Any:
+    def values_in(self, box: Spans, start: int, stop: int) -> Any:
         """Read a box of the array, of rows `start` to `stop`, through zarr; damaged data from a network are requested again."""
         for n_left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
             try:
@@ -368,17 +388,6 @@ def _at_its_place(store: Store) -> Store:
     if type(store) is not LocalStore or Path(store.root).is_absolute():
         return store
     return LocalStore(Path(store.root).absolute(), read_only=store.read_only)
-
-
-def _listed_by_obstore(store: Any, prefix: str) -> InputVersion | None:
-    """Return sizes and tags of the objects below `prefix`, None where the store cannot list them."""
-    import obstore
-
-    try:
-        failure = {item["path"]: dict(item) for batch in obstore.list(store, prefix=prefix or None) for item in batch}
-    except Exception:  # noqa: BLE001 every kind of store has its own errors
-        return None
-    return InputVersion.of(objects(failure))
 
 
 async def _list(store: Store, prefix: str) -> list[str]:

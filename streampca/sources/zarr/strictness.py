@@ -21,7 +21,7 @@ from streampca.errors import DamagedChunkError, DataError, MissingChunkError, St
 from streampca.formatting import one_line
 from streampca.sources.remote import retrying
 from streampca.sources.zarr.codecs import bounded
-from streampca.sources.zarr.digests import ChunkDigests
+from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
 from streampca.storage.regular_files import NotRegularFileError, require_regular
@@ -59,6 +59,8 @@ class StrictStore(WrapperStore[Store]):
         super().__init__(store)
         self.fill, self.most, self.digests, self.follow_symlinks = fill, most, digests, follow_symlinks
         self.stored_bytes = 0
+        self.known: KnownDigests | None = None
+        """Where the digests of chunks that are read whole are noted, or None."""
         self._held: OrderedDict[str, Buffer | None] = OrderedDict()
         self._locks: dict[int, asyncio.Lock] = {}  # by process: a fork cannot wait for readers of its parent
 
@@ -101,6 +103,8 @@ class StrictStore(WrapperStore[Store]):
         if value is not None:
             self.stored_bytes += len(value)
             self._require_size(len(value))
+            if self.known is not None and byte_range is None:
+                self.known.note(key, value.as_numpy_array().data)
         return value
 
     def _check_size(self, key: str, byte_range: ByteRequest | None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import streampca as sp
 from streampca.errors import ChangedInputError
-from streampca.sources.new_rows import NewRows
+from streampca.sources.new_rows import NewFiles
 
 
 def look_alikes(directory: Path) -> list[Path]:
@@ -30,7 +30,7 @@ def test_files_that_look_alike_and_were_renamed_are_refused_and_none_counts_twic
     for name in ("a", "b"):
         (tmp_path / f"{name}.npy").rename(tmp_path / f"{name}-renamed.npy")
     with pytest.raises(ChangedInputError, match="several files could be it"):
-        NewRows.of(sp.open(str(tmp_path / "*.npy")), recorded)
+        NewFiles.of(sp.open(str(tmp_path / "*.npy")), recorded)
 
 
 def test_a_file_that_is_gone_is_not_taken_for_one_that_looks_alike(tmp_path: Path) -> None:
@@ -38,12 +38,12 @@ def test_a_file_that_is_gone_is_not_taken_for_one_that_looks_alike(tmp_path: Pat
     recorded = sp.open(str(tmp_path / "*.npy")).fragments
     first.unlink()
     with pytest.raises(ChangedInputError, match=r"a\.npy is missing"):
-        NewRows.of(sp.open([str(tmp_path / "b.npy")]), recorded)
+        NewFiles.of(sp.open([str(tmp_path / "b.npy")]), recorded)
 
 
 def test_one_renamed_file_is_known_by_its_content_and_time(tmp_path: Path) -> None:
     first, _ = look_alikes(tmp_path)
     recorded = sp.open(str(tmp_path / "*.npy")).fragments
     first.rename(tmp_path / "z.npy")
-    found = NewRows.of(sp.open(str(tmp_path / "*.npy")), recorded)
+    found = NewFiles.of(sp.open(str(tmp_path / "*.npy")), recorded)
     assert (found.before, found.new) == ((1, 0), ())

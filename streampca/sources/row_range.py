@@ -1,0 +1,80 @@
+"""Consecutive rows of a source, as a source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from streampca.labels import Labels
+from streampca.sources.base import DerivedSource, ReadCount, Source, divided_edges, merged_edges
+from streampca.typing import Array
+
+
+class RowRange(DerivedSource):
+    """Rows `start` to `stop` of a source; blocks begin where its chunks do."""
+
+    def __init__(self, source: Source, start: int, stop: int):
+        self.source, self.start, self.stop = source, start, stop
+        self.shape, self.dtype, self.description = (stop - start, source.shape[1]), source.dtype, source.description
+        self.chunk_rows, self.chunk_bytes = min(source.chunk_rows, stop - start), source.chunk_bytes
+        self.portable, self.buffered, self.sparse = source.portable, source.buffered, source.sparse
+        self.column_major, self.repeats, self.watch = source.column_major, source.repeats, source.watch
+        self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
+        self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RowRange, (self.source, self.start, self.stop)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the source with the numbers of the rows."""
+        return f"{self.source.fingerprint}-rows-{self.start}-{self.stop}"
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the source with the shape of these rows."""
+        return self.source.describe() | {"shape": list(self.shape), "fingerprint": self.fingerprint}
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks of at most `n_rows` rows, of which all but the first begin with a chunk where that is possible."""
+        offset, size = self.start % self.source.chunk_rows, self.source.chunk_rows
+        if offset == 0:
+            return None
+        step = n_rows // size * size or size
+        edges = [0, *range(step - offset, self.shape[0], step), self.shape[0]]
+        return merged_edges(divided_edges(edges, n_rows), n_rows)
+
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
+        runs = self.source.equal_rows(self.start + start, self.start + stop)
+        return tuple((low - self.start, high - self.start) for low, high in runs)
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return self.source.reads_of(self.start + start, self.start + stop)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
+        return self.source.overhead_bytes(n_rows)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return self.source.keys(self.start + start, self.start + stop)
+
+    def slice(self, start: int, stop: int) -> RowRange:
+        """Return a source for a worker that can read rows `start` to `stop`."""
+        return RowRange(self.source.slice(self.start + start, self.start + stop), self.start, self.stop)
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the rows, read from the source."""
+        return self.source.read(self.start + start, self.start + stop, out)
+
+
+def _labels_of(labels: Labels, start: int, stop: int) -> Labels:
+    """Return the labels of rows `start` to `stop`, with coordinates where these are whole places of the first dimension."""
+    first, *others = labels.samples
+    inner = math.prod(dimension.size for dimension in others)
+    if start % inner or stop % inner:
+        return labels.resized(stop - start)
+    low, high = start // inner, stop // inner
+    coordinate = None if first.coordinate is None else first.coordinate[low:high]
+    return replace(labels, samples=(replace(first, size=high - low, coordinate=coordinate), *others))
