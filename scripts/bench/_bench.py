@@ -218,14 +218,23 @@ def at_least(limit: float) -> tuple[float, float]:
     return (limit, float("inf"))
 
 
-def with_errors(rows: dict[str, Row], reference: str = "reference") -> None:
-    """Replace eigenvalues in `rows` by their largest error relative to those of the float64 reference."""
-    exact = rows[reference].pop("eigenvalues", None)
-    for row in rows.values():
-        found = row.pop("eigenvalues", None)
-        if exact and found:
-            some = min(len(exact), len(found))
-            row["error"] = max(abs(a / b - 1) for a, b in zip(found[:some], exact[:some], strict=True))
+def add_errors(rows: dict[str, Row], reference: Contender | None, *, fresh: bool = True) -> None:
+    """Replace eigenvalues in `rows` by their largest error relative to those of the float64 `reference`, which runs once."""
+    exact = None
+    if reference is not None:
+        rows |= medians([reference], repeats=1, fresh=fresh)
+        exact = rows[reference.name].get("eigenvalues")
+    for name, row in rows.items():
+        values = row.pop("eigenvalues", None)
+        if exact and values and (reference is None or name != reference.name):
+            some = min(len(exact), len(values))
+            row["error"] = max(abs(a / b - 1) for a, b in zip(values[:some], exact[:some], strict=True))
+
+
+def times_of_fit(rows: dict[str, Row], peers: tuple[str, ...]) -> dict[str, float]:
+    """Return how many times as long as the fit each of the `peers` took that did not fail."""
+    ours = rows["fit"]["seconds"]
+    return {f"{name} over fit": rows[name]["seconds"] / ours for name in peers if "seconds" in rows[name]}
 
 
 def report(outcome: Outcome, out: Path | None) -> None:

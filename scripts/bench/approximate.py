@@ -11,13 +11,24 @@ covariance matrix, without a ceiling: 8 bytes for the square of the number of fe
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import limits
 import numpy as np
-from _bench import Contender, Outcome, Row, cores, expected_ratio, floor_seconds, medians, report, timed, with_errors
+from _bench import (
+    Contender,
+    Outcome,
+    Row,
+    add_errors,
+    cores,
+    expected_ratio,
+    floor_seconds,
+    medians,
+    report,
+    timed,
+    times_of_fit,
+)
+from _options import add_peers, parser_of, peers_of
 from exact import fit as exact_fit
 from wide import svd_compressed as run_svd_compressed
 
@@ -132,10 +143,7 @@ def measure(
     ]
     rows = medians(entries, repeats=repeats, fresh=fresh)
     last = Contender("exact", "approximate", "reference", (store, str(k)), once=True)
-    rows |= medians([last], repeats=1, fresh=fresh)
-    with_errors(rows, last.name)
-    for row in rows.values():
-        row.pop("eigenvalues", None)
+    add_errors(rows, last, fresh=fresh)
     ratios, goals = limits.quiet(rows)
     floor, ours = floor_seconds(rows["bare_products"], rows["bare_read"], reads=passes), rows["fit"]
     if "failed" not in ours and floor:
@@ -149,30 +157,20 @@ def measure(
             "certified error of fit": ours["certified"],
         }
         ratios |= expected_ratio(rows)
-        for name in peers:
-            if "seconds" in rows[name]:
-                ratios[f"{name} over fit"] = rows[name]["seconds"] / ours["seconds"]
+        ratios |= times_of_fit(rows, peers)
     return Outcome(title, rows, floor, ratios, goals | (wanted or {}))
 
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("store")
-    parser.add_argument("--components", type=int, default=50)
+    add_peers(parser, None, ", ".join(PEERS))
     parser.add_argument("--passes", type=int, default=4)
     parser.add_argument("--columns", default="auto", help="of the sketch (default: %(default)s)")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="at which passes stop (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--peers", default=",".join(PEERS), help="comma-separated; empty for none (default: %(default)s)"
-    )
-    parser.add_argument("--memory", default="", help="ceiling for the fit")
-    parser.add_argument("--out", type=Path, help="write JSON here")
     options = parser.parse_args()
-    peers = tuple(name for name in options.peers.split(",") if name)
-    if unknown := set(peers) - set(PEERS):
-        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    peers = peers_of(parser, options.peers, PEERS)
     outcome = measure(
         f"approximate PCA of {options.store}, k = {options.components}",
         options.store,

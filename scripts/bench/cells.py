@@ -12,7 +12,6 @@ in the times; imports, and compilation in a first small fit, are not. A file is 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from _bench import Contender, Outcome, Row, at_least, at_most, contend, medians, report, timed
+from _options import add_contenders, contenders_of, parser_of
 
 CONTENDERS = ("fit", "scanpy_memory", "scanpy_dask")
 """Functions of this module."""
@@ -225,22 +225,15 @@ def copy_as_file(store: str, path: str) -> Row:
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("store", help="an AnnData store, or an .h5ad file")
     parser.add_argument("--copy-of", help="AnnData store that is written as the file first if the file does not exist")
-    parser.add_argument("--components", type=int, default=50)
     parser.add_argument(
         "--memory", default="", help="ceiling of the fit, such as 800MiB (default: that of the machine)"
     )
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--contenders", default=",".join(CONTENDERS), help="(default: %(default)s)")
-    parser.add_argument("--once", default="", help="those that are slow and run once")
-    parser.add_argument("--same-process", action="store_true", help="run the contenders in this process, for tests")
-    parser.add_argument("--out", type=Path, help="write JSON here")
+    add_contenders(parser, CONTENDERS)
     options = parser.parse_args()
-    names = tuple(options.contenders.split(","))
-    if names[0] != "fit" or set(names) - set(CONTENDERS):
-        parser.error(f"--contenders begins with fit; there are {', '.join(CONTENDERS)}")
+    names = contenders_of(parser, options.contenders, CONTENDERS)
     if options.copy_of and not Path(options.store).exists():
         missing = importlib.util.find_spec("anndata") is None
         contend(Contender("copy", "cells", "copy_as_file", (options.copy_of, options.store), peer=missing))

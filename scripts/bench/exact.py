@@ -11,14 +11,24 @@ clock starts, as all contenders import before it. Peers read the same store.
 
 from __future__ import annotations
 
-import argparse
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import limits
 import numpy as np
-from _bench import Contender, Outcome, Row, expected_ratio, floor_seconds, medians, report, timed, with_errors
+from _bench import (
+    Contender,
+    Outcome,
+    Row,
+    add_errors,
+    expected_ratio,
+    floor_seconds,
+    medians,
+    report,
+    timed,
+    times_of_fit,
+)
+from _options import add_peers, parser_of, peers_of
 
 PEERS = {
     "dask_cov": {},
@@ -206,12 +216,8 @@ def measure(
         *(Contender(name, "exact", name, (store, str(k)), **PEERS[name]) for name in peers),
     ]
     rows = medians(entries, repeats=repeats, fresh=fresh)
-    if with_reference:
-        last = Contender("float64 reference", "exact", "reference", (store, str(k)), once=True)
-        rows |= medians([last], repeats=1, fresh=fresh)
-        with_errors(rows, last.name)
-    for row in rows.values():
-        row.pop("eigenvalues", None)
+    last = Contender("float64 reference", "exact", "reference", (store, str(k)), once=True)
+    add_errors(rows, last if with_reference else None, fresh=fresh)
     ratios, goals = limits.quiet(rows)
     floor, ours, products = floor_seconds(rows["bare_products"], rows["bare_read"]), rows["fit"], rows["bare_products"]
     if "failed" not in ours and floor:
@@ -224,26 +230,18 @@ def measure(
         ratios |= expected_ratio(rows)
         if "error" in ours:
             ratios["error of fit"] = ours["error"]
-        for name in peers:
-            if "seconds" in rows[name]:
-                ratios[f"{name} over fit"] = rows[name]["seconds"] / ours["seconds"]
+        ratios |= times_of_fit(rows, peers)
     return Outcome(title, rows, floor, ratios, goals | (wanted or {}))
 
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("store")
-    parser.add_argument("--components", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peers", default="dask_cov", help=f"comma-separated, of: {', '.join(PEERS)}; empty for none")
+    add_peers(parser, "dask_cov", ", ".join(PEERS))
     parser.add_argument("--no-reference", action="store_true", help="skip the float64 reference")
-    parser.add_argument("--memory", default="", help="ceiling for the fit")
-    parser.add_argument("--out", type=Path, help="write JSON here")
     options = parser.parse_args()
-    peers = tuple(name for name in options.peers.split(",") if name)
-    if unknown := set(peers) - set(PEERS):
-        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    peers = peers_of(parser, options.peers, PEERS)
     outcome = measure(
         f"exact PCA of {options.store}, k = {options.components}",
         options.store,

@@ -9,7 +9,6 @@ shards when it is not there, in chunks of as many rows as the shards have in a r
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from _bench import Contender, Outcome, Row, at_most, medians, report, timed
+from _options import add_same_process, parser_of
 
 COLUMN = "embedding"
 """Column of the shards that is read."""
@@ -134,13 +134,10 @@ def measure(directory: Path, k: int, n_new: int, *, repeats: int = 3, fresh: boo
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, repeats=5)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--components", type=int, default=50)
     parser.add_argument("--new", type=int, default=5, help="shards that are new (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--same-process", action="store_true", help="run the contenders in this process, for tests")
-    parser.add_argument("--out", type=Path, help="write JSON here")
+    add_same_process(parser)
     options = parser.parse_args()
     outcome = measure(
         options.directory, options.components, options.new, repeats=options.repeats, fresh=not options.same_process

@@ -15,9 +15,7 @@ by the cores. The reference of the errors is the fit of float64 rows with the sa
 
 from __future__ import annotations
 
-import argparse
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from _bench import (
     Contender,
     Outcome,
     Row,
+    add_errors,
     at_least,
     at_most,
     cores,
@@ -32,8 +31,9 @@ from _bench import (
     medians,
     report,
     timed,
-    with_errors,
+    times_of_fit,
 )
+from _options import add_peers, parser_of, peers_of
 
 PEERS = {"nystrom": ("sklearn_features", "sklearn_incremental"), "exact": ("sklearn_randomized", "sklearn_dense")}
 """Names of the peers of each mode, which are functions of this module."""
@@ -193,12 +193,8 @@ def measure_nystrom(
         *(Contender(name, "kernel", name, common, once=name == "sklearn_incremental") for name in peers),
     ]
     rows = medians(entries, repeats=repeats, fresh=fresh)
-    if with_reference:
-        last = Contender("float64 reference", "kernel", "reference", common, once=True)
-        rows |= medians([last], repeats=1, fresh=fresh)
-        with_errors(rows, last.name)
-    for row in rows.values():
-        row.pop("eigenvalues", None)
+    last = Contender("float64 reference", "kernel", "reference", common, once=True)
+    add_errors(rows, last if with_reference else None, fresh=fresh)
     floor, ours = floor_seconds(rows["bare_products"], rows["bare_read"], reads=2), rows["fit"]
     ratios: dict[str, float] = {}
     goals = {"fit over floor": at_most(1.4), "peak over projected": at_most(1.0)}
@@ -238,20 +234,14 @@ def measure_exact(
         *(Contender(name, "kernel", name, common, once=name == "sklearn_dense") for name in peers),
     ]
     rows = medians(entries, repeats=repeats, fresh=fresh)
-    if with_reference:
-        last = Contender("float64 reference", "kernel", "exact", (*common, "float64"), once=True)
-        rows |= medians([last], repeats=1, fresh=fresh)
-        with_errors(rows, last.name)
-    for row in rows.values():
-        row.pop("eigenvalues", None)
+    last = Contender("float64 reference", "kernel", "exact", (*common, "float64"), once=True)
+    add_errors(rows, last if with_reference else None, fresh=fresh)
     ours, ratios = rows["fit"], {}
     if "failed" not in ours:
         ratios = {"peak over projected": ours["peak_mib"] / ours["projected_mib"]}
         if "error" in ours:
             ratios["error of fit"] = ours["error"]
-        for name in peers:
-            if "seconds" in rows[name]:
-                ratios[f"{name} over fit"] = rows[name]["seconds"] / ours["seconds"]
+        ratios |= times_of_fit(rows, peers)
     goals = {
         "error of fit": at_most(1e-5),
         "sklearn_randomized over fit": at_least(2.0),
@@ -262,23 +252,16 @@ def measure_exact(
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, components=20)
     parser.add_argument("mode", choices=sorted(PEERS))
     parser.add_argument("store")
     parser.add_argument("--landmarks", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=8000, help="for exact: so many of the first rows")
-    parser.add_argument("--components", type=int, default=20)
     parser.add_argument("--gamma", type=float, default=0.1)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peers", help="comma-separated; empty for none (default: all of the mode)")
+    add_peers(parser, None, "; ".join(f"{mode}: {', '.join(names)}" for mode, names in PEERS.items()))
     parser.add_argument("--no-reference", action="store_true", help="skip the float64 reference")
-    parser.add_argument("--memory", default="", help="ceiling for the fit")
-    parser.add_argument("--out", type=Path, help="write JSON here")
     options = parser.parse_args()
-    known = PEERS[options.mode]
-    peers = known if options.peers is None else tuple(name for name in options.peers.split(",") if name)
-    if unknown := set(peers) - set(known):
-        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    peers = peers_of(parser, options.peers, PEERS[options.mode])
     common: dict[str, Any] = {"peers": peers, "with_reference": not options.no_reference, "repeats": options.repeats}
     if options.mode == "exact":
         outcome = measure_exact(options.store, options.rows, options.components, options.gamma, **common)

@@ -10,7 +10,6 @@ and ratios are medians of pairs. Opening, decoding and reading are in the times;
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import statistics
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from _bench import Contender, Outcome, Row, at_least, medians, report, timed
+from _options import add_contenders, contenders_of, parser_of
 
 CONTENDERS = ("fit", "eofs", "xeofs", "xeofs_dask")
 """Functions of this module."""
@@ -170,18 +170,11 @@ def measure(
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, components=10, repeats=5)
     parser.add_argument("store")
-    parser.add_argument("--components", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--contenders", default=",".join(CONTENDERS), help="(default: %(default)s)")
-    parser.add_argument("--once", default="xeofs_dask", help="those that are slow and run once (default: %(default)s)")
-    parser.add_argument("--same-process", action="store_true", help="run the contenders in this process, for tests")
-    parser.add_argument("--out", type=Path, help="write JSON here")
+    add_contenders(parser, CONTENDERS, once="xeofs_dask")
     options = parser.parse_args()
-    names = tuple(options.contenders.split(","))
-    if names[0] != "fit" or set(names) - set(CONTENDERS):
-        parser.error(f"--contenders begins with fit; there are {', '.join(CONTENDERS)}")
+    names = contenders_of(parser, options.contenders, CONTENDERS)
     outcome = measure(
         options.store,
         options.components,

@@ -15,6 +15,7 @@ from streampca.execution.leaf import read_ahead
 from streampca.linalg.tiles import spread
 from streampca.planning.memory.kernel import PAIR_SIDE
 from streampca.planning.shape import Leaf
+from streampca.solvers.kernel.solving import DenseMatrix
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
 from streampca.system.workspace import borrow, release
@@ -25,27 +26,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class KernelMatrix:
-    """A symmetric matrix K, or HKH with H = 1 − 11ᵀ/n where it is centred; ``(n, n)``, float32 or float64."""
+class KernelMatrix(DenseMatrix):
+    """A symmetric matrix K, or HKH with H = 1 − 11ᵀ/n where it is centred; `values` is K, ``(n, n)``, float32 or float64."""
 
-    values: Array
-    """K, ``(n, n)``."""
     means: FloatArray
     """Mean of each row of K, ``(n,)``."""
     center: bool
     """Whether HKH is meant."""
     n_threads: int
     """Threads for products."""
-
-    @property
-    def side(self) -> int:
-        """Return n."""
-        return len(self.values)
-
-    @property
-    def rank_limit(self) -> int:
-        """Return the largest possible number of components."""
-        return len(self.values)
 
     @property
     def diagonal(self) -> FloatArray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.models.kernel import KernelModel, preimage_of
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.typing import FloatArray, Json
+from streampca.typing import Array, FloatArray, Json
 
 ROUNDING = {"float32": 2e-7, "float64": 1e-12}
 """Share of the first eigenvalue below which one is rounding, as scikit-learn has it."""
@@ -18,7 +18,7 @@ ROUNDING = {"float32": 2e-7, "float64": 1e-12}
 class DenseMatrix:
     """A symmetric matrix in memory."""
 
-    values: FloatArray
+    values: Array
     """The matrix, ``(side, side)``."""
 
     @property
