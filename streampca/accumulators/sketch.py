@@ -146,16 +146,9 @@ class Sketch(SequentialMerge[SketchState]):
         for start in range(0, len(row), _SLAB_FEATURES):
             slab = slice(start, start + _SLAB_FEATURES)
             state.products[slab] += np.outer(shifted_row[slab], weighted)
-        moments = float(self.moments)
-        return replace(
-            state,
-            n_samples=state.n_samples + rows.n_rows,
-            weight=state.weight + weight,
-            weight_squares=state.weight_squares + rows.weight_squares,
-            sums=state.sums + moments * weight * shifted_row,
-            squares=state.squares + moments * weight * shifted_row**2,
-            observed=state.observed + weight if len(state.observed) else state.observed,
-        )
+        moments = float(self.moments) * weight
+        counts = rows.n_rows, weight, rows.weight_squares
+        return state.joined(counts, moments * shifted_row, moments * shifted_row**2, observed=weight)
 
     def _add_direct(self, state: SketchState, panel: Block) -> SketchState | None:
         """Add rows without a shifted copy: Σ (x − c) zᵀ for z = (x − c)ᵀΩ is Σ x zᵀ − c Σ zᵀ; None if float32 is too inaccurate."""
@@ -173,14 +166,7 @@ class Sketch(SequentialMerge[SketchState]):
             if values.dtype == np.float32 and not ((squares == 0) | ((low < squares) & (squares < high))).all():
                 return None
         self._add_products(state.products, values, weights, state.origin)
-        return replace(
-            state,
-            n_samples=state.n_samples + len(panel),
-            weight=state.weight + total,
-            weight_squares=state.weight_squares + squared,
-            sums=state.sums + sums,
-            squares=state.squares + squares,
-        )
+        return state.joined((len(panel), total, squared), sums, squares)
 
     def _add_panel(self, state: SketchState, panel: Block, dtype: DType) -> SketchState:
         values = panel.values
@@ -204,20 +190,10 @@ class Sketch(SequentialMerge[SketchState]):
         if weights is not None:
             sums, squares = weighted_moments(rows, weights)
         self._add_products(state.products, rows, weights)
-        observed = state.observed
-        if len(observed):
-            row_weight = np.full(values.shape[1], total) if missing is None else observed_weights(missing, weights)
-            observed = observed + row_weight
-        return replace(
-            state,
-            n_samples=state.n_samples + len(panel),
-            weight=state.weight + total,
-            weight_squares=state.weight_squares + squared,
-            sums=state.sums + sums,
-            squares=state.squares + squares,
-            observed=observed,
-            n_missing=state.n_missing + (0 if missing is None else int(missing.sum())),
-        )
+        counts = len(panel), total, squared
+        if missing is None:
+            return state.joined(counts, sums, squares, observed=total)
+        return state.joined(counts, sums, squares, observed_weights(missing, weights), int(missing.sum()))
 
     def _require_finite(self, squares: FloatArray, panel: Block, dtype: DType) -> None:
         finite = np.isfinite(squares)
@@ -283,17 +259,10 @@ class Sketch(SequentialMerge[SketchState]):
         for start in range(0, columns.shape[1], _SLAB_FEATURES):
             slab = slice(start, start + _SLAB_FEATURES)
             state.products[slab] += np.asarray(columns[:, slab].T @ projected)
-        total, squared = float(ones.sum()), float(ones @ ones)
+        total = float(ones.sum())
         sums = np.asarray(columns.T @ ones)
         sums, squares = self._moved_moments(state.products, origin - state.origin, total, sums, squares)
-        return replace(
-            state,
-            n_samples=state.n_samples + n_rows,
-            weight=state.weight + total,
-            weight_squares=state.weight_squares + squared,
-            sums=state.sums + sums,
-            squares=state.squares + squares,
-        )
+        return state.joined((n_rows, total, float(ones @ ones)), sums, squares)
 
     def _with_origin(self, state: SketchState, origin: FloatArray) -> SketchState:
         """Return `state` with its sums about `origin`, in the same memory."""
@@ -332,17 +301,8 @@ class Sketch(SequentialMerge[SketchState]):
             raise MergeError("sketches of rows with missing values need one origin to be merged")
         np.add(state.products, other.products, out=state.products)
         sums, squares = self._moved_moments(state.products, shift, other.weight, other.sums, other.squares)
-        return replace(
-            state,
-            n_samples=state.n_samples + other.n_samples,
-            n_left_out=state.n_left_out + other.n_left_out,
-            weight=state.weight + other.weight,
-            weight_squares=state.weight_squares + other.weight_squares,
-            sums=state.sums + sums,
-            squares=state.squares + squares,
-            observed=state.observed + other.observed,
-            n_missing=state.n_missing + other.n_missing,
-        )
+        counts = other.n_samples, other.weight, other.weight_squares
+        return state.joined(counts, sums, squares, other.observed, other.n_missing, other.n_left_out)
 
     def finalize(self, state: SketchState) -> Sketched:
         """Return the products of the covariance matrix; `DataError` if there are too few rows. `state` is not changed."""

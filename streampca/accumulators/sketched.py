@@ -44,6 +44,31 @@ class SketchState:
     products: FloatArray
     """Σ w (x − c)(x − c)ᵀ Ω, shape ``(n_features, n_columns)``; missing values count as c."""
 
+    def joined(
+        self,
+        counts: tuple[int, float, float],
+        sums: FloatArray,
+        squares: FloatArray,
+        observed: FloatArray | float = 0.0,
+        n_missing: int = 0,
+        n_left_out: int = 0,
+    ) -> SketchState:
+        """Return the state with more rows but for their products, which are added in place.
+
+        `counts` are their number, the sum of their weights and that of the squares of these; all else as the fields.
+        """
+        return replace(
+            self,
+            n_samples=self.n_samples + counts[0],
+            weight=self.weight + counts[1],
+            weight_squares=self.weight_squares + counts[2],
+            sums=self.sums + sums,
+            squares=self.squares + squares,
+            observed=self.observed + observed,
+            n_missing=self.n_missing + n_missing,
+            n_left_out=self.n_left_out + n_left_out,
+        )
+
     @property
     def n_features(self) -> int:
         """Return the length of a row."""
