@@ -154,7 +154,7 @@ class PCAModel:
     @property
     def n_means(self) -> int:
         """Return how many means and slopes were fitted to each feature and subtracted."""
-        return int(self.center) if self.removal is None else self.removal.n_means
+        return int(self.certificate.get("group_means", self.center)) if self.removal is None else self.removal.n_means
 
     @property
     def noise_variance(self) -> float:

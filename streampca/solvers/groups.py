@@ -113,7 +113,9 @@ def fit_groups(
         states = [fitted for _, fitted in each]
         pooled = solver.fit(_pooled(states), "the rows within groups")
         between = solver.fit(_between(states), "the group means") if len(states) > 1 else None
-    pooled = replace(pooled, fitted_state=None)
+    # Degrees of freedom, on which limits and rules for the number of components depend.
+    certificate = pooled.model.certificate | {"group_means": len(states)}
+    pooled = replace(pooled, model=replace(pooled.model, certificate=certificate), fitted_state=None)
     return GroupFits(fits, pooled, None if between is None else replace(between, fitted_state=None), count)
 
 
@@ -186,7 +188,7 @@ def _pooled(states: Sequence[FittedState]) -> FittedState:
     scatter = np.zeros(grid.size)
     for fitted in states:
         scatter += fitted.state.scatter
-    parameters = replace(first.parameters, ddof=ddof)
+    parameters = replace(first.parameters, ddof=ddof, n_regressors=len(states))
     accumulator = replace(first.accumulator, ddof=ddof)
     n_samples = sum(fitted.state.n_samples for fitted in states)
     state = replace(total, n_samples=n_samples, scatter=scatter)

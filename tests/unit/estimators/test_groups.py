@@ -52,6 +52,25 @@ def test_groups_equal_fits_of_their_rows(rows: Any, labels: Any, scale: bool) ->
         assert_close(models[name], sp.PCA(3, scale=scale).fit(rows[labels == name]))
 
 
+def test_limits_and_rules_within_groups_are_those_of_rows_whose_group_means_were_removed(tmp_path: Path) -> None:
+    random, n, n_groups = np.random.default_rng(5), 60, 20
+    labels = np.arange(n) % n_groups
+    rows = random.standard_normal((n, D)) * np.linspace(1, 3, D) + 50.0 * random.standard_normal((n_groups, D))[labels]
+    pooled = sp.PCA(3).fit_groups(rows, labels)["pooled"]
+    removed: Any = sp.PCA(3, remove={"groups": labels}, ddof=n_groups).fit(rows)
+    np.testing.assert_allclose(pooled.explained_variance_, removed.explained_variance_, rtol=1e-10)
+    pooled.save(tmp_path / "pooled.zarr")
+    for model in (pooled, sp.load(tmp_path / "pooled.zarr")):
+        for distribution in ("f", "beta"):
+            limits = [each.t2_limit(distribution=distribution) for each in (model, removed)]
+            np.testing.assert_allclose(limits[0], limits[1], rtol=1e-9)
+        for name, rule in removed.component_rules_.items():
+            found = model.component_rules_[name]
+            assert found.n_components == rule.n_components
+            for figure, value in rule.figures.items():
+                np.testing.assert_allclose(found.figures[figure], value, rtol=1e-5)
+
+
 def test_the_parts_within_and_between_groups_add_up_to_the_covariance(rows: Any, labels: Any) -> None:
     models = sp.PCA().fit_groups(rows, labels)
     means = np.stack([rows[labels == name].mean(axis=0) for name in NAMES])[np.searchsorted(NAMES, labels)]
