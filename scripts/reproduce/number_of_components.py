@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Counts how often each rule finds the number of factors of simulated tables.
 
-Usage: scripts/reproduce/number_of_components.py [--repetitions 200] [--update docs/number-of-components.md]
+Usage: scripts/reproduce/number_of_components.py [--repetitions 200] [--update docs/number-of-components.md] [--json counts.json]
 
 A table has k = 5 factors with variances from 2² to 4² times what is detectable at all, (√γ for γ = features / samples, Baik,
 Ben Arous & Péché 2005), plus noise: Gaussian of variance 1; of Student's t with 5 degrees of freedom; or of variances that
@@ -11,6 +11,7 @@ differ between features, uniform in [0.2, 1.8].
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import re
 import sys
@@ -46,12 +47,10 @@ def factor_model(shape: tuple[int, int], noise: str, rng: np.random.Generator) -
 
 
 def counts(shape: tuple[int, int], noise: str, repetitions: int) -> dict[str, Counter[int | None]]:
-    """Return for every rule how often it gave which number."""
+    """Return for every rule how often it gave which number; `cross_validation` is asked for, so that its groups are accumulated."""
     found: dict[str, Counter[int | None]] = {rule: Counter() for rule in RULES}
     for seed in range(repetitions):
-        rules = sp.PCA(1, solver="gram" if shape[0] < shape[1] else "covariance").fit(
-            factor_model(shape, noise, np.random.default_rng(seed))
-        )
+        rules = sp.PCA("cross_validation").fit(factor_model(shape, noise, np.random.default_rng(seed)))
         for rule, result in rules.component_rules_.items():
             found[rule][result.n_components] += 1
     return found
@@ -67,8 +66,9 @@ def cell(found: Counter[int | None]) -> str:
     return f"{found[N_FACTORS] / total:.0%} ({few / total:.0%}, {many / total:.0%})"
 
 
-def table(repetitions: int) -> str:
-    """Return the table in Markdown, with the versions and the machine."""
+def table(repetitions: int) -> tuple[str, list[dict[str, object]]]:
+    """Return the table in Markdown, with the versions and the machine, and how often every rule gave which number."""
+    records: list[dict[str, object]] = []
     lines = ["| rows × features | noise | " + " | ".join(f"`{rule}`" for rule in RULES) + " |"]
     lines.append("|---" * (2 + len(RULES)) + "|")
     for shape in SHAPES:
@@ -77,12 +77,14 @@ def table(repetitions: int) -> str:
             lines.append(
                 f"| {shape[0]:,} × {shape[1]:,} | {noise} | " + " | ".join(cell(found[r]) for r in RULES) + " |"
             )
+            plain = {rule: {str(number): n for number, n in counter.items()} for rule, counter in found.items()}
+            records.append({"shape": list(shape), "noise": noise, "repetitions": repetitions, "counts": plain})
             print(lines[-1], file=sys.stderr)
     when = datetime.now(UTC).date().isoformat()
     versions = (
         f"streampca {sp.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {platform.machine()}"
     )
-    return "\n".join([*lines, "", f"{repetitions} tables for each line; {when}, {versions}."])
+    return "\n".join([*lines, "", f"{repetitions} tables for each line; {when}, {versions}."]), records
 
 
 def main() -> None:
@@ -90,8 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--update", type=Path)
+    parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    made = table(asked.repetitions)
+    made, records = table(asked.repetitions)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(records, indent=1, ensure_ascii=False), encoding="utf-8")
     if asked.update is None:
         print(made)
         return
