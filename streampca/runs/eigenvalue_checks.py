@@ -1,4 +1,4 @@
-"""Checks of the eigenvalues of a run, and of the covariances of its scores."""
+"""Checks of the eigenvalues of a run, of the covariances of its scores, of its components and missing values."""
 
 from __future__ import annotations
 
@@ -62,3 +62,18 @@ def covariances(model: PCAModel, products: FloatArray, allowed: float) -> Check:
     off = np.abs(products - np.diag(np.diag(products))) / between
     note = "largest, relative to the first eigenvalue"
     return close("covariances of scores", 0.0, float(off.max(initial=0.0)), float(values[0]), allowed, note)
+
+
+def orthonormality(model: PCAModel) -> Check:
+    """Compare the products of components with 0 and 1."""
+    vectors, recorded = np.asarray(model.components), model.certificate["orthonormality"]
+    turned = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
+    return close("orthonormality", recorded, turned, 1.0, 1e-8, "largest deviation", difference=turned)
+
+
+def missing_values(model: PCAModel, measured: int) -> list[Check]:
+    """Compare the number of values that were filled in."""
+    if model.fill is None:
+        return []
+    recorded = int(model.certificate.get("missing_values") or 0)
+    return [close("missing values", recorded, measured, 1.0, 0.0, "values that were filled in")]

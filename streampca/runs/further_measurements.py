@@ -10,8 +10,12 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.execution.score_groups import ScoreGroups
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.parameters import Parameters
+from streampca.planning.covariance_accumulators import accumulator_of
 from streampca.runs.checks import Check
 from streampca.runs.cross_validation_checks import cross_validation_checks, groups_measured
+from streampca.runs.measuring import MOST_FEATURES
+from streampca.runs.pairwise_checks import pairwise_checks
 from streampca.runs.sampling_checks import sampling_checks
 from streampca.sources import Source
 
@@ -26,6 +30,10 @@ def further_measurements(model: PCAModel | KernelModel, parameters: object, sour
         scaling = getattr(parameters, "scaling", False)
         scores = ScoreGroups(model, source.shape[0], errors.n_blocks)
         further.append((scores, lambda state: sampling_checks(model, state, scaling)))
+    pairwise = isinstance(model, PCAModel) and model.missing == "pairwise" and source.shape[1] <= MOST_FEATURES
+    if isinstance(model, PCAModel) and isinstance(parameters, Parameters) and pairwise:
+        pairs = accumulator_of(parameters, source)
+        further.append((pairs, partial(pairwise_checks, model, pairs)))
     left_out = groups_measured(model, parameters, source)
     if left_out is not None and isinstance(model, PCAModel):
         further.append((left_out, partial(cross_validation_checks, model, left_out)))

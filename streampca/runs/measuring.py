@@ -13,14 +13,14 @@ from scipy.sparse import issparse
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
-from streampca.models.diagnostics import row_diagnostics, scratch_bytes
+from streampca.models.diagnostics import centred_rows, row_diagnostics, scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, FloatArray
 
 _PANEL_BYTES = 8 * 2**20
-_MOST_FEATURES = 512
+MOST_FEATURES = 512
 """Features up to which all eigenvalues are measured."""
 
 
@@ -30,6 +30,8 @@ class MeasuredState:
 
     n_samples: int
     """Rows of positive weight that were not left out."""
+    n_missing: int
+    """Values that are missing in them and were filled in."""
     weight: float
     """Sum of w."""
     offset: FloatArray
@@ -107,6 +109,7 @@ class Measured(_Summed[MeasuredState]):
         (k, d), side = (self.model.n_components, n_features), n_features if self.of_all else 0
         return MeasuredState(
             n_samples=0,
+            n_missing=0,
             weight=0.0,
             offset=np.zeros(d),
             squares=np.zeros(d),
@@ -121,7 +124,7 @@ class Measured(_Summed[MeasuredState]):
     @property
     def of_all(self) -> bool:
         """Return whether the model has all eigenvalues of a matrix that is small enough to be accumulated here."""
-        return self.model.eigenvalues is not None and len(self.model.mean) <= _MOST_FEATURES
+        return self.model.eigenvalues is not None and len(self.model.mean) <= MOST_FEATURES
 
     def update(self, state: MeasuredState, block: Block | Array) -> MeasuredState:
         """Return `state` with the rows of `block` added.
@@ -149,8 +152,7 @@ class Measured(_Summed[MeasuredState]):
     def _diagnostic_errors(self, block: Block, scores: Array, t2: FloatArray, q: FloatArray) -> FloatArray:
         """Return the largest differences of T and √Q of a panel of rows from those that follow from the stored scores."""
         expected_t2, expected_q = row_diagnostics(self.model, block.values, scores)
-        z = np.subtract(block.values, self.model.mean, dtype=np.float64)
-        z *= 1.0 if self.model.weights is None else self.model.weights
+        z = centred_rows(self.model, block.values, slice(0, block.values.shape[1]))[0]
         lengths = np.sqrt(np.einsum("ij,ij->i", z, z))
         with np.errstate(invalid="ignore"):
             t, roots = np.sqrt(expected_t2), np.sqrt(expected_q)
@@ -164,9 +166,14 @@ class Measured(_Summed[MeasuredState]):
         """Return the state of a panel of rows."""
         weights = np.ones(len(block)) if block.weights is None else block.weights
         centred = np.subtract(block.values, self.model.mean, dtype=np.float64)
+        missing = np.zeros(len(block), dtype=np.int64)
+        if self.model.fill is not None:
+            absent = np.isnan(centred)
+            missing = absent.sum(axis=1)
+            np.copyto(centred, self.model.fill - self.model.mean, where=absent)
         finite = np.asarray(np.isfinite(centred).all(axis=1))
         bad = np.flatnonzero(~finite & (weights > 0))
-        if self.model.missing == "error" and len(bad):
+        if self.model.missing != "drop_rows" and len(bad):
             refuse_not_finite(block.values[bad[0] : bad[0] + 1], block.start + int(bad[0]))
         centred[~finite], weights = 0.0, np.where(finite, weights, 0.0)
         factor = self.model.weights
@@ -177,22 +184,30 @@ class Measured(_Summed[MeasuredState]):
         lengths = np.einsum("ij,ij->i", scaled, scaled)
         return MeasuredState(
             n_samples=int((weights > 0).sum()),
+            n_missing=int(missing[weights > 0].sum()),
             weight=float(weights.sum()),
             offset=weights @ centred,
             squares=weights @ np.square(centred),
             products=(scores * weights[:, None]).T @ scores,
             residual=float(weights @ remainder),
             longest=float(np.sqrt(lengths.max(initial=0.0))),
-            score_errors=self._errors(scores, stored, finite),
+            score_errors=self._errors(self._expected(block, scores, missing > 0), stored, finite),
             diagnostic_errors=np.zeros(2),
             scatter=(scaled * weights[:, None]).T @ scaled if self.of_all else np.zeros((0, 0)),
         )
 
-    def _errors(self, scores: FloatArray, stored: Array | None, finite: BoolArray) -> FloatArray:
+    def _expected(self, block: Block, scores: FloatArray, holes: BoolArray) -> FloatArray:
+        """Return the scores that are to be stored, given those without whitening of rows that are filled in."""
+        expected = scores / self.model.deviations if self.model.whiten else scores
+        if self.model.conditional and holes.any():
+            expected = expected.copy()
+            expected[holes] = self.model.transform(block.values[holes].astype(np.float64))
+        return expected
+
+    def _errors(self, expected: FloatArray, stored: Array | None, finite: BoolArray) -> FloatArray:
         """Return the largest differences per component; rows that were left out must be stored as NaN."""
         if stored is None:
-            return np.zeros(scores.shape[1])
-        expected = scores / self.model.deviations if self.model.whiten else scores
+            return np.zeros(expected.shape[1])
         errors = np.abs(stored.astype(np.float64) - expected)
         errors[~finite] = np.where(np.isnan(stored[~finite]), 0.0, np.inf)
         largest: FloatArray = np.nan_to_num(errors, nan=np.inf, posinf=np.inf).max(axis=0, initial=0.0)

@@ -321,12 +321,8 @@ def test_what_cannot_be_measured_is_refused(sound, call):
     call("verify", "nowhere").refused(5, "nowhere is not a finished run")
     call("verify", "x.zarr").refused(5, "x.zarr is not a finished run")
     call("verify", "run", "--set", "resources.memory=64MiB").refused(7, "verifying")
-    for lines, words in (
-        (["preprocess: {missing: mean}"], "preprocess.missing: mean"),
-        (["model: {forgetting: 0.99}"], "model.forgetting: 0.99"),
-    ):
-        run_of(sound, correlated(), *lines)
-        call("verify", sound / "run", "--quiet").refused(2, words, "does not measure")
+    run_of(sound, correlated(), "model: {forgetting: 0.99}")
+    call("verify", sound / "run", "--quiet").refused(2, "model.forgetting: 0.99", "does not measure")
 
 
 def test_runs_without_scores(sound):
@@ -344,3 +340,42 @@ def test_prediction_errors_of_another_order_of_rows_are_named(tmp_path):
     assert told["prediction errors"].holds
     zarr.open_array(str(tmp_path / "x.zarr"), mode="r+")[...] = values[np.random.default_rng(0).permutation(900)]
     assert "prediction errors" in verify_run(run).failed
+
+
+def with_holes(dtype: str = "float64") -> np.ndarray:
+    """Return rows of which a tenth of the values are missing."""
+    values = correlated().astype(dtype)
+    values[np.random.default_rng(0).random(values.shape) < 0.1] = np.nan
+    return values
+
+
+@pytest.mark.parametrize("missing", ["mean", "pairwise"])
+@pytest.mark.parametrize("settings", ["missing_scores: conditional", "missing_scores: mean", "scale: true"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_runs_with_missing_values_are_measured_with_scores_t2_and_q(tmp_path, missing, settings, dtype):
+    lines = [f"preprocess: {{missing: {missing}, {settings}}}", "model: {n_components: 3, whiten: true}"]
+    found = verify_run(run_of(tmp_path, with_holes(dtype), *lines, output="report: false, diagnostics: true"))
+    assert not found.failed, [check for check in found.checks if check.holds is False]
+    told = {check.name: check for check in found.checks}
+    expected = ("missing values", "scores", "t2", "q", "total variance", "variances of components", "orthonormality")
+    assert all(told[name].holds for name in expected)
+    assert told["missing values"].measured == np.isnan(with_holes()).sum()
+
+
+@pytest.mark.parametrize("missing", ["mean", "pairwise"])
+def test_what_was_changed_in_a_run_with_missing_values_is_named(tmp_path, missing):
+    values = with_holes()
+    lines = [f"preprocess: {{missing: {missing}}}", "model: {n_components: 3}"]
+    run = run_of(tmp_path, values, *lines, output="report: false, diagnostics: true")
+    row = int(np.flatnonzero(np.isnan(values).any(axis=1))[0])
+    for name, place in (("q", row), ("t2", row), ("scores", (row, 1))):
+        array = zarr.open_array(run / "scores.zarr" / name, mode="r+")
+        before = array[place]
+        array[place] = 1.001 * before + 0.01
+        assert name in verify_run(run).failed
+        array[place] = before
+    assert not verify_run(run).failed
+    changed = values.copy()
+    changed[row, np.isnan(values[row])] = 0.0
+    zarr.open_array(str(tmp_path / "x.zarr"), mode="r+")[...] = changed
+    assert {"missing values", "mean", "variances of components"} <= set(verify_run(run).failed)
