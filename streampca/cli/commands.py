@@ -89,7 +89,8 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
-    from streampca.cli.finished import print_run, readings_of_models
+    from streampca.cli.finished import print_groups, print_run, readings_of_models
+    from streampca.runs.groups import RunOfGroups
     from streampca.runs.many import RunOfModels
     from streampca.runs.many import run as carry_out
 
@@ -97,6 +98,9 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, qui
         finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=notice)
     if as_json:
         print_json(finished.manifest)
+        return
+    if isinstance(finished, RunOfGroups):
+        print_groups(finished.directory, finished.manifest)
         return
     if isinstance(finished, RunOfModels):
         for each in finished.runs.values():
@@ -121,17 +125,22 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
     from streampca.runs.classes import classes_of_samples
     from streampca.runs.config.models import ModelsConfig, load_any_config
     from streampca.runs.from_config import fit_of, source_of
+    from streampca.runs.group_labels import group_by_of
+    from streampca.runs.groups import plan_of_groups
     from streampca.runs.many import plan_of_models
 
     loaded = load_any_config(config, overrides)
     common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
-    source = source_of(common)
-    classes_of_samples(common, source)  # raises what the run would
     planned: Plan | ManyPlan
-    if isinstance(loaded, ModelsConfig):
-        planned = plan_of_models(loaded, source)
+    if group_by_of(common) is not None:
+        planned = plan_of_groups(common)
     else:
-        planned = fit_of(loaded).plan(loaded, source, probe=probe)
+        source = source_of(common)
+        classes_of_samples(common, source)  # raises what the run would
+        if isinstance(loaded, ModelsConfig):
+            planned = plan_of_models(loaded, source)
+        else:
+            planned = fit_of(loaded).plan(loaded, source, probe=probe)
     if as_json:
         print_json(planned.to_dict())
     else:

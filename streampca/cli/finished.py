@@ -21,6 +21,27 @@ def readings_of_models(manifest: Mapping[str, Any]) -> str:
     return f"from {manifest['passes']} reading(s) for all fits{for_scores}"
 
 
+def print_groups(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Print what the models of the run of groups in `directory` carry, reads and memory."""
+    rows, features = manifest["source"]["shape"]
+    for label, entry in manifest["models"].items():
+        result, share = entry["result"], carried(entry["certificate"])
+        size = f"{entry['n_samples']:,} x {features:,}"
+        print_wrapped(
+            f"{on_one_line(label)}: {result['n_components']} components of {size} carry {share} of the variance", 2
+        )
+    memory, read = manifest["memory"], as_text(manifest["reads"]["fit"]["bytes"])
+    print_wrapped(
+        f"read {read} of {rows:,} rows once in {manifest['seconds']['total']:.1f} s; peak memory {as_text(memory['peak_bytes'])}, "
+        f"projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
+        2,
+    )
+    for note in manifest["notes"]:
+        print_wrapped(f"note: {on_one_line(note)}", 6)
+    page = directory / "report.html"
+    click.echo(f"results in {directory}" + (f"; report: {page}" if page.exists() else ""))
+
+
 def print_run(directory: Path, manifest: Manifest) -> None:
     """Print result, accuracy, reads, memory, warnings and notes of the run in `directory`."""
     result, memory, certificate = manifest["result"], manifest["memory"], manifest["certificate"]

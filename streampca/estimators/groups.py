@@ -130,9 +130,14 @@ def _groups_of(labels: ArrayLike | str, source: Source) -> Groups:
         values = groups_from(source.labels, labels, source.description, "labels")
     else:
         values = as_groups(labels, "labels")
+    return groups_of(values, source)
+
+
+def groups_of(values: Array, source: Source, key: str = "labels") -> Groups:
+    """Return the groups of rows with equal `values`, which messages call `key`; raises what `PCA.fit_groups` raises for them."""
     n = source.shape[0]
     if values.shape != (n,):
-        raise ParameterError(f"labels has shape {values.shape}: expected one label for each of the {n} rows")
+        raise ParameterError(f"{key} has shape {values.shape}: expected one label for each of the {n} rows")
     distinct, codes = np.unique(values, return_inverse=True)
     names = tuple(distinct if distinct.dtype.kind == "M" else distinct.tolist())
     for taken in (POOLED, BETWEEN):

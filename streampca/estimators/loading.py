@@ -72,7 +72,7 @@ def model_place(path: str | Path) -> Path:
         raise ModelError(f"{given}: no such model")
     if not place.is_dir():
         raise ModelError(f"{given} is a file: expected a model or the directory of a run")
-    if (read_record(given) or {}).get("format") == "streampca-models":
+    if (read_record(given) or {}).get("format") in ("streampca-models", "streampca-groups"):
         names = ", ".join(sorted(str(each) for each in (given / "models").iterdir()))
         raise ModelError(f"{given} holds several models: expected the directory of one of them, {names}")
     record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))

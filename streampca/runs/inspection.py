@@ -13,7 +13,8 @@ from streampca.models.persistence.groups import format_of
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
 from streampca.models.persistence.state import describe_state
 from streampca.runs.config.models import ModelsConfig, load_any_config
-from streampca.runs.manifest import read_manifest
+from streampca.runs.groups import groups_of_run
+from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.many import runs_of
 from streampca.runs.summary import accuracy
 from streampca.sources import open_source
@@ -53,6 +54,14 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "path": path,
             "runs": runs,
             "meaning": "each of them is a finished run",
+        }
+    if record is not None and record["format"] == "streampca-groups":
+        return {
+            "kind": "run of groups",
+            "path": path,
+            "group_by": read_json(place, "manifest.json").get("group_by"),
+            "models": {str(entry["label"]): str(model) for entry, model in groups_of_run(place)},
+            "meaning": "each of them is a model; of groups, within groups (pooled) and between them",
         }
     if place.is_dir() and format_of(place) == "streampca-model":
         return _of_model(place)

@@ -144,7 +144,7 @@ def manifest_of(
         "format_version": 1,
         "name": config.name,
         "versions": versions(),
-        "source": source.describe() | _labels(source) | _fragments(source) | {"path": config.source.path_as_written},
+        "source": described_source(config, source),
         "passes": result.passes,
         "approximation": plan.sketch or None,
         "reads": {
@@ -171,6 +171,11 @@ def manifest_of(
     if result.updates:
         manifest["updates"] = list(result.updates)
     return manifest
+
+
+def described_source(config: RunConfig, source: Source) -> Json:
+    """Return what a manifest records of the source: its path as it was written, shape, labels and files."""
+    return source.describe() | _labels(source) | _fragments(source) | {"path": config.source.path_as_written}
 
 
 def _labels(source: Source) -> Json:

@@ -14,9 +14,8 @@ from typing import Any
 from streampca.errors import ConfigError, ModelError, NotFiniteError
 from streampca.estimators.base import PlanOptions
 from streampca.estimators.many import fit_of_model
-from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, recording
-from streampca.execution.checkpoint.resume import concluding, require_same
+from streampca.execution.checkpoint.resume import concluding
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.together import Together
@@ -30,18 +29,18 @@ from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_c
 from streampca.runs.deploy import cluster_of
 from streampca.runs.diagnostics import require_diagnosable
 from streampca.runs.from_config import fit_of, source_of
+from streampca.runs.group_labels import group_by_of
+from streampca.runs.groups import is_run_of_groups, run_groups
 from streampca.runs.manifest import Manifest, read_json, read_manifest, write_json
+from streampca.runs.report.groups import write_groups_report
 from streampca.runs.report.models import write_models_report
 from streampca.runs.resume import (
-    checkpoint_of,
-    finished_run,
     identity_of_run,
-    remove_leftovers,
-    run_of,
     unfinished_outputs,
 )
-from streampca.runs.run import Job, Run, Scored, bytes_to_write, log_of, require_state, run_one, write_results
+from streampca.runs.run import Job, Run, Scored, begin_run, bytes_to_write, require_state, run_one, write_results
 from streampca.runs.verify import verify_run
+from streampca.runs.verify_groups import verify_groups
 from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
@@ -104,6 +103,8 @@ def verify_runs(
     directory: Path, *, overrides: Sequence[str] = (), progress: ProgressCallback | None = None
 ) -> list[Verification]:
     """Return the verification of a finished run, of several models that of each; the first has the check of the common manifest."""
+    if is_run_of_groups(directory):
+        return [verify_groups(directory, overrides=overrides, progress=progress)]
     results = [verify_run(each, overrides=overrides, progress=progress) for each in directories_of(directory)]
     if not is_run_of_models(directory):
         return results
@@ -124,6 +125,10 @@ def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
     from streampca.runs.further_rows import further_rows
     from streampca.runs.report.page import write_report
 
+    if is_run_of_groups(directory):
+        if rows:
+            raise ConfigError(f"{directory} is a run of groups, whose report rebuilds no rows: leave --row out")
+        return [write_groups_report(directory)]
     pages = []
     for each in directories_of(directory):
         read_manifest(each)
@@ -140,7 +145,9 @@ def run(
     progress: ProgressCallback | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Run:
-    """Carry out a configuration file and return the finished run; of several models (``models``) a `RunOfModels`.
+    """Carry out a configuration file and return the finished run.
+
+    Of several models (``models``) it is a `RunOfModels`, of groups of rows (``model.group_by``) a `RunOfGroups`.
 
     The directory is built under a temporary name and renamed when it is complete, so a run that fails leaves what was there
     before. A run that was stopped is resumed from its checkpoint, the directory ``<output>.checkpoint``, to the same bits.
@@ -172,6 +179,8 @@ def run(
     if isinstance(config, str | Path):
         config = load_any_config(config, overrides)
     notice = notice or (lambda _: None)
+    if isinstance(config, RunConfig) and group_by_of(config) is not None:
+        return run_groups(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
     if isinstance(config, RunConfig):
         return run_one(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
     return _run_models(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
@@ -192,22 +201,16 @@ def _run_models(
     source = source_of(config.common)
     require_apart(directory, source.description)
     jobs = _jobs(config, source, progress, notice)
+    identity = {
+        f"{name}: {key}": value
+        for name, job in jobs.items()
+        for key, value in identity_of_run(job.config, source, job.fit.parameters).items()
+    }
     with Lock(directory, secrets.token_hex(8)) as lock:
-        place = CheckpointDirectory(checkpoint_of(directory))
-        finished, stopped = finished_run(directory, place, KIND), run_of(place)
-        remove_leftovers(directory, lock, stopped)
-        identity = {
-            f"{name}: {key}": value
-            for name, job in jobs.items()
-            for key, value in identity_of_run(job.config, source, job.fit.parameters).items()
-        }
-        if finished and resume and stopped is None:
-            manifest = read_json(directory, "manifest.json")
-            require_same(manifest["identity"], identity, f"{directory} holds a finished run, of another kind")
-            return RunOfModels(directory, manifest)
-        require_replaceable(directory, KIND, overwrite=overwrite)
         first = replace(next(iter(jobs.values())), config=config.common)
-        log = log_of(first, lock, identity, resume=resume, fresh=fresh)
+        manifest, log = begin_run(first, lock, identity, KIND, resume=resume, fresh=fresh)
+        if log is None:
+            return RunOfModels(directory, manifest)  # type: ignore[arg-type]
         with concluding(log), recording(log):
             return _carry_out(config, jobs, source, log)
 

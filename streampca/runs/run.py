@@ -46,7 +46,7 @@ from streampca.runs.diagnostics import (
 )
 from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
 from streampca.runs.into_anndata import require_free_slots, write_into_anndata
-from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_manifest, write_json
+from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_json, write_json
 from streampca.runs.publish import publish, require_free
 from streampca.runs.resume import (
     checkpoint_of,
@@ -73,7 +73,7 @@ from streampca.storage.directories import (
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.scratch import shares_disk
 from streampca.system.process import peak_bytes
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
@@ -151,19 +151,33 @@ def run_one(
 
 def _run_or_resume(job: Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
     """Return the finished run in the directory of the job: the one that is there, a resumed one or a new one."""
-    config, source, fit = job.config, job.source, job.fit
-    directory = config.output.directory
-    place = CheckpointDirectory(checkpoint_of(directory))
-    finished, stopped = finished_run(directory, place), run_of(place)
-    remove_leftovers(directory, lock, stopped)
-    identity = identity_of_run(config, source, fit.parameters)
-    if finished and resume and stopped is None:
-        return _same_run(directory, identity)
-    require_replaceable(directory, "run", overwrite=config.output.overwrite)
-    log = log_of(job, lock, identity, resume=resume, fresh=fresh)
+    config = job.config
+    identity = identity_of_run(config, job.source, job.fit.parameters)
+    manifest, log = begin_run(job, lock, identity, "run", resume=resume, fresh=fresh)
+    if log is None:
+        return Run(config.output.directory, manifest)  # type: ignore[arg-type]
     _require_free(config, log.identity.run_id)
     with concluding(log), recording(log):
         return carry_out(job, log)
+
+
+def begin_run(
+    job: Job, lock: Lock, identity: dict[str, str], kind: str, *, resume: bool, fresh: bool
+) -> tuple[Json | None, ProgressLog | None]:
+    """Return the log of a run that leaves an output of `kind`, or the manifest of the finished one that is there.
+
+    The latter where `resume` asks for it and the finished run is of this `identity`; each is None with the other.
+    """
+    directory = job.config.output.directory
+    place = CheckpointDirectory(checkpoint_of(directory))
+    finished, stopped = finished_run(directory, place, kind), run_of(place)
+    remove_leftovers(directory, lock, stopped)
+    if finished and resume and stopped is None:
+        manifest: Json = read_json(directory, "manifest.json")
+        require_same(manifest.get("identity") or {}, identity, f"{directory} holds a finished run, of another kind")
+        return manifest, None
+    require_replaceable(directory, kind, overwrite=job.config.output.overwrite)
+    return None, log_of(job, lock, identity, resume=resume, fresh=fresh)
 
 
 def log_of(job: Job, lock: Lock, identity: dict[str, str], *, resume: bool = False, fresh: bool = False) -> ProgressLog:
@@ -206,13 +220,6 @@ def _publish(config: RunConfig, notice: Callable[[str], None]) -> None:
             f"{error}; the run itself is finished, in {directory}: with --resume only the copy is made"
         ) from error
     notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
-
-
-def _same_run(directory: Path, identity: dict[str, str]) -> Run:
-    """Return the finished run at `directory` if it is the one that was asked for."""
-    manifest = read_manifest(directory)
-    require_same(manifest.get("identity") or {}, identity, f"{directory} holds a finished run, of another kind")
-    return Run(directory, manifest)
 
 
 def carry_out(job: Job, log: ProgressLog) -> Run:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from streampca.accumulators.joint import Joint
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
+from streampca.labels import Labels
 from streampca.linalg.scaling import Scaling, divisors
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -79,10 +81,10 @@ def verify_run(
     began, record = time.perf_counter(), read_record(directory)
     if record is None or record.get("format") != "streampca-run":
         raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
-    manifest, config = read_manifest(directory), _config_of(directory, overrides)
+    manifest, config = read_manifest(directory), config_of(directory, overrides)
     model = _model_of(directory, config)
-    source = _opened(config, model)
-    checks = [_input(source, manifest, moved=any(text.startswith("source.path=") for text in overrides))]
+    source = opened_as_fitted(config, model.labels)
+    checks = [check_of_input(source, manifest, moved=moved_by(overrides))]
     _require_shape(source, model, manifest)
     rows = residuals_of(source, model)
     scores, scores_check = stored_scores(directory, config, model, source)
@@ -97,7 +99,7 @@ def verify_run(
     joint: AnyAccumulator = Joint((measured, *(accumulator for accumulator, _ in further)))
     with one_blas_thread():
         (state, *others), count = accumulate(rows, joint, plan, weights=weights, progress=progress, phase="verify")
-    checks.append(_chunks(source))
+    checks.append(check_of_chunks(source))
     summary = as_json(expected_diagnostics(config, directory, model, source.labels)) if diagnostics else None
     checks += figures(directory, record, manifest, model, summary)
     if isinstance(model, KernelModel):
@@ -113,7 +115,8 @@ def verify_run(
     return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)
 
 
-def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
+def config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a finished run; `ConfigError` if `overrides` change more than where and how it is read."""
     for text in overrides:
         if not text.startswith(_OVERRIDES):
             key = text.partition("=")[0]
@@ -138,11 +141,11 @@ def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
     return model
 
 
-def _opened(config: RunConfig, model: PCAModel | KernelModel) -> Source:
+def opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
     """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
-    mask = None if model.labels is None else model.labels.mask
+    mask = None if labels is None else labels.mask
     source = source_of(config, mask=mask)
-    arrays = _arrays(source)
+    arrays = stored_as_zarr(source)
     if config.source.verify is not None or not arrays:
         return source
     places = [default_place(array.description, array.name) for array in arrays]
@@ -171,14 +174,19 @@ def _planned(source: Source, model: PCAModel | KernelModel, config: RunConfig, f
     raise PlanError(f"verifying: {refusal}" if str(refusal) else "verifying: blocks of rows do not fit in the memory")
 
 
-def _input(source: Source, manifest: Manifest, *, moved: bool) -> Check:
+def moved_by(overrides: Sequence[str]) -> bool:
+    """Tell whether `overrides` name another place of the data."""
+    return any(text.startswith("source.path=") for text in overrides)
+
+
+def check_of_input(source: Source, manifest: Mapping[str, Any], *, moved: bool) -> Check:
     """Compare the identity of the data without reading it; only shape and type if the data were moved."""
     recorded = manifest["source"]
     shape, before = f"{list(source.shape)} {source.dtype}", f"{recorded['shape']} {recorded['dtype']}"
     if moved or shape != before:
         return Check("input", before, shape, holds=shape == before, note="shape and data type")
     same = recorded["fingerprint"] == source.fingerprint
-    if not same and not _arrays(source):
+    if not same and not stored_as_zarr(source):
         return Check(
             "input", before, shape, holds=None, note="size or time of the file are others: the numbers below decide"
         )
@@ -195,9 +203,9 @@ def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Mani
         )
 
 
-def _chunks(source: Source) -> Check:
+def check_of_chunks(source: Source) -> Check:
     """Return the check of the stored chunks; a difference would have ended the pass."""
-    digests = [array.digests for array in _arrays(source)]
+    digests = [array.digests for array in stored_as_zarr(source)]
     known = [each for each in digests if each is not None]
     if not known or len(known) < len(digests):
         return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
@@ -207,7 +215,7 @@ def _chunks(source: Source) -> Check:
     )
 
 
-def _arrays(source: Source) -> list[ZarrSource]:
+def stored_as_zarr(source: Source) -> list[ZarrSource]:
     """Return the zarr arrays that a source reads; none if it reads anything else."""
     arrays = [each for each in source.stored_arrays if isinstance(each, ZarrSource)]
     return arrays if len(arrays) == len(source.stored_arrays) else []

@@ -23,10 +23,10 @@ _ROWS_PER_FEATURE = 64
 
 def all_eigenvalues(fitted: FittedState) -> FloatArray:
     """Return all eigenvalues of an accumulated covariance matrix, largest first; 4/3 d³ flops."""
-    return eigenvalues(_operator(fitted))
+    return eigenvalues(operator_of(fitted))
 
 
-def _operator(fitted: FittedState) -> SymmetricOperator:
+def operator_of(fitted: FittedState) -> SymmetricOperator:
     """Return the matrix that is decomposed; `DataError` if there is no row, or a variance overflows."""
     state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
     if not state.weight:
@@ -45,7 +45,7 @@ def _operator(fitted: FittedState) -> SymmetricOperator:
 def solve_model(fitted: FittedState, work: str) -> PCAModel:
     """Return the model of an accumulated state whose products have the rounding of the type `work`."""
     state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
-    reduced = _operator(fitted)
+    reduced = operator_of(fitted)
     n_samples, d = reduced.n_samples, reduced.n_features
     # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
     # covariances is 1: each of them has a divisor of its own.

@@ -47,6 +47,20 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class StatesOfGroups:
+    """States of all groups after the reading, before anything is solved."""
+
+    groups: tuple[FittedState, ...]
+    """The state of each group, in the order of their numbers."""
+    pooled: FittedState
+    """The state within groups."""
+    between: FittedState | None
+    """The state of the group means; None for one group."""
+    count: ReadCount
+    """What the reading cost."""
+
+
+@dataclass(frozen=True)
 class GroupFits:
     """Fits of all groups."""
 
@@ -92,31 +106,47 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
 
 
 @naming_places
+def read_groups(
+    source: Source,
+    parameters: Parameters,
+    groups: Groups,
+    plan: Plan,
+    progress: ProgressCallback | None = None,
+    phase: str = "fit",
+) -> StatesOfGroups:
+    """Read `source` once and return the states of all groups, of what is within groups, and of the group means."""
+    options = RunOptions(active_client(source), progress)
+    by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
+    with one_blas_thread():
+        state, count = options.accumulate(source, by_group, plan, parameters.sample_weight, phase)
+        states = []
+        for of_group in state.groups:
+            general, general_state, n_left_out = general_form(_shared(by_group, plan), of_group)
+            rows = Accumulated(replace(general, n_threads=plan.threads), general_state, None, count, n_left_out)
+            states.append(rows.fitted_state(source, parameters, plan))
+        del state
+        between = _between(states) if len(states) > 1 else None
+        return StatesOfGroups(tuple(states), _pooled(states), between, count)
+
+
 def fit_groups(
     source: Source, parameters: Parameters, groups: Groups, plan: Plan, progress: ProgressCallback | None = None
 ) -> GroupFits:
     """Read `source` once and return the fits of all groups, of what is within groups, and of the group means."""
-    options, began = RunOptions(active_client(source), progress), time.perf_counter()
-    by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
+    began = time.perf_counter()
+    states = read_groups(source, parameters, groups, plan, progress)
+    work = _COVARIANCE.work_of(source, parameters, plan)
+    solver = _Solver(source, plan, work, states.count, time.perf_counter() - began)
     with one_blas_thread():
-        state, count = options.accumulate(source, by_group, plan, parameters.sample_weight)
-        read = time.perf_counter() - began
-        each = []
-        for name, of_group in zip(groups.names, state.groups, strict=True):
-            general, general_state, n_left_out = general_form(_shared(by_group, plan), of_group)
-            rows = Accumulated(replace(general, n_threads=plan.threads), general_state, None, count, n_left_out)
-            each.append((name, rows.fitted_state(source, parameters, plan)))
-        del state
-        work = _COVARIANCE.work_of(source, parameters, plan)
-        solver = _Solver(source, plan, work, count, read)
-        fits = tuple(solver.fit(fitted, f"group {name!r}") for name, fitted in each)
-        states = [fitted for _, fitted in each]
-        pooled = solver.fit(_pooled(states), "the rows within groups")
-        between = solver.fit(_between(states), "the group means") if len(states) > 1 else None
+        named = zip(groups.names, states.groups, strict=True)
+        fits = tuple(solver.fit(fitted, f"group {name!r}") for name, fitted in named)
+        pooled, between = solver.fit(states.pooled, "the rows within groups"), None
+        if states.between is not None:
+            between = replace(solver.fit(states.between, "the group means"), fitted_state=None)
     # Degrees of freedom, on which limits and rules for the number of components depend.
-    certificate = pooled.model.certificate | {"group_means": len(states)}
+    certificate = pooled.model.certificate | {"group_means": len(groups.names)}
     pooled = replace(pooled, model=replace(pooled.model, certificate=certificate), fitted_state=None)
-    return GroupFits(fits, pooled, None if between is None else replace(between, fitted_state=None), count)
+    return GroupFits(fits, pooled, between, states.count)
 
 
 @dataclass(frozen=True)

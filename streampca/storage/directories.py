@@ -31,7 +31,8 @@ from streampca.storage.regular_files import read_regular
 if TYPE_CHECKING:
     from streampca.typing import Json
 
-_NOUNS = {"scores": "store of scores", "models": "run of several models"}
+_NOUNS = {"scores": "store of scores", "models": "run of several models", "groups": "run of groups"}
+_RUNS = ("run", "models", "groups")
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
@@ -69,6 +70,7 @@ _OUTPUT_FILES = {
     "scores": re.compile(_SCORES_FILES),
     "run": re.compile(_RUN_FILES),
     "models": re.compile(rf"{_DOCUMENTS}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
+    "groups": re.compile(rf"{_DOCUMENTS}|models(/[A-Za-z0-9][\w.-]*\.zarr(/({_MODEL_FILES}))?)?"),
 }
 
 
@@ -119,7 +121,7 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
             f"{path} exists and is not a {_NOUNS.get(kind, kind)} of streampca: it is left untouched; name another place, or move it away"
         )
     if not overwrite:
-        how = "set output.overwrite: true" if kind in ("run", "models") else "ask for overwrite"
+        how = "set output.overwrite: true" if kind in _RUNS else "ask for overwrite"
         raise OutputError(
             f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
         )
@@ -252,7 +254,7 @@ class AtomicDirectory:
             raise output_error(error, self.path) from error
 
     def _commit(self) -> None:
-        of_documents = self.kind in ("run", "models")
+        of_documents = self.kind in _RUNS
         figures = figures_of(self.temporary) if of_documents and self.figures is None else self.figures
         more = {"figures": figures} if of_documents else None
         write_commit_record(self.temporary, self.kind, self.run_id, more)

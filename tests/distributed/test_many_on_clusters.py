@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,41 @@ def test_several_models_have_the_bits_of_threads(client: Any, store: Path) -> No
     for name in ("raw", "z", "sketch"):
         np.testing.assert_array_equal(fitted[name].components_, expected[name].components_)
     np.testing.assert_array_equal(fitted["rbf"].eigenvalues_, expected["rbf"].eigenvalues_)
+
+
+def test_scores_of_several_models_have_the_bits_of_threads(client: Any, store: Path, tmp_path: Path) -> None:
+    models = {
+        "raw": {"n_components": 3},
+        "trend": {"n_components": 2, "preprocess": {"remove": {"trend": 1}}},
+        "rbf": {"kind": "kernel_pca", "n_components": 2, "method": "nystrom", "n_landmarks": 20},
+    }
+
+    def written(name: str) -> Any:
+        output = {"directory": str(tmp_path / name), "report": False}
+        document = {"source": {"path": str(store)}, "models": models, "output": output}
+        (tmp_path / "c.yaml").write_text(json.dumps(document))
+        return sp.run(tmp_path / "c.yaml")
+
+    expected = written("threads")
+    with client.as_current():
+        found = written("cluster")
+    assert found.manifest["reads"]["scores"] == expected.manifest["reads"]["scores"]
+    assert found.manifest["reads"]["scores"]["readings"] == 1
+    for name in models:
+        each = (run.directory / "models" / name / "scores.zarr" / "scores" for run in (found, expected))
+        np.testing.assert_array_equal(*(zarr.open_array(path, mode="r")[:] for path in each), err_msg=name)
+
+
+def test_a_run_of_groups_has_the_bits_of_threads(client: Any, store: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.arange(N) % 3)
+    model = {"n_components": 3, "group_by": str(tmp_path / "labels.npy")}
+    output = {"directory": str(tmp_path / "run"), "report": False}
+    (tmp_path / "c.yaml").write_text(json.dumps({"source": {"path": str(store)}, "model": model, "output": output}))
+    expected = sp.PCA(3).fit_groups(store, np.arange(N) % 3)
+    with client.as_current():
+        found = sp.run(tmp_path / "c.yaml").model
+    for name in expected:
+        np.testing.assert_array_equal(found[name].components_, expected[name].components_)
 
 
 def test_groups_have_the_bits_of_threads(client: Any, store: Path) -> None:

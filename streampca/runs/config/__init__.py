@@ -209,6 +209,12 @@ class PCAConfig(_PCA):
     """Linear PCA; ``kernel_pca`` is kernel PCA."""
     kernel: Kernels | None = None
     """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
+    group_by: Text | None = Field(
+        default=None,
+        description="a sample coordinate, a part of its times such as time.month, a column of Parquet files or of obs, the path of an .npy "
+        "file, the name of an array beside the data, or null",
+    )
+    """Label of each row: one model for each group of rows, within groups, and of the group means, from one reading."""
 
     if TYPE_CHECKING:
         n_components: NComponents = None
@@ -322,6 +328,19 @@ class RunConfig(Section):
     """What the run leaves."""
     seed: Natural = 0
     """Addresses every random number."""
+
+    @model_validator(mode="after")
+    def _groups_without_others(self) -> RunConfig:
+        if getattr(self.model, "group_by", None) is None:
+            return self
+        output = self.output
+        for key, given in (("scores", output.scores), ("anndata", output.anndata), ("publish", output.publish)):
+            if given:
+                said = "true" if given is True else str(given)
+                raise PydanticCustomError(
+                    "rule", f"output.{key}: {said} does not go together with model.group_by: leave it out"
+                )
+        return self
 
     def estimator_parameters(self) -> dict[str, object]:
         """Return what the file says of the parameters of the estimator of `model.kind`, by name.

@@ -134,6 +134,9 @@ class Document:
         if isinstance(output, dict) and output.get("directory") is None:
             output["directory"] = f"runs/{self.tree['name']}"
             self.derived.add(("output", "directory"))
+        model = self.tree.get("model")
+        if isinstance(output, dict) and isinstance(model, dict) and model.get("group_by") is not None:
+            output.setdefault("scores", False)
 
     def _resolve(self, node: object, path: KeyPath, written: dict[KeyPath, str], problems: list[Problem]) -> object:
         if isinstance(node, dict):

@@ -90,6 +90,10 @@ def _config_of(document: Document, tree: dict[str, object], name: str, entry: di
         raise ConfigError(
             f"{document.name}: models.{name}.preprocess: found {describe(own)}, allowed: a mapping with the keys of preprocess"
         )
+    if entry.get("group_by") is not None:
+        raise ConfigError(
+            f"{document.name}: models.{name}.group_by: groups have a run of their own: give model in place of models"
+        )
     model = {"kind": "pca"} | {key: value for key, value in entry.items() if key != "preprocess"}
     one = deepcopy(tree) | {"model": model, "preprocess": common | own}
     config = validated(replace(document, name=f"{document.name}: in models.{name}", tree=one))

@@ -33,7 +33,7 @@ def _problem(kind: str, place: KeyPath, message: str, document: Document, root: 
     if kind == "extra_forbidden":
         return Problem(path, _unknown(path, document, root))
     if kind == "rule":
-        return Problem(path, f": {message}")
+        return Problem(path, f": {message}" if path else message)
     return Problem(path, f": found {document.describe_at(path)}, allowed: {_allowed(path, document, root)}")
 
 

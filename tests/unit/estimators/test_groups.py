@@ -71,6 +71,15 @@ def test_limits_and_rules_within_groups_are_those_of_rows_whose_group_means_were
                 np.testing.assert_allclose(found.figures[figure], value, rtol=1e-5)
 
 
+def test_groups_of_float32_rows_equal_fits_of_their_rows(rows: Any, labels: Any) -> None:
+    single = rows.astype(np.float32)
+    models = sp.PCA(3).fit_groups(single, labels)
+    for name in NAMES:
+        assert_close(models[name], sp.PCA(3).fit(single[labels == name]))
+        exact = np.linalg.eigvalsh(np.cov(single[labels == name].T.astype(np.float64)))[::-1][:3]
+        np.testing.assert_allclose(models[name].explained_variance_, exact, rtol=1e-6)
+
+
 def test_the_parts_within_and_between_groups_add_up_to_the_covariance(rows: Any, labels: Any) -> None:
     models = sp.PCA().fit_groups(rows, labels)
     means = np.stack([rows[labels == name].mean(axis=0) for name in NAMES])[np.searchsorted(NAMES, labels)]
