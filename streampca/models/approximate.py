@@ -218,7 +218,8 @@ def answer_of(
 def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float, limit: int) -> tuple[float, ...]:
     """Return θ₂/θ₁² of the part of C that `k` components leave, empty without held-out columns.
 
-    θ₁ is what of the exact trace is not in the eigenvalues, and θ₂ ≈ ‖(I − VVᵀ) C G‖² / g for g standard normal columns G. It is at least
+    θ₁ is what of the exact trace is not in the eigenvalues. With the other pairs of the approximation, R = Σ_{j>k} λⱼ vⱼ vⱼᵀ, and g standard
+    normal columns G, θ₂ ≈ ‖R‖² + (‖(I − VVᵀ) C G‖² − ‖R G‖²) / g, which has no error where the approximation has all of C. It is at least
     that of equal eigenvalues, of which there are `limit` in all.
     """
     vectors, n_columns = taken.vectors[:, :k], evidence.products.shape[1]
@@ -226,8 +227,10 @@ def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float, 
     if n_columns < 2 or not left > 1e-14 * total:
         return ()
     outside = (evidence.products - vectors @ (vectors.T @ evidence.products)) / left
-    squares = float(np.vdot(outside, outside)) / n_columns
-    return (min(max(squares, 1 / max(1, limit - k)), 1.0),) if squares > 0 else ()
+    others, values = taken.vectors[:, k:], taken.values[k:] / left
+    known = values[:, None] * (others.T @ evidence.held_out)
+    squares = float(values @ values) + (float(np.vdot(outside, outside)) - float(np.vdot(known, known))) / n_columns
+    return (min(max(squares, 1 / max(1, limit - k)), 1.0),)
 
 
 def _n_components(parameters: Parameters, n_certified: int, moments: Sketched) -> int:

@@ -193,7 +193,16 @@ def test_limit_of_q_of_a_sketch_is_that_of_box(rows: NDArray[np.float64]) -> Non
     left = np.linalg.eigvalsh(np.cov(rows.T))[: D - K]
     g, h = (left**2).sum() / left.sum(), left.sum() ** 2 / (left**2).sum()
     assert len(pca._model.residual_moments) == 1
-    np.testing.assert_allclose(pca.q_limit(0.99), g * chi2.ppf(0.99, h), rtol=0.15)  # the second moment is an estimate
+    np.testing.assert_allclose(pca.q_limit(0.99), g * chi2.ppf(0.99, h), rtol=1e-8)  # the sketch is wider than the rows
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_second_moment_of_a_narrow_sketch_is_estimated_from_what_it_lacks(scale: bool) -> None:
+    random, d, k = np.random.default_rng(5), 150, 2
+    rows = random.standard_normal((1000, d)) * np.linspace(4, 0.5, d) @ np.linalg.qr(random.standard_normal((d, d)))[0]
+    left = np.linalg.eigvalsh(np.corrcoef(rows.T) if scale else np.cov(rows.T))[: d - k]
+    moments = sp.PCA(k, solver="sketch", scale=scale).fit(rows)._model.residual_moments
+    np.testing.assert_allclose(moments, [(left**2).sum() / left.sum() ** 2], rtol=0.1)
 
 
 def test_limits_that_are_not_known_are_refused(rows: NDArray[np.float64]) -> None:
