@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from streampca.sources.cells.hdf5_store import WRITTEN, before_results, h5py_mod
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush_one, writing
 
+if TYPE_CHECKING:
+    import h5py
+
+
+_Found = TypeVar("_Found")
 _OURS = re.compile(
     rf"scores(\..*)?|copy\.h5ad|{TEMPORARY.pattern}"
 )  # also scores that are being written, and their lock
@@ -45,7 +51,7 @@ class HDF5Slots:
             with writing(self.staging):
                 shutil.rmtree(self.staging)
 
-    def _read(self, look: Any) -> Any:
+    def _read(self, look: Callable[[h5py.File], _Found]) -> _Found:
         try:
             with h5py_module().File(self.path, "r") as file:
                 return look(file)
@@ -54,20 +60,18 @@ class HDF5Slots:
 
     def taken(self, keys: Keys) -> list[str]:
         """Return the places that hold something already."""
-        found: list[str] = self._read(lambda file: [slot for slot in keys.paths if slot in file])
-        return found
+        return self._read(lambda file: [slot for slot in keys.paths if slot in file])
 
     def run_id(self, keys: Keys) -> str | None:
         """Return the identifier of the run whose results stand there, None if all three are not there or none is known."""
         if len(self.taken(keys)) < len(keys.paths):
             return None
 
-        def look(file: Any) -> str | None:
+        def look(file: h5py.File) -> str | None:
             value = file.get(f"{keys.paths[2]}/params/{RUN_ID}")
             return None if value is None or value.shape != () else value.asstr()[()]
 
-        found: str | None = self._read(look)
-        return found
+        return self._read(look)
 
     def directory(self) -> Path:
         """Make the directory in which results are built, and return it."""
@@ -105,7 +109,7 @@ class HDF5Slots:
             shutil.rmtree(self.staging)
 
 
-def _note_version(file: Any, before: os.stat_result) -> int:
+def _note_version(file: h5py.File, before: os.stat_result) -> int:
     """Note in an open file what it was before results were written, for fits that go on; return the time that it must have then."""
     now = time.time_ns() // 10**9 * 10**9  # which every file system can store
     known = before_results(file, before.st_mtime_ns) or (before.st_size, before.st_mtime_ns)
@@ -113,7 +117,7 @@ def _note_version(file: Any, before: os.stat_result) -> int:
     return now
 
 
-def _fill(file: Any, results: Results, scores: StoredScores) -> None:
+def _fill(file: h5py.File, results: Results, scores: StoredScores) -> None:
     """Write results to an open file."""
     h5py = h5py_module()
     array = _mapping(file, "obsm").create_dataset(results.keys.scores, scores.shape, scores.dtype)
@@ -131,7 +135,7 @@ def _fill(file: Any, results: Results, scores: StoredScores) -> None:
         _encoded(parameters.create_dataset(name, data=value, dtype=kind), "string" if text else "numeric-scalar")
 
 
-def _mapping(group: Any, name: str) -> Any:
+def _mapping(group: h5py.Group, name: str) -> h5py.Group:
     """Return the mapping at `name`, a new one if there is none."""
     if name in group:
         return group[name]
@@ -140,5 +144,5 @@ def _mapping(group: Any, name: str) -> Any:
     return node
 
 
-def _encoded(dataset: Any, kind: str) -> None:
+def _encoded(dataset: h5py.Dataset, kind: str) -> None:
     dataset.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0"})

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
@@ -266,6 +267,6 @@ def _importable() -> bool:
     return importlib.util.find_spec("xarray") is not None
 
 
-def _xarray() -> Any:
+def _xarray() -> ModuleType:
     """Return xarray; `NotAvailableError` if it is not installed."""
     return optional_module("xarray", "a DataArray or a Dataset", "xarray")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from streampca.export.projection import Projection, measured_error, projection_o
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.system.optional import optional_module
+
+if TYPE_CHECKING:
+    from faiss import LinearTransform
 
 
 def write_faiss(
@@ -37,10 +41,10 @@ def write_faiss(
     return Exported(path, "faiss LinearTransform", (d, k), "float32", len(data), error)
 
 
-def _transform(faiss: Any, projection: Projection) -> Any:
+def _transform(faiss: ModuleType, projection: Projection) -> LinearTransform:
     """Return the transform y = A x + b."""
     k, d = projection.axes.shape
-    transform = faiss.LinearTransform(d, k, True)
+    transform: LinearTransform = faiss.LinearTransform(d, k, True)
     faiss.copy_array_to_vector(projection.axes.ravel(), transform.A)
     faiss.copy_array_to_vector(projection.offset, transform.b)
     transform.is_trained = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.export.files import Exported, require_free, write
@@ -17,8 +19,12 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.sources.cells.normalization import Normalization
 from streampca.system.optional import optional_module
-from streampca.typing import Array
+from streampca.typing import Array, DType
 from streampca.version import __version__
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto
+
 
 OPSET = 17
 """Version of the operators of the graph; onnxruntime has it from 1.12 on."""
@@ -68,7 +74,7 @@ def write_onnx(
 class _Evaluation:
     """Scores of rows by the reference implementation of ONNX, in numpy, of a serialised model."""
 
-    def __init__(self, onnx: Any, data: bytes):
+    def __init__(self, onnx: ModuleType, data: bytes):
         reference = optional_module("onnx.reference", "an ONNX model", "export")
         self._session = reference.ReferenceEvaluator(onnx.load_model_from_string(data))
 
@@ -80,26 +86,26 @@ class _Evaluation:
 class _Graph:
     """Nodes and constants of a graph with one value after another."""
 
-    def __init__(self, onnx: Any, dtype: np.dtype[Any]):
+    def __init__(self, onnx: ModuleType, dtype: DType):
         self.onnx, self.dtype = onnx, dtype
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
         self.value = INPUT
 
-    def constant(self, name: str, values: Any, dtype: Any = None) -> str:
+    def constant(self, name: str, values: ArrayLike, dtype: DTypeLike | None = None) -> str:
         """Add a constant and return its name."""
         array = np.ascontiguousarray(np.asarray(values, dtype=dtype or self.dtype))
         self.constants.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+    def add(self, operator: str, inputs: list[str], output: str, **attributes: int) -> str:
         """Add a node, the output of which is the value from now on."""
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], name=output, **attributes))
         self.value = output
         return output
 
 
-def _model(onnx: Any, model: PCAModel, dtype: np.dtype[Any], names: str | None) -> Any:
+def _model(onnx: ModuleType, model: PCAModel, dtype: DType, names: str | None) -> ModelProto:
     """Return the ONNX model from rows to scores; `names` of features are JSON."""
     graph, normalization = _Graph(onnx, dtype), normalization_of(model)
     if normalization is not None:
@@ -121,7 +127,7 @@ def _model(onnx: Any, model: PCAModel, dtype: np.dtype[Any], names: str | None) 
         [helper.make_tensor_value_info(OUTPUT, kind, ["n", k])],
         graph.constants,
     )
-    made = helper.make_model(
+    made: ModelProto = helper.make_model(
         built,
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=_IR_VERSION,

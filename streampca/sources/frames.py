@@ -75,7 +75,7 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     return source
 
 
-def _types(data: Any) -> dict[Any, Any]:
+def _types(data: Any) -> dict[object, Any]:
     """Return the data types of the columns by their names."""
     if type(data).__module__.startswith("pandas"):
         return dict(zip(data.columns, data.dtypes, strict=True))
@@ -84,7 +84,7 @@ def _types(data: Any) -> dict[Any, Any]:
         return dict(data.collect_schema())
 
 
-def _require_numbers(data: Any, names: Sequence[Any]) -> None:
+def _require_numbers(data: Any, names: Sequence[object]) -> None:
     """Raise `DataError` if columns of a data frame are not numbers."""
     types = _types(data)
     others = [f"{name} ({types[name]})" for name in names if not _is_number(types[name])]
@@ -102,7 +102,7 @@ def _is_number(kind: Any) -> bool:
     return getattr(kind, "kind", "O") in "biuf"
 
 
-def _values(frame: Any, names: Sequence[Any]) -> Array:
+def _values(frame: Any, names: Sequence[object]) -> Array:
     """Return columns of a data frame as one array; NaN for missing values."""
     if type(frame).__module__.startswith("polars"):
         return np.asarray(frame.select(names).to_numpy())
@@ -114,9 +114,9 @@ def _values(frame: Any, names: Sequence[Any]) -> Array:
     return np.asarray(chosen.to_numpy(dtype=np.float64 if wide else np.float32, na_value=np.nan))
 
 
-def _labels(frame: Any, names: Sequence[Any], id_column: str | None) -> Labels:
+def _labels(frame: Any, names: Sequence[object], id_column: str | None) -> Labels:
     """Return the names of columns and rows."""
-    ids: Any = None
+    ids: Array | None = None
     if id_column is not None:
         ids = np.asarray(frame[id_column].to_numpy())
         ids = ids if ids.dtype.kind in "biufMm" else ids.astype(str)
@@ -130,6 +130,6 @@ def _labels(frame: Any, names: Sequence[Any], id_column: str | None) -> Labels:
     return Labels((Dimension(row, len(frame), ids),), (feature,), (Variable(None, ("feature",), (len(names),)),))
 
 
-def _listed(names: Sequence[Any]) -> str:
+def _listed(names: Sequence[object]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(str(name)[:60] for name in names[:_MOST_NAMED]) + more

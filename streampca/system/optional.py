@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 from streampca.errors import NotAvailableError
 
 
-def optional_module(name: str, purpose: str, extra: str) -> Any:
+def optional_module(name: str, purpose: str, extra: str) -> ModuleType:
     """Return the module `name`; `NotAvailableError` with what needs it and the extra that installs it if it cannot be imported."""
     package = name.partition(".")[0]
     try:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -33,11 +34,15 @@ from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import Array, BoolArray
 
+if TYPE_CHECKING:
+    from h5py import Dataset, File, Group
+
+
 WRITTEN = "streampca_written"
 """Attribute of a file into which results were written: its time after that, and its size and time before."""
 
 
-def h5py_module() -> Any:
+def h5py_module() -> ModuleType:
     """Return h5py; `NotAvailableError` with the command that installs it if it is not installed."""
     return optional_module("h5py", "an .h5ad file", "anndata")
 
@@ -76,7 +81,7 @@ def open_h5ad(path: str, options: ReadOptions) -> Source:
     return table_of(rows, options, normalization, mask, names)
 
 
-def before_results(file: Any, modified: int) -> tuple[int, int] | None:
+def before_results(file: File, modified: int) -> tuple[int, int] | None:
     """Return size and time that an open file had before results were written into it.
 
     None if there are none, or the file, `modified` at this time, was changed after that. Times are in nanoseconds.
@@ -88,7 +93,7 @@ def before_results(file: Any, modified: int) -> tuple[int, int] | None:
     return int(known[1]), int(known[2])
 
 
-def _child(group: Any, name: str, label: str) -> Any:
+def _child(group: Group, name: str, label: str) -> Dataset | Group | None:
     """Return what is at `name`, None if there is nothing; links to other files are refused."""
     node = group
     for part in name.split("/"):
@@ -103,7 +108,7 @@ def _child(group: Any, name: str, label: str) -> Any:
     return node
 
 
-def _rows(h5py: Any, node: Any, name: str, path: str) -> Source:
+def _rows(h5py: ModuleType, node: Dataset | Group, name: str, path: str) -> Source:
     """Return the rows of a stored matrix."""
     label = f"{path}/{name}"
     if isinstance(node, h5py.Dataset):
@@ -128,14 +133,14 @@ def _rows(h5py: Any, node: Any, name: str, path: str) -> Source:
     return CompressedRows(data, indices, edges, int(shape[1]), path, label)
 
 
-def _whole(dataset: Any, label: str) -> Array:
+def _whole(dataset: Dataset, label: str) -> Array:
     try:
         return np.asarray(dataset[()])
     except Exception as error:
         raise DataError(f"{label} cannot be decoded: it is damaged or cut short ({one_line(error)})") from error
 
 
-def _mask(h5py: Any, file: Any, name: str, n_features: int, path: str) -> BoolArray:
+def _mask(h5py: ModuleType, file: File, name: str, n_features: int, path: str) -> BoolArray:
     """Return the column of ``var`` that `name` names."""
     what = f"{path}: mask_var {name[:60]}"
     node = _child(file, f"var/{name}", path)
@@ -153,7 +158,7 @@ def _mask(h5py: Any, file: Any, name: str, n_features: int, path: str) -> BoolAr
     return mask_of(_whole(node, what), n_features, what)
 
 
-def _names(h5py: Any, file: Any, axis: str, size: int, path: str) -> Array | None:
+def _names(h5py: ModuleType, file: File, axis: str, size: int, path: str) -> Array | None:
     """Return the names of cells (``obs``) or features (``var``), None where there are none, or too many."""
     frame = _child(file, axis, path)
     if not isinstance(frame, h5py.Group):
@@ -194,7 +199,7 @@ class HDF5Rows(Source):
         return HDF5Rows, (self._place, self.name)
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _opened(self) -> Iterator[Dataset]:
         """Open the dataset, and close its file again: processes and threads share no state, and others may write to it later.
 
         `DataError` if the file cannot be opened, `DamagedChunkError` for what h5py raises while it is open.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array
 
 if TYPE_CHECKING:
+    import h5py
+
     from streampca.sources.zarr.layout import Layout
     from streampca.sources.zarr.reader import Axes
 
@@ -37,7 +39,7 @@ _naming = partial(damage_named, causes="is damaged or cut short, or a filter is 
 class Hdf5Reader(FragmentReader):
     """Reads rows of a dataset in an HDF5 file."""
 
-    def __init__(self, path: Path, dataset: Any, axes: Axes, *, fill: bool):
+    def __init__(self, path: Path, dataset: h5py.Dataset, axes: Axes, *, fill: bool):
         from streampca.sources.zarr.layout import Layout
 
         self.path, self.name, self.fill = path.absolute(), str(dataset.name).strip("/"), fill
@@ -114,7 +116,7 @@ class Hdf5Reader(FragmentReader):
                 count += self._count(dataset, layout, whole)
         return count
 
-    def _count(self, dataset: Any, layout: Layout, box: tuple[range, ...]) -> ReadCount:
+    def _count(self, dataset: h5py.Dataset, layout: Layout, box: tuple[range, ...]) -> ReadCount:
         """Return the `ReadCount` of a box: of whole chunks, with their mean stored size."""
         if not self.chunk_bytes:
             n_bytes = math.prod(map(len, box)) * self.dtype.itemsize
@@ -172,7 +174,7 @@ def open_hdf5_files(
     return readers, _joined(each), packings[0], details
 
 
-def _reader(file: Any, path: Path, name: str, options: ReadOptions) -> tuple[Hdf5Reader, Labels, Packing | None]:
+def _reader(file: h5py.File, path: Path, name: str, options: ReadOptions) -> tuple[Hdf5Reader, Labels, Packing | None]:
     """Return the reader of one dataset of an open file, its labels, and how it is decoded."""
     from streampca.sources.zarr.dimensions import axes_of
 
@@ -200,7 +202,7 @@ def _joined(each: Sequence[Labels]) -> Labels:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading, without a lock: changes are found by its size and time."""
     h5py = optional_module("h5py", "HDF5", "hdf5")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from streampca.sources.times import decoded_times
 from streampca.typing import Array, JsonValue
 
 if TYPE_CHECKING:
+    import h5py
+
     from streampca.sources.zarr.reader import Axes
 
 _MOST_LINKS, _MOST_LISTED, _MOST_COORDINATES = 16, 10_000, 2**27
@@ -26,7 +28,7 @@ _HOW_STORED = frozenset(
 _NO_COORDINATE = "This is a netCDF dimension but not a netCDF variable"
 
 
-def dataset_in(file: Any, name: str, label: str) -> Any:
+def dataset_in(file: h5py.File, name: str, label: str) -> h5py.Dataset:
     """Return the dataset `name` of an open file.
 
     Raises
@@ -51,7 +53,7 @@ def dataset_in(file: Any, name: str, label: str) -> Any:
     return node
 
 
-def name_in(file: Any, label: str) -> str:
+def name_in(file: h5py.File, label: str) -> str:
     """Return the name of the only dataset of two or more dimensions that describes no other; `DataError` if there are more."""
     datasets = _datasets(file)
     described: set[str] = set().union(*(describing_names(plain_attributes(node)) for node in datasets.values()))
@@ -68,7 +70,7 @@ def name_in(file: Any, label: str) -> str:
     return chosen[0]
 
 
-def names_of(dataset: Any) -> tuple[str, ...]:
+def names_of(dataset: h5py.Dataset) -> tuple[str, ...]:
     """Return the names of the dimensions of a dataset: of their scales, their labels, or ``dim_0`` and so on."""
     names = []
     for axis, dimension in enumerate(dataset.dims):
@@ -77,7 +79,7 @@ def names_of(dataset: Any) -> tuple[str, ...]:
     return tuple(names) if len(set(names)) == len(names) else tuple(f"dim_{axis}" for axis in range(len(names)))
 
 
-def labels_of(dataset: Any, names: tuple[str, ...], axes: Axes, label: str) -> Labels:
+def labels_of(dataset: h5py.Dataset, names: tuple[str, ...], axes: Axes, label: str) -> Labels:
     """Return the labels of a dataset, with its dimension scales as coordinates."""
     dimensions = [_dimension(dataset, axis, name, label) for axis, name in enumerate(names)]
     rows, columns = axes
@@ -87,7 +89,7 @@ def labels_of(dataset: Any, names: tuple[str, ...], axes: Axes, label: str) -> L
     return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
 
 
-def plain_attributes(node: Any) -> dict[str, object]:
+def plain_attributes(node: h5py.Dataset | h5py.Group) -> dict[str, object]:
     """Return the attributes of a dataset as numbers, texts and lists; without those that cannot be read so."""
     plain: dict[str, object] = {}
     for name in node.attrs:
@@ -102,7 +104,7 @@ def plain_attributes(node: Any) -> dict[str, object]:
     return plain
 
 
-def _short(node: Any) -> dict[str, JsonValue]:
+def _short(node: h5py.Dataset | h5py.Group) -> dict[str, JsonValue]:
     """Return the attributes that are numbers or short texts, without those that say how values are stored."""
     attributes: Mapping[str, object] = plain_attributes(node)
     return {
@@ -112,7 +114,7 @@ def _short(node: Any) -> dict[str, JsonValue]:
     }
 
 
-def _dimension(dataset: Any, axis: int, name: str, label: str) -> Dimension:
+def _dimension(dataset: h5py.Dataset, axis: int, name: str, label: str) -> Dimension:
     """Return a dimension with the values of its first scale."""
     size, dimension = int(dataset.shape[axis]), dataset.dims[axis]
     if not len(dimension) or name.startswith("dim_"):
@@ -133,7 +135,7 @@ def _dimension(dataset: Any, axis: int, name: str, label: str) -> Dimension:
     )
 
 
-def _require_inside(file: Any, name: str, label: str) -> None:
+def _require_inside(file: h5py.File, name: str, label: str) -> None:
     """Raise `OutsideStoreError` if a path leads through an external link, followed by soft links within the file."""
     import h5py
 
@@ -157,11 +159,11 @@ def _require_inside(file: Any, name: str, label: str) -> None:
             at = ""
 
 
-def _datasets(file: Any) -> dict[str, Any]:
+def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     """Return the datasets in a file by their names, without those behind links."""
-    datasets: dict[str, Any] = {}
+    datasets: dict[str, h5py.Dataset] = {}
 
-    def add(name: str, node: Any) -> bool | None:
+    def add(name: str, node: h5py.Dataset | h5py.Group) -> bool | None:
         if hasattr(node, "shape"):
             datasets[name] = node
         return True if len(datasets) >= _MOST_LISTED else None
@@ -174,7 +176,7 @@ def _datasets(file: Any) -> dict[str, Any]:
     return datasets
 
 
-def _listing(file: Any) -> str:
+def _listing(file: h5py.File) -> str:
     """Return names and shapes of the datasets in a file, those of most dimensions first."""
     nodes = sorted(_datasets(file).items(), key=lambda pair: (-len(pair[1].shape or ()), pair[0]))
     shown = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType
+
+if TYPE_CHECKING:
+    from pyarrow import Array as ArrowArray
+    from pyarrow.parquet import FileMetaData, ParquetFile
+
 
 _SLAB_BYTES, _BUFFER_BYTES = 2**22, 2**20
 _naming = partial(damage_named, causes="is damaged, encrypted or cut short (write it again)")
@@ -39,7 +44,7 @@ class ParquetReader(FragmentReader):
     edges: tuple[int, ...]
     """First rows of its row groups and the end of the last."""
 
-    def __init__(self, path: Path, columns: Sequence[Column], dtype: DType, metadata: Any):
+    def __init__(self, path: Path, columns: Sequence[Column], dtype: DType, metadata: FileMetaData):
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         self.path, self.columns, self.dtype = path.absolute(), tuple(columns), dtype
         self.edges = tuple(np.cumsum([0, *(group.num_rows for group in groups)]).tolist())
@@ -104,7 +109,7 @@ class ParquetReader(FragmentReader):
                 self._decode_rows(file, index, out)
         return ReadCount(1, out.nbytes, self.stored[index])
 
-    def _decode_columns(self, file: Any, index: int, out: Array) -> None:
+    def _decode_columns(self, file: ParquetFile, index: int, out: Array) -> None:
         at_once = max(1, _SLAB_BYTES // (len(out) * self.dtype.itemsize + 1))
         for first in range(0, len(self.columns), at_once):
             some = self.columns[first : first + at_once]
@@ -116,7 +121,7 @@ class ParquetReader(FragmentReader):
                     _numbers(chunk, column, out[row : row + len(chunk), place], self.record.name)
                     row += len(chunk)
 
-    def _decode_rows(self, file: Any, index: int, out: Array) -> None:
+    def _decode_rows(self, file: ParquetFile, index: int, out: Array) -> None:
         at_once = max(1, _SLAB_BYTES // (self.shape[1] * self.dtype.itemsize))
         names = [column.name for column in self.columns]
         row = 0
@@ -137,7 +142,7 @@ class ParquetReader(FragmentReader):
             )
 
 
-def _write(chunk: Any, column: Column, out: Array, name: str) -> None:
+def _write(chunk: ArrowArray, column: Column, out: Array, name: str) -> None:
     """Write an array of Arrow to `out`, ``(n, n_features)``; NaN for nulls."""
     if not column.width:
         _numbers(chunk, column, out[:, 0], name)
@@ -159,7 +164,7 @@ def _write(chunk: Any, column: Column, out: Array, name: str) -> None:
     out[present] = rows
 
 
-def _flat(chunk: Any, column: Column, name: str) -> Any:
+def _flat(chunk: ArrowArray, column: Column, name: str) -> ArrowArray:
     """Return the numbers of lists that are not null, all of the width of the column."""
     width = column.width or 0
     if not column.type.startswith("fixed_size_list"):
@@ -176,7 +181,7 @@ def _flat(chunk: Any, column: Column, name: str) -> Any:
     return flat
 
 
-def _numbers(chunk: Any, column: Column, out: Array, name: str) -> None:
+def _numbers(chunk: ArrowArray, column: Column, out: Array, name: str) -> None:
     """Write numbers to `out`, ``(n,)``; NaN for nulls."""
     if not chunk.null_count:
         out[...] = _plain(chunk)
@@ -186,7 +191,7 @@ def _numbers(chunk: Any, column: Column, out: Array, name: str) -> None:
     out[_plain(chunk.is_null())] = np.nan
 
 
-def _plain(numbers: Any) -> Array:
+def _plain(numbers: ArrowArray) -> Array:
     """Return an array of numbers of Arrow as numpy sees its memory; any value where it is null.
 
     Not by ``to_numpy``, which imports pandas where that is installed.
@@ -258,7 +263,7 @@ def _common(columns: Sequence[Column], nulls: bool) -> DType:
     return dtype
 
 
-def _has_nulls(metadata: Any, name: str) -> bool:
+def _has_nulls(metadata: FileMetaData, name: str) -> bool:
     """Return whether a column of integers has nulls, as far as the statistics tell; for floats it does not matter."""
     schema = metadata.schema
     leaves = [i for i in range(len(schema)) if (path := schema.column(i).path) == name or path.startswith(f"{name}.")]
@@ -271,7 +276,7 @@ def _has_nulls(metadata: Any, name: str) -> bool:
     return False
 
 
-def _with_width(column: Column, files: Sequence[tuple[Path, Any]]) -> Column:
+def _with_width(column: Column, files: Sequence[tuple[Path, ParquetFile]]) -> Column:
     """Return the column with the length of its first list where the schema does not say it."""
     if column.width is not None:
         if column.width == 0 and column.type.startswith("fixed_size_list"):
@@ -289,7 +294,7 @@ def _with_width(column: Column, files: Sequence[tuple[Path, Any]]) -> Column:
     raise DataError(f"{files[0][0]}: column {column.name} has no list that is not null")
 
 
-def _ids(files: Sequence[tuple[Path, Any]], name: str) -> Array:
+def _ids(files: Sequence[tuple[Path, ParquetFile]], name: str) -> Array:
     """Return the values of the column that names rows, of all files."""
     parts: list[Array] = []
     for path, file in files:
@@ -309,7 +314,7 @@ def _ids(files: Sequence[tuple[Path, Any]], name: str) -> Array:
     return np.concatenate(parts)
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> ParquetFile:
     """Return a Parquet file, of which only the footer is read."""
     parquet = optional_module("pyarrow.parquet", "Parquet", "arrow")
     try:
@@ -324,7 +329,7 @@ def _opened(path: Path) -> Any:
         raise DataError(f"{path} cannot be opened as Parquet: {_why(path, error)}") from error
 
 
-def _file(path: Path) -> Any:
+def _file(path: Path) -> ParquetFile:
     """Return a file that this thread may have opened for the read before."""
     status = os.stat(path)
     key = (str(path), status.st_size, status.st_mtime_ns)

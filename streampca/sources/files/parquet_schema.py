@@ -6,13 +6,17 @@ import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, Variable
-from streampca.typing import DType
+from streampca.typing import Array, DType
+
+if TYPE_CHECKING:
+    from pyarrow import Field, Schema
+
 
 _MOST_NAMED = 8
 NUMBERS = {
@@ -36,7 +40,7 @@ class Column:
     """Length of a list; 0 for numbers, None for lists whose length the schema does not say."""
 
     @classmethod
-    def of(cls, field: Any) -> Column | None:
+    def of(cls, field: Field) -> Column | None:
         """Return the column of a field of a schema of Arrow, None if it does not hold numbers."""
         kind = field.type
         width: int | None = 0
@@ -54,7 +58,7 @@ class Column:
         return max(1, self.width or 0)
 
 
-def columns_of(schema: Any, columns: Sequence[str] | None, id_column: str | None, label: str) -> list[Column]:
+def columns_of(schema: Schema, columns: Sequence[str] | None, id_column: str | None, label: str) -> list[Column]:
     """Return the columns that are read from files of this schema: `columns`, or all but `id_column` and indices of pandas.
 
     Raises
@@ -91,7 +95,7 @@ def columns_of(schema: Any, columns: Sequence[str] | None, id_column: str | None
 
 
 def require_same_columns(
-    schema: Any, columns: Sequence[Column], every: bool, first: Sequence[str], label: str, other: str
+    schema: Schema, columns: Sequence[Column], every: bool, first: Sequence[str], label: str, other: str
 ) -> None:
     """Raise `DataError` unless a file has columns of the same names and types as the first file, in any order.
 
@@ -113,7 +117,7 @@ def require_same_columns(
             )
 
 
-def labels_of(columns: Sequence[Column], n_rows: int, id_column: str | None, ids: Any) -> Labels:
+def labels_of(columns: Sequence[Column], n_rows: int, id_column: str | None, ids: Array | None) -> Labels:
     """Return the labels of a table: names of columns as coordinate, or the list column as variable."""
     samples = Dimension(id_column or "row", n_rows, ids)
     if len(columns) == 1 and columns[0].width:
@@ -129,7 +133,7 @@ def labels_of(columns: Sequence[Column], n_rows: int, id_column: str | None, ids
     return Labels((samples,), (features,), (Variable(None, ("feature",), (len(names),)),))
 
 
-def _indices(schema: Any) -> set[str]:
+def _indices(schema: Schema) -> set[str]:
     """Return the names of the columns that are indices of a data frame of pandas, as it notes them in the schema."""
     try:
         noted = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
