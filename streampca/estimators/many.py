@@ -13,11 +13,17 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
 from streampca.estimators.base import PlanOptions
+from streampca.estimators.choosing_features import require_known, subset_of
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.execution.checkpoint.progress_log import ProgressLog
-from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_parameters, versions_and_input
+from streampca.execution.checkpoint.resume import (
+    array_digest,
+    fit_with_checkpoint,
+    identity_of_parameters,
+    versions_and_input,
+)
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.together import Together
 from streampca.planning.checks import as_weights
@@ -26,6 +32,7 @@ from streampca.planning.many import ManyPlan
 from streampca.planning.plan import Plan
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.sources import Source
+from streampca.sources.subsets import SubsetSource
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
@@ -54,6 +61,7 @@ def fit_many(
     models: Mapping[str, Model],
     X: Input,
     *,
+    features: Mapping[str, Any] | None = None,
     sample_weight: ArrayLike | None = None,
     memory: int | str | None = None,
     checkpoint: str | Path | None = None,
@@ -74,6 +82,9 @@ def fit_many(
         Estimators by name; they are fitted in place. Their `memory`, `checkpoint` and `progress` must be None.
     X : array-like, shape (n_samples, n_features), path, lazy array or table
         Everything that `PCA.fit` takes.
+    features : mapping of str to names, places or truth values, optional
+        Features of those models that do not have all of them, by the names of the models: the name of a variable or of a feature,
+        a list of names, a slice, places, or a truth value for each feature. Their order is that of `X`.
     sample_weight : array-like, shape (n_samples,), optional
         Weights of the rows for all models, as in `PCA.fit`.
     memory : int, str or None
@@ -98,7 +109,7 @@ def fit_many(
         If the data is missing, damaged, or not finite.
     """
     _require_models(models)
-    source, fits, parameters = _prepared(models, X, sample_weight, progress)
+    source, sources, fits, parameters = _prepared(models, X, features or {}, sample_weight, progress)
     client = active_client(source)
     planned = partial(plan_many, source, fits, memory, client=client)
     if checkpoint is None:
@@ -113,16 +124,26 @@ def fit_many(
         identity = {
             f"{name}.{key}": value
             for name, each in parameters.items()
-            for key, value in identity_of_parameters(each).items()
+            for key, value in (identity_of_parameters(each) | _identity_of_features(sources[name])).items()
         }
         plan, done = fit_with_checkpoint(Path(checkpoint), identity | versions_and_input(source), fit)
     fitted = FittedModels(models)
     for name, result in done.results.items():
-        models[name]._adopt(X, source, result)
+        own = sources[name]
+        if isinstance(own, SubsetSource) and own is not source:
+            models[name]._take(result, own)
+            models[name]._remember_features(own)
+        else:
+            models[name]._adopt(X, source, result)
         for concern in result.model.concerns if isinstance(models[name], KernelPCA) else ():
             warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=2)
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
     return fitted
+
+
+def _identity_of_features(source: Source) -> dict[str, str]:
+    """Return what is the same in a fit that goes on, where a model has some features only."""
+    return {"features": array_digest(source.used)} if isinstance(source, SubsetSource) else {}
 
 
 def _require_models(models: Mapping[str, Model]) -> None:
@@ -144,14 +165,25 @@ def _require_models(models: Mapping[str, Model]) -> None:
 
 
 def _prepared(
-    models: Mapping[str, Model], X: Input, sample_weight: ArrayLike | None, progress: ProgressCallback | None
-) -> tuple[Source, dict[str, PlannedFit], dict[str, Any]]:
-    """Return the source that all models read, their fits, and the parameters of these."""
+    models: Mapping[str, Model],
+    X: Input,
+    features: Mapping[str, Any],
+    sample_weight: ArrayLike | None,
+    progress: ProgressCallback | None,
+) -> tuple[Source, dict[str, Source], dict[str, PlannedFit], dict[str, Any]]:
+    """Return the source that all models read, that of each model, their fits, and the parameters of these."""
+    require_known(features, models)
     weights = as_weights("sample_weight", sample_weight)
     each = list(models.values())
     source = each[0]._open(X)
     for model in each[1:] if is_array_like(X) else ():
         model._open(X)  # scikit-learn checks features and their names
+    names = getattr(each[0], "feature_names_in_", None) if is_array_like(X) else None
+    if names is not None and source.feature_names is None:
+        source.feature_names = tuple(map(str, names))
+    sources = {
+        name: subset_of(source, features[name], name) if features.get(name) is not None else source for name in models
+    }
     fits: dict[str, PlannedFit] = {}
     parameters: dict[str, Any] = {}
     for name, model in models.items():
@@ -160,9 +192,10 @@ def _prepared(
             wanted = replace(wanted, sample_weight=weights)
         elif weights is not None:
             raise ParameterError(f"sample_weight: {name} is a KernelPCA, which takes no weights")
-        parameters[name] = wanted = with_columns(wanted, source)
-        fits[name] = fit_of_model(model, source, wanted, progress=progress)
-    return source, fits, parameters
+        own = sources[name]
+        parameters[name] = wanted = with_columns(wanted, own)
+        fits[name] = fit_of_model(model, own, wanted, progress=progress)
+    return source, sources, fits, parameters
 
 
 def fit_of_model(

@@ -18,10 +18,12 @@ from streampca.accumulators.joint import InPieces, Joint
 from streampca.execution.checkpoint.resume import array_digest
 from streampca.execution.drive import read_once
 from streampca.execution.sharing import Reading, sharing
+from streampca.execution.some_features import OfFeatures
 from streampca.planning.many import limited_shape
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
-from streampca.sources.base import ReadCount
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.subsets import SubsetSource
 from streampca.system.workspace import release
 
 _T = TypeVar("_T")
@@ -151,7 +153,8 @@ def run_together(fits: Mapping[str, Callable[[], _T]], shared: Plan) -> Together
 def _groups(waiting: Sequence[_Fit[_T]]) -> list[list[_Fit[_T]]]:
     """Return the fits that wait, in groups that one reading serves.
 
-    Those that read the same source with the same weights in the order of its rows; other orders if they have the same blocks.
+    Those that read the same source, or some features of it, with the same weights in the order of its rows; other orders if they
+    have the same blocks.
     """
     groups: dict[tuple[object, ...], list[_Fit[_T]]] = {}
     for member in waiting:
@@ -159,7 +162,7 @@ def _groups(waiting: Sequence[_Fit[_T]]) -> list[list[_Fit[_T]]]:
         if reading is not None:
             weights = None if reading.weights is None else array_digest(reading.weights)
             order = None if reading.plan.shape.in_row_order else reading.plan.shape.blocks
-            groups.setdefault((id(reading.source), weights, order), []).append(member)
+            groups.setdefault((id(_whole(reading.source)), weights, order), []).append(member)
     return list(groups.values())
 
 
@@ -172,7 +175,8 @@ def _read(readings: Sequence[Reading], shared: Plan) -> list[tuple[Any, ReadCoun
     accumulators, places = _distinct(readings, shape)
     phase = " and ".join(dict.fromkeys(reading.phase for reading in readings))
     plan = replace(first.plan, shape=shape)
-    joint, count = read_once(replace(first, accumulator=Joint(tuple(accumulators)), plan=plan, phase=phase))
+    both = Joint(tuple(accumulators))
+    joint, count = read_once(replace(first, source=_whole(first.source), accumulator=both, plan=plan, phase=phase))
     used: set[int] = set()
     answers: list[tuple[Any, ReadCount]] = []
     for reading, indices in zip(readings, places, strict=True):
@@ -191,13 +195,25 @@ def _distinct(readings: Sequence[Reading], common: WorkShape) -> tuple[list[AnyA
         accumulator, rows = reading.accumulator, reading.plan.rows_per_block
         pieces = rows if rows < common.rows_per_block else None
         places.append([])
+        source = reading.source
+        subset = source.used.tobytes() if isinstance(source, SubsetSource) else None
         for part in accumulator.parts if isinstance(accumulator, Joint) else (accumulator,):
-            key = (_state_key(part, len(accumulators)), pieces)
+            key = (_state_key(part, len(accumulators)), pieces, subset)
             if key not in known:
                 known[key] = len(accumulators)
-                accumulators.append(part if pieces is None else InPieces(part, pieces))
+                of_rows = part if pieces is None else InPieces(part, pieces)
+                accumulators.append(
+                    OfFeatures(of_rows, source.columns, source.column_major)
+                    if isinstance(source, SubsetSource)
+                    else of_rows
+                )
             places[-1].append(known[key])
     return accumulators, places
+
+
+def _whole(source: Source) -> Source:
+    """Return the source with all features that is read for `source`."""
+    return source.source if isinstance(source, SubsetSource) else source
 
 
 def _state_key(accumulator: AnyAccumulator, index: int) -> object:

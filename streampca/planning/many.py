@@ -88,7 +88,7 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
     return Plan(
         solver="many",
         reason=f"{len(each)} models from the same readings",
-        data=each[0].data,
+        data=max((plan.data for plan in each), key=lambda data: data.n_features),
         work_dtype=str(np.result_type(*(plan.work_dtype for plan in each))),
         n_components=max((plan.n_components or 0 for plan in each), default=0) or None,
         shape=shape,

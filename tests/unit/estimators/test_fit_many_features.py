@@ -1,0 +1,151 @@
+"""Several models of some features each, from one reading: the bits of fits of these features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import zarr
+
+import streampca as sp
+from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
+from streampca.execution.checkpoint import progress_log
+from streampca.planning import blocks
+from streampca.sources.subsets import SubsetSource
+
+pytestmark = pytest.mark.numerical
+N, D = 20_000, 12
+EVEN = np.arange(D) % 2 == 0
+
+
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((N, D)) @ rng.standard_normal((D, D)) + 3.0
+
+
+@pytest.fixture
+def store(rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a group of two variables, and have blocks of one chunk whatever the number of features."""
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (1,))
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    for name, part in (("t", rows[:, :7]), ("p", rows[:, 7:])):
+        names = ("time", f"place_{name}")
+        group.create_array(name, shape=part.shape, chunks=(500, part.shape[1]), dtype="f8", dimension_names=names)[
+            :
+        ] = part
+    return tmp_path / "x.zarr"
+
+
+def models() -> dict[str, Any]:
+    return {
+        "all": sp.PCA(3),
+        "t": sp.PCA(3, scale=True),
+        "p": sp.PCA(2, missing="drop_rows"),
+        "even": sp.PCA(2, remove={"trend": 1}),
+        "rbf": sp.KernelPCA(2, method="nystrom", n_landmarks=20),
+    }
+
+
+CHOSEN = {"t": "t", "p": ["p"], "even": EVEN, "rbf": [1, 4, 8]}
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    names = ("components_", "explained_variance_", "mean_", "total_variance_")
+    for name in ("eigenvalues_", "landmarks_") if isinstance(expected, sp.KernelPCA) else names:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    assert found.n_features_in_ == expected.n_features_in_
+
+
+def test_models_of_variables_and_features_have_the_bits_of_fits_of_these_from_one_reading(
+    store: Path, rows: Any
+) -> None:
+    table = sp.open(store, variables=["t", "p"])
+    fitted = sp.fit_many(models(), table, features=CHOSEN)
+    assert (fitted.n_passes_, fitted.bytes_read_) == (2, 2 * rows.nbytes)
+    assert fitted["all"].plan_.n_leaves > 1
+    alone = {
+        "all": table,
+        "t": sp.open(store, variables=["t"]),
+        "p": sp.open(store, variables=["p"]),
+        "even": SubsetSource(table, EVEN),
+        "rbf": SubsetSource(table, np.isin(np.arange(D), [1, 4, 8])),
+    }
+    for name, model in models().items():
+        assert_same(fitted[name], model.fit(alone[name]))
+    assert fitted["t"].labels_ is not None
+    np.testing.assert_allclose(fitted["t"].transform(rows[:5, :7]).shape, (5, 3))
+
+
+def test_features_of_arrays_and_frames(rows: Any) -> None:
+    fitted = sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, rows, features={"b": slice(3, 8)})
+    np.testing.assert_allclose(
+        fitted["b"].explained_variance_, sp.PCA(2).fit(rows[:, 3:8]).explained_variance_, rtol=1e-12
+    )
+    assert fitted["a"].n_features_in_ == D
+    frame = pd.DataFrame(rows, columns=[f"f{i}" for i in range(D)])
+    fitted = sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, frame, features={"b": ["f9", "f3", "f4"]})
+    assert list(fitted["b"].feature_names_in_) == ["f3", "f4", "f9"]
+    fortran = np.asfortranarray(rows)
+    fitted = sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, fortran, features={"b": EVEN})
+    assert_same(fitted["b"], sp.PCA(2).fit(np.ascontiguousarray(rows[:, EVEN])))
+
+
+class _PowerCutError(BaseException):
+    """Stops a fit as a signal would."""
+
+
+def test_a_stopped_fit_goes_on_to_the_same_bits(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    table, seen = sp.open(store, variables=["t", "p"]), []
+
+    def few() -> Any:
+        return {"all": sp.PCA(3), "t": sp.PCA(3)}
+
+    def stop_late(step: Any) -> None:
+        if step.rows > N // 2:
+            raise _PowerCutError
+
+    kept = tmp_path / "kept"
+    with pytest.raises(_PowerCutError):
+        sp.fit_many(few(), table, features={"t": "t"}, checkpoint=kept, progress=stop_late)
+    with pytest.raises(sp.StreamPCAError, match=r"t\.features"):
+        sp.fit_many(few(), table, features={"t": "p"}, checkpoint=kept)
+    fitted = sp.fit_many(
+        few(), table, features={"t": "t"}, checkpoint=kept, progress=lambda step: seen.append(step.rows)
+    )
+    assert seen[0] > 1000  # more than the first blocks of the leaves
+    assert_same(fitted["t"], sp.PCA(3).fit(sp.open(store, variables=["t"])))
+
+
+def test_a_value_that_is_not_finite_counts_for_models_that_have_its_feature(rows: Any) -> None:
+    broken = rows.copy()
+    broken[777, 5] = np.nan
+    sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, sp.sources.open_source(broken), features={"a": [0, 1], "b": EVEN})
+    with pytest.raises(NotFiniteError, match="row 777"):
+        sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, sp.sources.open_source(broken), features={"a": [4, 5]})
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"c": [1]}, "there is no model 'c': expected some of a"),
+        ({"a": []}, "a has none of the 12 features"),
+        ({"a": [12]}, "a have a place outside of the 12 features"),
+        ({"a": [1, 1]}, "expected names, 12 truth values or different places"),
+        ({"a": "f1"}, "there is no variable or feature 'f1'"),
+    ],
+)
+def test_wrong_features_are_refused(features: Any, message: str, rows: Any) -> None:
+    with pytest.raises(ParameterError, match=message):
+        sp.fit_many({"a": sp.PCA(2)}, rows, features=features)
+
+
+def test_features_of_sparse_rows_are_refused(rows: Any) -> None:
+    with pytest.raises(NotAvailableError, match=r"features: a: .* sparse rows"):
+        sp.fit_many({"a": sp.PCA(2)}, scipy.sparse.csr_array(rows), features={"a": [1, 2, 3]})
