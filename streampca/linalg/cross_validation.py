@@ -120,8 +120,10 @@ def _errors_of(group: GroupScatter, whole: _Whole, factors: FloatArray, *, cente
         others += rest * np.outer(others_mean, others_mean)
     others *= np.outer(factors, factors)
     n_varying, trace = int(np.count_nonzero(np.diag(others) > 0)), float(np.trace(others))
-    values, vectors = _leading(others, n_varying)
-    return _curve(own, values, vectors, (trace - np.concatenate([[0.0], np.cumsum(values)])).clip(0.0), n_varying)
+    unit = trace if trace > 0 else 1.0  # squares of variances leave the range of float64 long before these do
+    values, vectors = _leading(others / unit, n_varying)
+    left = (trace / unit - np.concatenate([[0.0], np.cumsum(values)])).clip(0.0)
+    return unit * _curve(own / unit, values, vectors, left, n_varying)
 
 
 def _leading(matrix: FloatArray, n_varying: int) -> tuple[FloatArray, FloatArray]:

@@ -30,6 +30,10 @@ def operator_of(fitted: FittedState) -> SymmetricOperator:
     """Return the matrix that is decomposed; `DataError` if there is no row, or a variance overflows."""
     state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
     if not state.weight:
+        if not fitted.n_left_out:
+            raise DataError(
+                "no row has a positive weight: expected at least one; leave these rows out, or change sample_weight"
+            )
         raise DataError(f"no row is left: all {fitted.n_left_out} of positive weight hold missing values (NaN)")
     reduced: SymmetricOperator = accumulator.finalize(state)
     if parameters.feature_weight is not None:

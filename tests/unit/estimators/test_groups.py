@@ -52,6 +52,11 @@ def test_groups_equal_fits_of_their_rows(rows: Any, labels: Any, scale: bool) ->
         assert_close(models[name], sp.PCA(3, scale=scale).fit(rows[labels == name]))
 
 
+def test_a_group_without_weight_is_named(rows: Any, labels: Any) -> None:
+    with pytest.raises(DataError, match="group 'late': no row has a positive weight"):
+        sp.PCA(2).fit_groups(rows, labels, sample_weight=(labels != "late").astype(float))
+
+
 def test_limits_and_rules_within_groups_are_those_of_rows_whose_group_means_were_removed(tmp_path: Path) -> None:
     random, n, n_groups = np.random.default_rng(5), 60, 20
     labels = np.arange(n) % n_groups

@@ -87,3 +87,12 @@ def test_groups_without_weight_do_not_count():
         prediction_errors([groups[0], *empty[1:]], np.ones(6), center=True)
     some = prediction_errors([*groups[:3], *empty[3:]], np.ones(6), center=True)
     assert some == pytest.approx(prediction_errors(groups[:3], np.ones(6), center=True), rel=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [-480, 480])
+def test_errors_have_the_units_of_variances(exponent):
+    rows, unit = factor_model(70, 8, 2), 2.0**exponent
+    expected = prediction_errors(groups_of(rows), np.ones(8), center=True)
+    found = prediction_errors(groups_of(rows * unit), np.ones(8), center=True)
+    np.testing.assert_allclose(found / unit / unit, expected, rtol=1e-10)
+    assert best_count(found) == best_count(expected)
