@@ -90,8 +90,9 @@ class GroupMoments:
         rooted = scores if weights is None else scores * np.sqrt(weights)[:, None].astype(scores.dtype)
         w = np.ones(n_rows) if weights is None else weights
         squares = np.square(scores, dtype=np.float64)
+        carried = squares @ np.ones(scores.shape[1])
         unknown = np.full(scores.shape[1], np.nan)
-        left = None if lengths is None else w * np.maximum(lengths - squares.sum(axis=1), 0.0)
+        left = None if lengths is None else w * np.maximum(lengths - carried, 0.0)
         return cls(
             first=group,
             start=start,

@@ -49,8 +49,11 @@ class ScoreGroups:
             scores = model.transform(block.values)
         return state.absorb(self.moments(block, scores))
 
-    def moments(self, block: Block, scores: Array) -> GroupMoments:
-        """Return the sums of the rows of `block`, whose scores without whitening are `scores`, ``(n_rows, k)``."""
+    def moments(self, block: Block, scores: Array, q: FloatArray | None = None) -> GroupMoments:
+        """Return the sums of the rows of `block`, whose scores without whitening are `scores`, ``(n_rows, k)``.
+
+        `q` are the squared distances of the rows from the space of the components, ``(n_rows,)``, where they are known.
+        """
         counts = np.ones(len(block), dtype=bool) if block.weights is None else block.weights > 0
         if not counts.all():
             scores = np.where(counts[:, None], scores, 0)
@@ -58,13 +61,16 @@ class ScoreGroups:
             refuse = refuse_stored if issparse(block.values) else refuse_not_finite
             refuse(block.values, block.start)
         total = self.init(block.values.shape[1])
-        for group, start, stop in pieces(
-            group_edges(self.n_samples, self.n_groups), block.start, block.start + len(block)
-        ):
-            part = block.slice(start - block.start, stop - block.start)
-            t = scores[start - block.start : stop - block.start].astype(np.float64, copy=False)
-            lengths, features = self._lengths(part)
-            total = total.absorb(GroupMoments.of(group, start, t, lengths, part.weights, features))
+        edges, step = group_edges(self.n_samples, self.n_groups), max(1, _PANEL_BYTES // (8 * scores.shape[1]))
+        for group, first, end in pieces(edges, block.start, block.start + len(block)):
+            for start in range(first, end, step):
+                rows = slice(start - block.start, min(end, start + step) - block.start)
+                part, t = block.slice(rows.start, rows.stop), scores[rows].astype(np.float64, copy=False)
+                if q is None or self.scaled:
+                    lengths, features = self._lengths(part)
+                else:
+                    lengths, features = q[rows] + np.einsum("ij,ij->i", t, t), np.zeros(0)
+                total = total.absorb(GroupMoments.of(group, start, t, lengths, part.weights, features))
         return total
 
     def _lengths(self, block: Block) -> tuple[FloatArray | None, FloatArray]:
@@ -74,11 +80,12 @@ class ScoreGroups:
         if isinstance(model, KernelModel):
             return None, features
         lengths = np.empty(len(block))
-        step = max(1, _PANEL_BYTES // (8 * d))
+        step = max(1, min(len(block), _PANEL_BYTES // (8 * d)))
+        space = np.empty((step, d))
         for start in range(0, len(block), step):
             panel = block.slice(start, start + step).dense()
             with np.errstate(invalid="ignore", over="ignore"):  # rows of weight 0 may hold anything
-                z = centred_rows(model, panel.values, slice(0, d))[0]
+                z = centred_rows(model, panel.values, slice(0, d), space[: len(panel)])[0]
             if panel.weights is not None:
                 z[panel.weights == 0] = 0.0
             lengths[start : start + len(z)] = np.einsum("ij,ij->i", z, z)
@@ -104,12 +111,20 @@ class ScoreGroups:
         return moments_bytes(self.model.n_components, n_features if self.scaled else 0, self.n_groups)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update: scores in several forms, a panel, and a state of two groups."""
+        """Return the scratch memory in bytes of an update: the scores of the block, and that of `moments`."""
         k = self.model.n_components
-        panel = max(_PANEL_BYTES, 8 * n_features)
-        return 8 * n_rows * (4 * k + 3) + 3 * panel + 4 * moments_bytes(k, n_features if self.scaled else 0, 2)
+        return 16 * n_rows * k + moments_scratch_bytes(k, n_features, scaled=self.scaled)
 
 
 def moments_bytes(k: int, n_features: int, n_groups: int) -> int:
     """Return the size in bytes of the sums of `n_groups` groups with `k` scores and the squares of `n_features` features."""
     return 8 * (n_groups * (k * k + k + n_features + 3) + 4 * k)
+
+
+def moments_scratch_bytes(k: int, n_features: int, *, scaled: bool) -> int:
+    """Return the scratch memory in bytes of `ScoreGroups.moments`: panels of rows and of scores, and states of two groups."""
+    return (
+        3 * max(_PANEL_BYTES, 8 * n_features)
+        + 6 * max(_PANEL_BYTES, 8 * k)
+        + 4 * moments_bytes(k, n_features * scaled, 2)
+    )

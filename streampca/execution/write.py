@@ -5,41 +5,34 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.missing import left_out
-from streampca.accumulators.sparse import refuse_stored
-from streampca.block import Block
+from streampca.accumulators.score_groups import GroupMoments
 from streampca.errors import NotFiniteError, OutputError
 from streampca.execution.checkpoint.pass_record import next_pass
-from streampca.execution.checkpoint.progress_log import model_digest
+from streampca.execution.checkpoint.progress_log import log_in_use, model_digest
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
-from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_labels import sample_axis, write_sample_labels
+from streampca.execution.score_task import GroupsOfRows, ScoreTask, WritingTask
 from streampca.execution.scores_by_features import scores_by_features
-from streampca.models.diagnostics import row_diagnostics
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan
-from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import DIAGNOSTICS, arrays_of_scores, require_space
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
-from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ZarrArray
@@ -47,84 +40,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 8 * 2**20
 _ANSWER_SECONDS = 10  # for workers to say whether they can write to the output
-_LEAF_BLOCKS, _LEAVES_PER_THREAD = 4, 20
-
-
-@dataclass(frozen=True)
-class ScoreTask(Task["tuple[ZarrArray, ...] | None"]):
-    """Transform the blocks of a leaf and write each as one chunk; the state is the tuple of arrays that they are written to, once these are open."""
-
-    common: ClassVar[str] = "model"
-    """Name of the field that all leaves share."""
-    source: Source
-    """Source of the rows."""
-    model: PCAModel | KernelModel
-    """Model that transforms them."""
-    path: Path
-    """Path of the zarr group."""
-    diagnostics: bool = False
-    """Whether T² and Q of the rows are written, too."""
-
-    def for_leaf(self, leaf: Leaf) -> ScoreTask:
-        """Return the task with no more of the source than `leaf` needs."""
-        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
-
-    def init(self, leaf: Leaf) -> None:
-        """Return nothing: the first block opens the array."""
-
-    def update(self, state: tuple[ZarrArray, ...] | None, block: Block) -> tuple[ZarrArray, ...]:
-        """Transform `block` and write its scores, and T² and Q.
-
-        Raises
-        ------
-        NotFiniteError
-            If rows or scores hold NaN or infinity.
-        OutputError
-            If the directory was removed.
-        """
-        n_rows = len(block)
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = self._values(block)
-        scores = values[0]
-        if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
-            (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
-            raise NotFiniteError(
-                f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
-            )
-        if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
-            raise OutputError(
-                f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
-            )
-        if state is None:
-            names = ("scores", *DIAGNOSTICS)[: len(values)]
-            state = tuple(zarr.open_array(self.path / name, mode="r+") for name in names)
-        for array, value in zip(state, values, strict=True):
-            array[block.start : block.start + n_rows] = value
-        return state
-
-    def _values(self, block: Block) -> list[Array]:
-        """Return the scores of the rows of `block`, and T² and Q; of rows that all equal one another those of one are copied."""
-        out = borrow("scores", (len(block), self.model.n_components), self.model.score_dtype(self.source.dtype))
-        others, equal = block.apart()
-        runs = block.equal if equal is not None else ()
-        parts = [(other, slice(other.start - block.start, other.start - block.start + len(other))) for other in others]
-        parts += [(block.slice(first, first + 1), slice(first, last)) for first, last in runs[:1]]
-        values = [out]
-        if self.diagnostics and isinstance(self.model, PCAModel):
-            values += [np.empty(len(block)) for _ in DIAGNOSTICS]
-        for part, rows in parts:
-            scores = self.model.transform(part.values, out[rows.start : rows.start + len(part)])
-            if self.diagnostics and isinstance(self.model, PCAModel):
-                for value, one in zip(values[1:], row_diagnostics(self.model, part.values, scores), strict=True):
-                    value[rows] = one
-        for first, last in runs:
-            out[first:last] = out[runs[0][0]]
-            for value in values[1:]:
-                value[first:last] = value[runs[0][0]]
-        return values
-
-    def finish(self, state: tuple[ZarrArray, ...] | None) -> None:
-        """Return nothing: scores are in the store."""
+_LEAF_BLOCKS, _LEAVES = 4, 160
+"""Blocks of a leaf at least, and leaves that scores are written in where there are enough blocks: 20 for each of 8 threads."""
 
 
 @naming_places
@@ -136,12 +53,16 @@ def write_scores(
     *,
     progress: ProgressCallback | None = None,
     diagnostics: bool = False,
-) -> ReadCount:
+    groups: GroupsOfRows | None = None,
+) -> tuple[ReadCount, GroupMoments | None]:
     """Read `source` once more and write its scores to the array ``scores`` of a new zarr group at `path`.
 
     The array has shape ``(n_samples, k)``, float32 for float32 input and float64 else; a chunk holds the rows of one
     block, so every chunk has one writer. With `diagnostics`, T² and Q of the rows are written to ``t2`` and ``q``,
-    ``(n_samples,)``, in the same chunks; `plan` reads by rows then. The caller commits the directory (`AtomicDirectory`).
+    ``(n_samples,)``, in the same chunks. The caller commits the directory (`AtomicDirectory`).
+
+    Return what reading cost and, with `groups`, the sums of products of the scores by groups of rows; `plan` reads by rows
+    with either of the two. The sums have the same bits for any number of threads or workers, and if a stopped run is resumed.
 
     Raises
     ------
@@ -153,16 +74,17 @@ def write_scores(
     path = path.absolute()  # workers may have another working directory
     with source.reading():
         if plan.axis == "features" and isinstance(model, PCAModel):
-            return _write_by_features(source, model, plan, path, progress)
-        task = ScoreTask(source, model, path, diagnostics)
-        return write_by_rows(task, [task], plan, progress)
+            return _write_by_features(source, model, plan, path, progress), None
+        count, (moments,) = write_by_rows(ScoreTask(source, model, path, diagnostics, groups), plan, progress)
+        return count, moments
 
 
 def write_by_rows(
-    task: Task[Any], writers: Sequence[ScoreTask], plan: Plan, progress: ProgressCallback | None
-) -> ReadCount:
-    """Run `task`, in which each of `writers` writes to its group, from where a stopped run had come; return the cost of reading."""
-    source, plan, paths = task.source, _in_small_leaves(plan), [writer.path for writer in writers]
+    task: WritingTask[Any], plan: Plan, progress: ProgressCallback | None
+) -> tuple[ReadCount, tuple[GroupMoments | None, ...]]:
+    """Run `task` from where a stopped run had come; return the cost of reading and the sums of each of its writers, see `write_scores`."""
+    source, plan, writers = task.source, _in_small_leaves(plan), task.writers
+    paths = [writer.path for writer in writers]
 
     def flush(first: int, last: int) -> None:
         for path in paths:
@@ -170,21 +92,27 @@ def write_by_rows(
 
     digests = " ".join(model_digest(writer.model) for writer in writers)
     record = next_pass("scores", plan, digests, before_saving=flush)
-    start = record.begin(None)
+    no_sums = task.no_sums
+    start = record.begin(no_sums)
     if start.next_leaf and not all(_are_whole(path, plan, start.next_leaf) for path in paths):
-        start = record.restart(None)
+        start = record.restart(no_sums)
     for writer in writers:
         if start.next_leaf:
             _sweep(writer.path)
             continue
-        if record.log is not None:  # in the directory of a run: what it had written before it was killed
-            shutil.rmtree(writer.path, ignore_errors=True)
+        _remove_unfinished(writer.path)
         _create(writer.path, writer.model, source, plan.rows_per_block, diagnostics=writer.diagnostics)
     client = active_client(source)
     require_writable_by_workers(client, paths[0])
     with one_blas_thread():
-        _, count = drive(task, plan, record, start, lambda total, _: total, client=client, progress=progress)
-    return count
+        sums, count = drive(task, plan, record, start, task.with_sums, client=client, progress=progress)
+    return count, (None,) * len(writers) if sums is None else sums
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what a run wrote to `path` before it was killed; nothing where no run is recorded."""
+    if log_in_use() is not None:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def require_writable_by_workers(client: DaskClient | None, directory: Path) -> None:
@@ -224,12 +152,13 @@ def _why_not_writable(directory: str) -> str | None:
 def _in_small_leaves(plan: Plan) -> Plan:
     """Return `plan` in equal blocks, so that a chunk has one writer, and in more leaves.
 
-    Scores have no state that would be merged, and with more leaves a stopped run repeats less.
+    With more leaves a stopped run repeats less, and scores have no large state to be merged. The leaves depend on the blocks
+    alone, so sums over them have the same bits for any number of threads.
     """
     n_blocks = -(-plan.extent // plan.rows_per_block)
     n_leaves = min(plan.n_leaves, n_blocks)
     most = max(n_leaves, n_blocks // _LEAF_BLOCKS)
-    n_leaves = min(most, max(n_leaves, _LEAVES_PER_THREAD * plan.leaves_in_flight))
+    n_leaves = min(most, max(n_leaves, _LEAVES))
     return replace(plan, shape=replace(plan.shape, n_blocks=n_blocks, edges=None, n_leaves=n_leaves))
 
 
@@ -287,6 +216,7 @@ def _write_by_features(
             f"scores of row {int(np.flatnonzero(lost | over.any(axis=1))[0])} overflow {dtype}: rescale the data first"
         )
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
+    _remove_unfinished(path)
     array = _create(path, model, source, rows)
     for start in range(0, len(scores), rows):
         part = scores[start : start + rows]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from streampca.block import Block
-from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.write import ScoreTask, write_by_rows
+from streampca.execution.score_task import GroupsOfRows, ScoreTask, Sums, WritingTask, WrittenScores
+from streampca.execution.write import write_by_rows
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import residuals_of
@@ -20,15 +20,12 @@ from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.residuals import ResidualSource
 
-if TYPE_CHECKING:
-    from streampca.storage.zarr_interface import ZarrArray
-
-_Arrays = tuple["tuple[ZarrArray, ...] | None", ...]
+_Written = tuple[WrittenScores, ...]
 
 
 @dataclass(frozen=True)
-class ScoreTasks(Task[_Arrays]):
-    """Write the scores of several models from the same blocks; the state are the arrays of each, once they are open."""
+class ScoreTasks(WritingTask[_Written]):
+    """Write the scores of several models from the same blocks; the state has one entry for each."""
 
     common: ClassVar[str] = "models"
     """Name of the field that all leaves share."""
@@ -42,28 +39,40 @@ class ScoreTasks(Task[_Arrays]):
     """For each model what takes from the rows what it removes; None where it removes nothing."""
     diagnostics: bool = False
     """Whether T² and Q of the rows are written, too."""
+    groups: tuple[GroupsOfRows | None, ...] = ()
+    """For each model the groups of which products of scores are summed, None = no sums; empty = none for any."""
 
     @property
     def writers(self) -> tuple[ScoreTask, ...]:
         """Return the task of each model alone, for rows without what it removes."""
-        models = zip(self.models, self.paths, strict=True)
-        return tuple(ScoreTask(self.source, model, path, self.diagnostics) for model, path in models)
+        groups = self.groups or (None,) * len(self.models)
+        models = zip(self.models, self.paths, groups, strict=True)
+        return tuple(ScoreTask(self.source, model, path, self.diagnostics, each) for model, path, each in models)
+
+    def written(self, state: _Written) -> _Written:
+        """Return what the result of a leaf has for each model."""
+        return state
 
     def for_leaf(self, leaf: Leaf) -> ScoreTasks:
         """Return the task with no more of the source than `leaf` needs."""
         start, stop = leaf.edges[0], leaf.edges[-1]
         residuals = tuple(None if each is None else each.slice(start, stop) for each in self.residuals)
-        return replace(self, source=self.source.slice(start, stop), residuals=residuals)
+        groups = tuple(None if each is None else each.slice(start, stop) for each in self.groups)
+        return replace(self, source=self.source.slice(start, stop), residuals=residuals, groups=groups)
 
-    def init(self, leaf: Leaf) -> _Arrays:
-        """Return nothing for each model: the first block opens the arrays."""
-        return (None,) * len(self.models)
+    def init(self, leaf: Leaf) -> _Written:
+        """Return the sums of no rows for each model; the first block opens the arrays."""
+        return tuple(writer.init(leaf) for writer in self.writers)
 
-    def update(self, state: _Arrays, block: Block) -> _Arrays:
+    def update(self, state: _Written, block: Block) -> _Written:
         """Write the scores of `block` by every model; raises what `ScoreTask.update` raises."""
         rows = (block if each is None else each.residuals(block) for each in self.residuals)
         each = zip(self.writers, state, rows, strict=True)
-        return tuple(writer.update(arrays, part) for writer, arrays, part in each)
+        return tuple(writer.update(one, part) for writer, one, part in each)
+
+    def finish(self, state: _Written) -> _Written:
+        """Return the sums of each model: scores are in the store."""
+        return tuple(writer.finish(one) for writer, one in zip(self.writers, state, strict=True))
 
 
 @naming_places
@@ -74,8 +83,11 @@ def write_scores_of_models(
     *,
     progress: ProgressCallback | None = None,
     diagnostics: bool = False,
-) -> ReadCount:
+    groups: Sequence[GroupsOfRows | None] = (),
+) -> tuple[ReadCount, Sums]:
     """Read `source` once more and write the scores of every model to a new zarr group, as `write_scores` does for one.
+
+    Return what reading cost, and for each model the sums of products of its scores, None without `groups`.
 
     Parameters
     ----------
@@ -89,6 +101,8 @@ def write_scores_of_models(
         Called with a `Progress` as blocks finish.
     diagnostics : bool
         Whether T² and Q of the rows are written, too; all models are linear then.
+    groups : sequence of GroupsOfRows or None
+        For each model the groups of rows of which products of scores are summed; empty for none.
 
     Raises
     ------
@@ -96,9 +110,10 @@ def write_scores_of_models(
         As `write_scores`.
     """
     paths = tuple(path.absolute() for path in models)  # workers may have another working directory
-    task = ScoreTasks(source, tuple(models.values()), paths, _residuals(source, list(models.values())), diagnostics)
+    residuals = _residuals(source, list(models.values()))
+    task = ScoreTasks(source, tuple(models.values()), paths, residuals, diagnostics, tuple(groups))
     with source.reading():
-        return write_by_rows(task, task.writers, plan, progress)
+        return write_by_rows(task, plan, progress)
 
 
 def _residuals(source: Source, models: Sequence[PCAModel | KernelModel]) -> tuple[ResidualSource | None, ...]:

@@ -107,9 +107,16 @@ def _slabs(model: PCAModel) -> Iterator[tuple[slice, FloatArray]]:
         yield features, slab[:rank]
 
 
-def centred_rows(model: PCAModel, rows: Array, features: slice) -> tuple[FloatArray, BoolArray | None]:
-    """Return some features of rows, centred, scaled and weighted, in float64, 0 where they count as missing, and where that is."""
-    values = np.subtract(rows[:, features], model.mean[features], dtype=np.float64)
+def centred_rows(
+    model: PCAModel, rows: Array, features: slice, out: FloatArray | None = None
+) -> tuple[FloatArray, BoolArray | None]:
+    """Return some features of rows, centred, scaled and weighted, in float64, 0 where they count as missing, and where that is.
+
+    The values are written to `out`, of their shape, if it is given.
+    """
+    values = np.empty((len(rows), features.stop - features.start)) if out is None else out
+    values[...] = rows[:, features]
+    values -= model.mean[features]
     missing = None
     if model.stand_in is not None and rows.dtype.kind == "f":
         absent = np.isnan(values)

@@ -113,10 +113,13 @@ class MemoryBudget:
         """Return the projected bytes for `purposes` together."""
         return sum(self.by_purpose.get(purpose, 0) for purpose in purposes)
 
-    def plus(self, n_bytes: int, allowed_bytes: int) -> MemoryBudget:
-        """Return the budget with `n_bytes` more in every phase, for another ceiling."""
+    def plus(self, n_bytes: int, allowed_bytes: int, purpose: Purpose | None = None) -> MemoryBudget:
+        """Return the budget with `n_bytes` more in every phase, for another ceiling; they are listed under `purpose` if one is named."""
         by_phase = {phase: total + n_bytes for phase, total in self.by_phase.items()}
-        return MemoryBudget(allowed_bytes, self.by_purpose, by_phase)
+        by_purpose = dict(self.by_purpose)
+        if purpose is not None:
+            by_purpose[purpose] = by_purpose.get(purpose, 0) + n_bytes
+        return MemoryBudget(allowed_bytes, by_purpose, by_phase)
 
     def __str__(self) -> str:
         purposes = ", ".join(f"{name} {as_text(size)}" for name, size in self.by_purpose.items() if size)

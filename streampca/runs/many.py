@@ -44,6 +44,7 @@ from streampca.runs.verify_groups import verify_groups
 from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
+from streampca.solvers.sampling import groups_beside_scores
 from streampca.sources import ReadCount, Source
 from streampca.sources.store_record import note_digests
 from streampca.storage.directories import (
@@ -329,8 +330,13 @@ def _write_scores(
     began = time.perf_counter()
     models = {path / "models" / name / "scores.zarr": results[name].model for name in names}
     plan = replace(together, shape=limited_shape([results[name].plan.in_row_order().shape for name in names], together))
-    count = write_scores_of_models(source, models, plan, progress=first.progress, diagnostics=output.diagnostics)
-    return dict.fromkeys(names, Scored(count, time.perf_counter() - began))
+    n = source.shape[0]
+    groups = [groups_beside_scores(results[name].plan, jobs[name].fit.parameters, n) for name in names]
+    count, sums = write_scores_of_models(
+        source, models, plan, progress=first.progress, diagnostics=output.diagnostics, groups=groups
+    )
+    seconds = time.perf_counter() - began
+    return {name: Scored(count, seconds, moments) for name, moments in zip(names, sums, strict=True)}
 
 
 def _reads_for_scores(manifests: Mapping[str, Manifest], shared: Mapping[str, Scored]) -> Json | None:

@@ -35,7 +35,7 @@ _NOT_IN_THE_BITS = (
     "output.state",
     "output.storage_options",
 )
-"""Keys, or sections, that do not decide the bits of a run."""
+"""Keys, or sections, that do not decide the bits of a run; scores do where sampling errors come from the reading that writes them."""
 UPDATED = "updated run"
 """Name, in the identity of an update, of the identifier of the run that it begins with."""
 
@@ -49,7 +49,9 @@ def checkpoint_of(output: Path) -> Path:
 def identity_of_run(config: RunConfig, source: Source, parameters: object) -> dict[str, str]:
     """Return, by name, everything that decides the bits of a run."""
     tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
-    ignored = tuple(f"{name}." for name in _NOT_IN_THE_BITS)
+    ignored = tuple(
+        f"{name}." for name in _NOT_IN_THE_BITS if name != "output.scores" or not config.statistics.sampling_errors
+    )
     identity = {key: redacted(value) for key, value in tree.items() if not f"{key}.".startswith(ignored)}
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
     identity |= {f"contents of {key}": array_digest(value) for key, value in weights.items() if value is not None}
@@ -95,4 +97,4 @@ def remove_leftovers(output: Path, lock: Lock, resumed: str | None) -> None:
 def unfinished_outputs(log: ProgressLog) -> tuple[str, ...]:
     """Return the names of the outputs that a resumed run continues in its unfinished directory."""
     entry = log.entry("scores")
-    return ("scores.zarr",) if entry is not None and entry.state is None and entry.next_leaf else ()
+    return ("scores.zarr",) if entry is not None and entry.next_leaf else ()

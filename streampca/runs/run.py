@@ -60,6 +60,7 @@ from streampca.solvers.base import Solver
 from streampca.solvers.fit import report_rows
 from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import FitResult
+from streampca.solvers.sampling import groups_beside_scores, with_errors
 from streampca.sources import ReadCount, Source
 from streampca.sources.store_record import note_digests, record_of_store
 from streampca.storage.directories import (
@@ -77,6 +78,7 @@ from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
+    from streampca.accumulators.score_groups import GroupMoments
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Scored:
-    """What writing scores cost."""
+    """Scores that are written."""
 
     count: ReadCount
-    """What was read."""
+    """What reading for them cost."""
     seconds: float
     """How long it took."""
+    moments: GroupMoments | None
+    """Sums of their products by groups of rows, where sampling errors follow from them."""
 
 
 def run_one(
@@ -267,15 +271,15 @@ def write_results(
     `scored` is what scores cost that are there already; None has them written.
     """
     config, source = job.config, job.source
-    recorded = _write_model(job, result, path / "model.zarr", log.identity.run_id)
     if result.samples is not None:
         _write_samples(result.samples, path / "samples.zarr", job.classes)
-    scoring = time.perf_counter() - (scored.seconds if scored else 0.0)
-    place = path / "scores.zarr"
-    scores = scored.count if scored else _write_scores(config, source, result, place, job.progress)
+    scored = scored or _write_scores(job, result, path / "scores.zarr")
+    result = with_errors(result, scored.moments if scored else None, job.fit.parameters)
+    recorded = _write_model(job, result, path / "model.zarr", log.identity.run_id)
+    summarising = time.perf_counter()
     diagnostics, cost = _summarise_diagnostics(config, source, result, path)
-    scores = None if scores is None else scores + cost
-    scores_seconds = time.perf_counter() - scoring
+    scores = None if scored is None else scored.count + cost
+    scores_seconds = (scored.seconds if scored else 0.0) + time.perf_counter() - summarising
     seconds: Seconds = {
         "fit": result.stream_seconds,
         "solve": result.solve_seconds,
@@ -338,18 +342,21 @@ def _write_model(job: Job, result: FitResult, path: Path, run_id: str) -> ReadCo
     return recorded
 
 
-def _write_scores(
-    config: RunConfig, source: Source, result: FitResult, path: Path, progress: ProgressCallback | None
-) -> ReadCount | None:
-    """Write scores if `config` asks for them; return what reading for them cost, None where nothing was read."""
-    diagnostics = config.output.diagnostics
-    if not config.output.scores or (not diagnostics and result.write_known_scores(source, path)):
+def _write_scores(job: Job, result: FitResult, path: Path) -> Scored | None:
+    """Write scores if the configuration asks for them; None where nothing was read for them."""
+    config, diagnostics = job.config, job.config.output.diagnostics
+    groups = groups_beside_scores(result.plan, job.fit.parameters, job.source.shape[0])
+    beside, began = diagnostics or groups is not None, time.perf_counter()
+    if not config.output.scores or (not beside and result.write_known_scores(job.source, path)):
         return None
-    source, plan = residuals_of(source, result.model), result.plan.in_row_order()
+    source, plan = residuals_of(job.source, result.model), result.plan.in_row_order()
     if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
         memory, threads = config.resources.memory_bytes, config.resources.n_threads
         plan = plan_scores(source, result.model, memory, threads, diagnostics=diagnostics)
-    return write_scores(source, result.model, plan, path, progress=progress, diagnostics=diagnostics)
+    count, moments = write_scores(
+        source, result.model, plan, path, progress=job.progress, diagnostics=diagnostics, groups=groups
+    )
+    return Scored(count, time.perf_counter() - began, moments)
 
 
 def _summarise_diagnostics(

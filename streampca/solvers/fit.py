@@ -88,7 +88,7 @@ def plan_fit(
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
         scaled, known = parameters.scaling is not False, SOLVERS[plan.solver].has_scores
-        plan = with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=False)
+        plan = with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=scores)
     if plan.axis == "samples":
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
+from streampca.block import RowWeights
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.execution.drive import accumulate
-from streampca.execution.score_groups import ScoreGroups, moments_bytes
+from streampca.execution.score_groups import ScoreGroups, moments_bytes, moments_scratch_bytes
+from streampca.execution.score_task import GroupsOfRows
 from streampca.linalg.scaling import Scaling
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -80,8 +82,10 @@ def with_sampling(plan: AnyPlan, source: Source, n_groups: int, *, scaled: bool,
         return plan
     k = plan.n_components or min(source.shape)
     extra = moments_bytes(k, source.shape[1] if scaled else 0, n_groups) * (2 + plan.leaves_in_flight)
-    method: Method = "known scores" if known and not scaled else "scores" if scores and not known else "reading"
-    budget = plan.budget.plus(extra, plan.allowed_bytes)
+    extra += plan.leaves_in_flight * moments_scratch_bytes(k, source.shape[1], scaled=scaled)
+    written = scores and not known and plan.axis == "samples"
+    method: Method = "known scores" if known and not scaled else "scores" if written else "reading"
+    budget = plan.budget.plus(extra, plan.allowed_bytes, "scores" if method == "scores" else None)
     if not budget.fits:
         raise budget.refusal(f"sampling errors take {extra:,} bytes; set sampling_errors=0, or ")
     cost, note = replace(plan.cost, sampling_errors=method), "the solver has the scores: no further reading"
@@ -154,6 +158,23 @@ class Sampling:
             n_passes=None if fit.n_passes is None else fit.n_passes + 1,
             stream_seconds=fit.stream_seconds + time.perf_counter() - began,
         )
+
+
+def groups_beside_scores(plan: Plan, parameters: object, n_samples: int) -> GroupsOfRows | None:
+    """Return the groups whose products are summed while scores are written; None if `plan` has the errors computed otherwise."""
+    if plan.sampling_errors != "scores":
+        return None
+    weights = getattr(parameters, "sample_weight", None)
+    n_groups: int = getattr(parameters, "sampling_errors", 0)
+    return GroupsOfRows(n_samples, n_groups, None if weights is None else RowWeights(weights))
+
+
+def with_errors(fit: AnyFit, moments: GroupMoments | None, parameters: object) -> AnyFit:
+    """Return `fit` with the sampling errors from the `moments` of the scores that were written; None returns it as it is."""
+    if moments is None:
+        return fit
+    errors = errors_of(fit.model, moments, "scores", getattr(parameters, "scaling", False))
+    return replace(fit, model=replace(fit.model, sampling_errors=errors))
 
 
 def errors_of(

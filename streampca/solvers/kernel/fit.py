@@ -76,7 +76,7 @@ def plan_kernel(
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
     known = method in ("exact", "empirical_map")
-    plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False, known=known, scores=False)
+    plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False, known=known, scores=scores)
     plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     plan = plan.with_edges(edges)

@@ -23,7 +23,6 @@ from streampca.errors import (
     PlanError,
     StoreError,
 )
-from streampca.execution import write
 from streampca.execution.distributed import payload as parcel
 from streampca.execution.distributed import retries as attempts
 from streampca.execution.distributed.attempts import LeafAttempts, one_block
@@ -33,6 +32,8 @@ from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_af
 from streampca.execution.drive import accumulate
 from streampca.execution.fold import FoldTask
 from streampca.execution.leaf import run_leaf
+from streampca.execution.score_task import ScoreTask
+from streampca.execution.write import _create
 from streampca.planning import worker_limits as limits
 from streampca.planning.memory import WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
@@ -302,11 +303,11 @@ def test_scores_are_not_written_for_a_run_that_has_ended(tmp_path: Path) -> None
     """A worker may be at it for a while after the driver has cleaned up; it must not make the directory again."""
     source = open_source(np.random.default_rng(1).standard_normal((100, 4)))
     model, path = sp.PCA(2).fit(source)._model, tmp_path / "scores.zarr"
-    write._create(path, model, source, 10)
+    _create(path, model, source, 10)
 
     def end(*_: object) -> None:
         shutil.rmtree(path)
 
     with pytest.raises(OutputError, match="is gone"):
-        run_leaf(write.ScoreTask(source, model, path), leaf_of(0, 10, 20, 30), None, end)
+        run_leaf(ScoreTask(source, model, path), leaf_of(0, 10, 20, 30), None, end)
     assert not path.exists()

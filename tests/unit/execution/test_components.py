@@ -248,7 +248,7 @@ def test_scores_are_written_in_one_reading_by_features(tmp_path: Path) -> None:
     plan = plan_scores(source, model, "4GiB", threads=2)
     assert plan.axis == "features"
     with AtomicDirectory(tmp_path / "scores", "scores") as aside:
-        count = write_scores(source, model, plan, aside)
+        count, _ = write_scores(source, model, plan, aside)
     assert count.bytes == rows.nbytes
     found = zarr.open_array(tmp_path / "scores" / "scores", mode="r")[...]
     np.testing.assert_allclose(found, model.transform(rows), atol=2e-6)
