@@ -11,6 +11,7 @@ from scipy.special import stdtrit
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.jackknife import jackknife_variance
+from streampca.linalg.residual_moments import Moments
 from streampca.linalg.scaling import Scaling
 from streampca.typing import FloatArray, Json
 
@@ -122,7 +123,9 @@ class Population:
     factor: float = 1.0
     """By what variances of scores are multiplied to give eigenvalues: 1, or n for those of a kernel matrix."""
     others: FloatArray | None = None
-    """Variances of the directions outside, where they are known; else only their mean is."""
+    """Variances of the directions outside, where they are known."""
+    moments: Moments = ()
+    """Their power sums θ₂/θ₁² and θ₃/θ₁³ otherwise, as far as they are known; without any, all have the same variance."""
     axes: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     """The components, ``(k, n_features)``, where features were scaled."""
     scaling: Scaling = False
@@ -137,7 +140,7 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
     The covariance of the scores without group g is C₍g₎ = (Σ w t tᵀ − s sᵀ / Σ w) / (Σ w − ddof) over the other rows. To first
     order, λᵢ becomes its diagonal entry i, vᵢ turns towards vⱼ by its entry ij over λᵢ − λⱼ, and the variances over the groups
     are those of the jackknife. The turn out of the space of the components is Σ w tᵢ² q / (W − ddof)² (λᵢ − λⱼ)², for rows that
-    are independent, in the mean over the directions j outside with their variances as weights, or for their mean variance.
+    are independent, in the mean over the directions j outside with their variances as weights (`_outside`).
 
     Where features were scaled, the scales change with the rows, too: C₍g₎ − ½ (M Λ + Λ M) with M = V E Vᵀ, where E has the
     relative changes of the variances of the features on its diagonal.
@@ -258,11 +261,7 @@ def _angles(
     with np.errstate(divide="ignore", invalid="ignore"):
         inside = np.where(turns > 0, np.square(turns / gaps), 0.0).sum(axis=1)
         residual = max(0.0, population.total - float(values.sum()))
-        others = population.others
-        if others is None:
-            others = np.full(1, residual / population.n_outside if population.n_outside > 0 else 0.0)
-        # Mean of 1 / (λᵢ − λⱼ)² over the directions outside, with their variances as weights.
-        shares = others / others.sum() if others.sum() > 0 else np.full(len(others), 1 / max(1, len(others)))
+        others, shares = _outside(population, residual)
         inverse = (shares / np.square(values[:, None] - others)).sum(axis=1)
         outside = moments.outside
         if not np.isfinite(outside).all():  # as of a normal distribution
@@ -272,3 +271,20 @@ def _angles(
     squares = np.nan_to_num(inside + beyond, nan=np.inf) / population.freedom
     angles: FloatArray = np.minimum(np.sqrt(squares), np.pi / 2)
     return angles
+
+
+def _outside(population: Population, residual: float) -> tuple[FloatArray, FloatArray]:
+    """Return variances λⱼ of directions outside and their shares of all variance there, ``(m,)``, for means over these.
+
+    Where only power sums are known, they are the nodes and weights of the quadrature that is right for them: 0 and θ₃/θ₂ with the
+    weight θ₂²/(θ₁θ₃) (Gauss and Radau), or θ₂/θ₁ alone (Gauss; Golub & Meurant 2010, chapter 6). The mean of 1/(λᵢ − λ)², all derivatives of
+    which are positive, is never too large by them.
+    """
+    values, moments = population.others, population.moments
+    if values is not None and values.sum() > 0:
+        return values, values / values.sum()
+    if len(moments) > 1:
+        upper = min(1.0, moments[0] ** 2 / moments[1])
+        return np.array([0.0, residual * moments[1] / moments[0]]), np.array([1 - upper, upper])
+    mean = moments[0] if moments else 1 / population.n_outside if population.n_outside > 0 else 0.0
+    return np.array([residual * mean]), np.ones(1)

@@ -197,6 +197,7 @@ def errors_of(
         total=model.total_variance,
         n_outside=max(0, min(n - model.n_means, varying) - k),
         others=None if model.eigenvalues is None else model.eigenvalues[k:],
+        moments=model.residual_moments,
         axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
         scaling=scaling,
         freedom=1.0 if model.removal is None else (n - model.n_means) / (n - 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from streampca.accumulators.score_groups import GroupMoments, group_edges, momen
 from streampca.errors import DataError, ModelError, NotAvailableError, ParameterError
 from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.jackknife import jackknife_variance
-from streampca.models.sampling_errors import SamplingErrors, effective_n_samples
+from streampca.linalg.residual_moments import moments_of_values
+from streampca.models.sampling_errors import Population, SamplingErrors, effective_n_samples, sampling_errors
 from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
@@ -74,6 +76,25 @@ def test_components_outside_of_the_model_enter_the_angles(rows: Rows) -> None:
     all_of_them = sp.PCA(6, sampling_errors=200).fit(rows).sampling_error_.angles[:2]
     few = sp.PCA(2, sampling_errors=200).fit(rows).sampling_error_.angles
     assert np.allclose(few, all_of_them, rtol=0.25)
+
+
+@pytest.mark.parametrize("spectrum", ["two values", "geometric"])
+def test_power_sums_of_the_eigenvalues_left_out_stand_for_them_in_the_angles(rows: Rows, spectrum: str) -> None:
+    centred = rows[:, :3] - rows[:, :3].mean(axis=0)
+    values, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
+    values, scores = values[::-1], centred @ axes[:, ::-1]
+    outside = 0.7 * values[-1] * (np.repeat([1.0, 0.0], [3, 7]) if spectrum == "two values" else 0.6 ** np.arange(10))
+    q = outside.sum() * np.random.default_rng(5).chisquare(4, len(rows)) / 4
+    moments = moments_of_scores(scores, np.square(scores).sum(axis=1) + q, None, N_GROUPS)
+    whole = Population(values, 1, True, float(values.sum() + outside.sum()), len(outside))
+    known, by_sums, by_mean = (
+        sampling_errors(moments, each, "known scores").angles
+        for each in (replace(whole, others=outside), replace(whole, moments=moments_of_values(outside)), whole)
+    )
+    assert (by_mean < by_sums).all()
+    assert (by_sums <= known * (1 + 1e-12)).all()
+    assert np.allclose(by_sums, known, rtol=1e-12 if spectrum == "two values" else 0.2)
+    assert by_mean[-1] < 0.7 * known[-1]
 
 
 def test_gram_has_the_errors_of_covariance_without_another_reading() -> None:
