@@ -12,13 +12,29 @@ from scipy.sparse import issparse
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
 from streampca.accumulators.sparse import refuse_stored
-from streampca.block import Block, as_block
+from streampca.block import Block, RowWeights, as_block
 from streampca.models.diagnostics import centred_rows
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.typing import Array, FloatArray
 
 _PANEL_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class GroupsOfRows:
+    """Groups of consecutive rows of which products of scores are summed while the scores are written."""
+
+    n_samples: int
+    """Rows of the source."""
+    n_groups: int
+    """Number of groups."""
+    weights: RowWeights | None = None
+    """Sample weights of the fit; None = all 1."""
+
+    def slice(self, start: int, stop: int) -> GroupsOfRows:
+        """Return the groups with the weights of rows `start` to `stop` alone."""
+        return self if self.weights is None else replace(self, weights=self.weights.slice(start, stop))
 
 
 @dataclass(frozen=True)

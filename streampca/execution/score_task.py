@@ -14,10 +14,10 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.accumulators.sparse import refuse_stored
-from streampca.block import Block, RowWeights
+from streampca.block import Block
 from streampca.errors import NotFiniteError, OutputError
 from streampca.execution.leaf import Task
-from streampca.execution.score_groups import ScoreGroups
+from streampca.execution.score_groups import GroupsOfRows, ScoreGroups
 from streampca.models.diagnostics import row_diagnostics
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -43,22 +43,6 @@ class WrittenScores:
     """The arrays that are written, once they are open."""
     moments: GroupMoments | None = None
     """Sums of products of the scores by groups of rows, where they are asked for."""
-
-
-@dataclass(frozen=True)
-class GroupsOfRows:
-    """Groups of consecutive rows of which products of scores are summed while the scores are written."""
-
-    n_samples: int
-    """Rows of the source."""
-    n_groups: int
-    """Number of groups."""
-    weights: RowWeights | None = None
-    """Sample weights of the fit; None = all 1."""
-
-    def slice(self, start: int, stop: int) -> GroupsOfRows:
-        """Return the groups with the weights of rows `start` to `stop` alone."""
-        return self if self.weights is None else replace(self, weights=self.weights.slice(start, stop))
 
 
 class WritingTask(Task[_State]):

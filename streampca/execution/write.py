@@ -20,8 +20,9 @@ from streampca.execution.checkpoint.progress_log import log_in_use, model_digest
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.score_groups import GroupsOfRows
 from streampca.execution.score_labels import sample_axis, write_sample_labels
-from streampca.execution.score_task import GroupsOfRows, ScoreTask, WritingTask
+from streampca.execution.score_task import ScoreTask, WritingTask
 from streampca.execution.scores_by_features import scores_by_features
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel

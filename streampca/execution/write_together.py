@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from streampca.block import Block
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_task import GroupsOfRows, ScoreTask, Sums, WritingTask, WrittenScores
+from streampca.execution.score_groups import GroupsOfRows
+from streampca.execution.score_task import ScoreTask, Sums, WritingTask, WrittenScores
 from streampca.execution.write import write_by_rows
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel

@@ -12,8 +12,7 @@ from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
 from streampca.block import RowWeights
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.execution.drive import accumulate
-from streampca.execution.score_groups import ScoreGroups, moments_bytes, moments_scratch_bytes
-from streampca.execution.score_task import GroupsOfRows
+from streampca.execution.score_groups import GroupsOfRows, ScoreGroups, moments_bytes, moments_scratch_bytes
 from streampca.linalg.scaling import Scaling
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
