@@ -204,7 +204,7 @@ def fit_of_model(
     """Return the fit of `model` to `source` with checked `parameters`, and options for `planning` and fitting."""
 
     def plan(allowed: int, threads: int) -> Plan:
-        limited = replace(parameters, memory=allowed, threads=threads)
+        limited = replace(parameters, memory=allowed, threads=threads, read_ahead=0)  # all models read ahead once
         planned: Plan = model._plan_source(source, limited, **(planning or {}))
         return planned
 

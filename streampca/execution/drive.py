@@ -18,6 +18,7 @@ from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.execution.sharing import Reading, reader_in_use
 from streampca.planning.plan import Plan
+from streampca.planning.read_ahead import schedule_of
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.storage.signals import raise_pending_signal, uninterrupted
@@ -148,7 +149,8 @@ def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Gen
     stop = threading.Event()
     pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
     try:
-        yield from in_order(plan, lambda leaf: pool.submit(run_leaf, task, leaf, stop, meter.add_block), first)
+        with task.source.ahead(schedule_of(plan, task.source, first)):
+            yield from in_order(plan, lambda leaf: pool.submit(run_leaf, task, leaf, stop, meter.add_block), first)
         _release_all(pool, plan.leaves_in_flight)
     except BaseException as error:
         note_stop(error)  # before the leaves end, so that they record their progress

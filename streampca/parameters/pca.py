@@ -181,6 +181,8 @@ class Parameters:
     """As `PCA`."""
     threads: int | None = None
     """Threads to share; None = all cores this process may use."""
+    read_ahead: int | None = None
+    """Most bytes for reading ahead from a remote store; None = 128 MiB, where the ceiling leaves them."""
     n_regressors: int | None = None
     """Means and slopes that `remove` fits to each feature, once they are known."""
 

@@ -14,6 +14,7 @@ Purpose = Literal[
     "states",
     "feature means",
     "blocks",
+    "read ahead",
     "scratch",
     "rows kept",
     "pilot",
@@ -112,6 +113,11 @@ class MemoryBudget:
     def bytes_for(self, *purposes: Purpose) -> int:
         """Return the projected bytes for `purposes` together."""
         return sum(self.by_purpose.get(purpose, 0) for purpose in purposes)
+
+    def with_purpose(self, purpose: Purpose, n_bytes: int, phases: Iterable[Phase]) -> MemoryBudget:
+        """Return the budget with `n_bytes` more for `purpose` in `phases`."""
+        added: dict[str, int] = {phase: self.by_phase[phase] + n_bytes for phase in phases}
+        return MemoryBudget(self.allowed_bytes, {**self.by_purpose, purpose: n_bytes}, {**self.by_phase, **added})
 
     def plus(self, n_bytes: int, allowed_bytes: int, purpose: Purpose | None = None) -> MemoryBudget:
         """Return the budget with `n_bytes` more in every phase, for another ceiling; they are listed under `purpose` if one is named."""

@@ -17,6 +17,7 @@ from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.memory.scores import kernel_scores_needs, scores_by_features_needs, scores_needs
 from streampca.planning.plan import Cost, DataShape, Plan, with_repeated_reads
+from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
@@ -32,6 +33,7 @@ def plan_scores(
     threads: int | None = None,
     *,
     diagnostics: bool = False,
+    read_ahead: int | None = None,
 ) -> Plan:
     """Return how the scores of `source` are written within the memory that is allowed.
 
@@ -46,6 +48,12 @@ def plan_scores(
         If `diagnostics` are asked for of kernel PCA, or of components on disk.
     """
     resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
+    plan = _plan_in_memory(source, model, resources, diagnostics=diagnostics)
+    return with_read_ahead(plan, source, read_ahead)
+
+
+def _plan_in_memory(source: Source, model: PCAModel | KernelModel, resources: Resources, *, diagnostics: bool) -> Plan:
+    """Return the plan without memory for reading ahead."""
     if diagnostics:
         require_diagnosable(model)
     by_features = None

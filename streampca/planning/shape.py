@@ -30,6 +30,8 @@ class Leaf:
     """First row of each block, and the row behind the last; only the outermost two where blocks are not neighbours."""
     shuffled: tuple[tuple[int, int], ...] | None = None
     """First row and row behind the last of each block in the order of reading, where they are not neighbours."""
+    read_ahead_bytes: int = 0
+    """Memory for stored bytes that a worker of a cluster requests ahead of their use."""
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -88,6 +90,8 @@ class WorkShape:
     """Seed of the order in which blocks are read; None = in the order of the rows."""
     leaves_per_worker: int = 0
     """Most leaves that one worker of a cluster runs at once; 0 = as many as it has threads."""
+    read_ahead_bytes: int = 0
+    """Memory of a process for stored bytes that are requested ahead of their use; 0 = none."""
 
     @classmethod
     def divide(
@@ -172,11 +176,17 @@ class WorkShape:
             spans = tuple(
                 self._span(int(block)) for block in _block_order(self.shuffle_seed, self.n_blocks)[first:last]
             )
-            return Leaf(index, (min(span[0] for span in spans), max(span[1] for span in spans)), spans)
+            outermost = (min(span[0] for span in spans), max(span[1] for span in spans))
+            return Leaf(index, outermost, spans, self._bytes_ahead)
         if self.edges is not None:
-            return Leaf(index, self.edges[first : last + 1])
+            return Leaf(index, self.edges[first : last + 1], None, self._bytes_ahead)
         edges = [min(block * self.rows_per_block, self.extent) for block in range(first, last + 1)]
-        return Leaf(index, tuple(edges))
+        return Leaf(index, tuple(edges), None, self._bytes_ahead)
+
+    @property
+    def _bytes_ahead(self) -> int:
+        """Return the memory of each leaf of a worker for stored bytes that are requested ahead."""
+        return self.read_ahead_bytes // max(1, self.leaves_per_worker or self.leaves_in_flight)
 
     def _span(self, block: int) -> tuple[int, int]:
         """Return the first row of a block and the end of it."""

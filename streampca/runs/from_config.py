@@ -105,14 +105,14 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
         values["feature_weight"] = written if is_expression else _weights_of(config, "feature_weight")
     if "remove" in names:
         values["remove"] = _removal_of(config)
-    threads = config.resources.n_threads
+    threads, read_ahead = config.resources.n_threads, config.resources.read_ahead_bytes
     if isinstance(config.model, KernelPCAConfig):
         kernel_pca = KernelPCA()
         kernel_pca.set_params(**_with_kernel(values, config.model))
-        return ConfiguredFit(kernel_pca, kernel_pca._parameters(threads))
+        return ConfiguredFit(kernel_pca, replace(kernel_pca._parameters(threads), read_ahead=read_ahead))
     pca = PCA()
     pca.set_params(**values)
-    return ConfiguredFit(pca, replace(pca._parameters(threads), sample_weight=sample_weight))
+    return ConfiguredFit(pca, replace(pca._parameters(threads), sample_weight=sample_weight, read_ahead=read_ahead))
 
 
 def _with_kernel(values: dict[str, object], model: KernelPCAConfig) -> dict[str, object]:

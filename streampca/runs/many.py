@@ -254,7 +254,14 @@ def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict
 
 def _plan(config: ModelsConfig, fits: Mapping[str, PlannedFit], source: Source) -> ManyPlan:
     resources = config.common.resources
-    return plan_many(source, fits, resources.memory_bytes, resources.n_threads, client=active_client(source))
+    return plan_many(
+        source,
+        fits,
+        resources.memory_bytes,
+        resources.n_threads,
+        client=active_client(source),
+        read_ahead=resources.read_ahead_bytes,
+    )
 
 
 def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, log: ProgressLog) -> RunOfModels:

@@ -352,7 +352,8 @@ def _write_scores(job: Job, result: FitResult, path: Path) -> Scored | None:
     source, plan = residuals_of(job.source, result.model), result.plan.in_row_order()
     if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
         memory, threads = config.resources.memory_bytes, config.resources.n_threads
-        plan = plan_scores(source, result.model, memory, threads, diagnostics=diagnostics)
+        ahead = config.resources.read_ahead_bytes
+        plan = plan_scores(source, result.model, memory, threads, diagnostics=diagnostics, read_ahead=ahead)
     count, moments = write_scores(
         source, result.model, plan, path, progress=job.progress, diagnostics=diagnostics, groups=groups
     )

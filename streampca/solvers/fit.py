@@ -17,6 +17,7 @@ from streampca.planning.columns import with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.memory.scores import diagnostics_bytes
 from streampca.planning.plan import Plan, Resources
+from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.options import RunOptions
@@ -93,11 +94,11 @@ def plan_fit(
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular
         plan = plan.with_edges(source.by_features().block_edges(plan.rows_per_block))
+    plan = with_read_ahead(plan, source, parameters.read_ahead)
     if limits:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
-    if alternatives:
-        return with_alternatives(plan, source, parameters, resources, probed=probe)
-    return with_time(plan, source, parameters, resources, probed=probe)
+    finished = with_alternatives if alternatives else with_time
+    return finished(plan, source, parameters, resources, probed=probe)
 
 
 def resources_of(

@@ -22,6 +22,7 @@ from streampca.planning.checks import require_rows
 from streampca.planning.covariance_accumulators import accumulator_of, general_form
 from streampca.planning.groups import plan_groups
 from streampca.planning.plan import Plan, with_repeated_reads
+from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.options import RunOptions
@@ -102,6 +103,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
         plan = plan_groups(source, _accumulator(source, parameters, groups), parameters.count(source), resources)
     plan = with_repeated_reads(plan, source)
     plan = plan.with_edges(source.block_edges(plan.rows_per_block))
+    plan = with_read_ahead(plan, source, parameters.read_ahead)
     return for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model")) if limits else plan
 
 

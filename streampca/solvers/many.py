@@ -16,6 +16,7 @@ from streampca.formatting import as_text
 from streampca.planning.many import ManyPlan, plan_together
 from streampca.planning.memory import ALLOWANCE_BYTES
 from streampca.planning.plan import Plan
+from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.sources.base import Source
@@ -41,6 +42,7 @@ def plan_many(
     threads: int | None = None,
     *,
     client: DaskClient | None = None,
+    read_ahead: int | None = None,
 ) -> ManyPlan:
     """Return the plan of `fits` that share their readings of `source`; reads metadata only.
 
@@ -69,6 +71,7 @@ def plan_many(
                 subject=f"{len(plans)} models from one reading: ",
                 beside=f" and {most} alone {as_text(plans[most].projected_bytes)}",
             )
+    together = with_read_ahead(together, source, read_ahead)
     if limits:
         retained = together.budget.bytes_for("process", "solve", "model")
         together = for_workers(together, limits, retained)

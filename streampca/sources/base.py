@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError
 from streampca.labels import Labels
 from streampca.sources.files.records import Fragment
+from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch
 from streampca.storage.state_file import storable
 from streampca.typing import Array, DType
@@ -71,6 +72,8 @@ class Source(ABC):
     """Whether blocks are sparse rows."""
     in_memory: bool = False
     """Whether sparse rows are in memory, so that their scores are computed at once."""
+    reads_ahead: bool = False
+    """Whether `ahead` does anything: the rows come from a remote store."""
     missing_chunks_filled: int = 0
     """Number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""
     repeats: float = 1.0
@@ -119,6 +122,10 @@ class Source(ABC):
 
     def cancel(self) -> None:  # noqa: B027
         """Cancel pending reads with an error."""
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, which a source in a remote store requests ahead of their use."""
+        return nullcontext()
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Labels
-from streampca.sources.table import StoredVariable
+from streampca.sources.stored_variable import StoredVariable
 from streampca.storage.regular_files import require_regular
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray

@@ -18,6 +18,7 @@ from zarr.storage import FsspecStore, WrapperStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.redaction import redacted, shown
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
+from streampca.sources.fetching.transfer import Fetched, Transfer, close_all
 from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import is_transient, is_unreachable, status_of
 from streampca.sources.versions import ObjectListing
@@ -71,6 +72,7 @@ class RemoteStore(WrapperStore[Store]):
         self._running: set[asyncio.Task[object]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_answered = False
+        self._transfer: Transfer | None = None
         self._process = os.getpid()
         self._opened_by: StoreArguments = (url, options if reopens else store)
         self._token = register(self._opened_by) if _holds_secrets(*self._opened_by) else None
@@ -94,6 +96,22 @@ class RemoteStore(WrapperStore[Store]):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of `key`, None if it does not exist; raise `StoreError` if the store does not answer."""
         return await self.with_retries(key, lambda: self._store.get(key, prototype, byte_range))
+
+    @property
+    def shown_url(self) -> str:
+        """Return the URL without what may be secret."""
+        return shown(self.url)
+
+    @property
+    def transfer(self) -> Transfer:
+        """Return what sends requests for chunks, without retries."""
+        if self._transfer is None or self._transfer.store is not self._store:
+            self._transfer = Transfer(self._store)
+        return self._transfer
+
+    async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
+        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if the client uses one."""
+        return await self.with_retries(key, lambda: self.transfer.fetch(key, span, buffer))
 
     async def exists(self, key: str) -> bool:
         """Return whether `key` exists."""
@@ -354,6 +372,7 @@ async def _close_all() -> None:
     for task in tasks:  # of a reading that ended with an error: zarr leaves its other requests alone
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    close_all()
     for file_system in _opened.values():
         session, client = getattr(file_system, "_session", None), getattr(file_system, "_s3", None)
         for name in {"_session", "_s3"} & vars(file_system).keys():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import numpy as np
 import xxhash
 
@@ -9,6 +11,7 @@ from streampca.block import Block
 from streampca.labels import Labels
 from streampca.regressors import RowRegressors
 from streampca.sources.base import ReadCount, RowwiseSource, Source
+from streampca.sources.schedule import Schedule
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
@@ -44,6 +47,7 @@ class ResidualSource(RowwiseSource):
         self.shape, self.dtype = source.shape, residual_dtype(source.dtype) if dtype is None else dtype
         self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
         self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
+        self.reads_ahead = source.reads_ahead
         self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
         self.labels: Labels | None = source.labels
         self.fragments = source.fragments
@@ -66,6 +70,10 @@ class ResidualSource(RowwiseSource):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored rows, and of what is subtracted from some of them."""
         return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * _SLAB_BYTES
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
+        return self.source.ahead(schedule)
 
     def slice(self, start: int, stop: int) -> ResidualSource:
         """Return a source for a worker that can read rows `start` to `stop`."""

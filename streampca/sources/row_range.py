@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from streampca.labels import Labels
 from streampca.sources.base import DerivedSource, ReadCount, Source, divided_edges, merged_edges
+from streampca.sources.schedule import Schedule
 from streampca.typing import Array
 
 
@@ -19,6 +21,7 @@ class RowRange(DerivedSource):
         self.chunk_rows, self.chunk_bytes = min(source.chunk_rows, stop - start), source.chunk_bytes
         self.portable, self.buffered, self.sparse = source.portable, source.buffered, source.sparse
         self.column_major, self.repeats, self.watch = source.column_major, source.repeats, source.watch
+        self.reads_ahead = source.reads_ahead
         self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
         self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
 
@@ -59,6 +62,10 @@ class RowRange(DerivedSource):
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""
         return self.source.keys(self.start + start, self.start + stop)
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
+        return self.source.ahead(schedule.mapped(lambda span: (self.start + span[0], self.start + span[1])))
 
     def slice(self, start: int, stop: int) -> RowRange:
         """Return a source for a worker that can read rows `start` to `stop`."""

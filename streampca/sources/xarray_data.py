@@ -20,7 +20,8 @@ from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names
 from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
-from streampca.sources.table import StoredVariable, TableSource
+from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import TableSource
 from streampca.typing import Array, JsonValue
 
 if TYPE_CHECKING:

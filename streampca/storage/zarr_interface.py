@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +17,7 @@ from streampca.errors import NotAvailableError
 try:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.codec_pipeline import BatchedCodecPipeline
-    from zarr.core.sync import sync
+    from zarr.core.sync import _get_loop, sync
 except ImportError as error:
     raise NotAvailableError(
         f"zarr {zarr.__version__} is not supported ({error}): expected zarr >= 3.1 with the interface of 3.1 to 3.4; install such a version"
@@ -48,9 +49,15 @@ __all__ = [
     "ZarrArray",
     "array_of",
     "default_buffer_prototype",
+    "event_loop",
     "has_regular_chunks",
     "sync",
 ]
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of zarr, in which stores are used; it runs in a thread of its own."""
+    return _get_loop()
 
 
 def array_of(metadata: ArrayMetadata, store: Store, path: str) -> ZarrArray:

@@ -60,7 +60,7 @@ def identity_of_parameters(parameters: DataclassInstance) -> dict[str, str]:
     """Return, by name, the parameters that determine the bits of a fit."""
     identity = {}
     for field in fields(parameters):
-        if field.name not in ("memory", "threads"):
+        if field.name not in ("memory", "threads", "read_ahead"):
             value = getattr(parameters, field.name)
             as_data = getattr(value, "to_dict", None)  # of kernels, without addresses of objects
             if as_data is not None:

@@ -11,6 +11,7 @@ from typing import Generic, Literal, TypeVar
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount
+from streampca.sources.schedule import Schedule
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.distributed_interface import DaskClient, DaskFuture, pickled, unpickled
 
@@ -162,7 +163,8 @@ def run_on_worker(
     task = _task_of(body, name, common)
     if wanted == "state":
         _begin_once()
-    with one_blas_thread():  # Dask sets it only for processes that it starts itself
+    ahead = task.source.ahead(Schedule(1, lambda _: leaf.spans, 1, leaf.read_ahead_bytes))
+    with one_blas_thread(), ahead:  # Dask sets it only for processes that it starts itself
         result = run_leaf(task, leaf)
     if wanted == "state":
         return PartialState(result.state, result.count, leaf.index, leaf.index + 1)

@@ -20,6 +20,7 @@ from streampca.runs.config.removal import RemoveConfig
 from streampca.runs.config.statistics import StatisticsConfig
 from streampca.runs.config.values import (
     AutoOrCount,
+    AutoOrSize,
     Count,
     Directory,
     Duration,
@@ -250,6 +251,13 @@ class ResourcesConfig(Section):
     """Ceiling for the whole process, as it was written; null leaves it to the plan."""
     threads: AutoOrCount = "auto"
     """Number of threads."""
+    read_ahead: AutoOrSize = "auto"
+    """Most memory for stored bytes that are requested ahead of their use from a URL; auto: 128 MiB. `memory` limits it, too."""
+
+    @property
+    def read_ahead_bytes(self) -> int | None:
+        """The most memory for reading ahead in bytes, or None for auto."""
+        return None if self.read_ahead == "auto" else memory_in_bytes(self.read_ahead)
 
     @property
     def n_threads(self) -> int | None:

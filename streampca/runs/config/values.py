@@ -107,6 +107,16 @@ def _memory(value: object) -> int | str | None:
     return value
 
 
+def _auto_or_size(value: object) -> int | str:
+    if value == "auto" and isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError
+    _need(isinstance(value, int) or _SIZE.fullmatch(value) is not None)
+    _need(0 <= memory_in_bytes(value) <= _MAX_MEMORY_BYTES)
+    return value
+
+
 def seconds_of(value: str) -> float:
     """Return the seconds of a duration such as ``30s``."""
     number = value.rstrip("abcdefghijklmnopqrstuvwxyz")
@@ -332,6 +342,12 @@ MemorySize: TypeAlias = Annotated[
     PlainValidator(_memory),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": MIN_MEMORY_BYTES}, {"type": "null"}]}),
     Field(description="a size of at least 64 MiB such as 2GiB, a whole number of bytes, or null"),
+]
+AutoOrSize: TypeAlias = Annotated[
+    int | str,
+    PlainValidator(_auto_or_size),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}),
+    Field(description="auto, a size such as 64MiB, or a whole number of bytes; 0 for none"),
 ]
 Duration: TypeAlias = Annotated[
     str | None,

@@ -13,6 +13,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
+from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
 from streampca.solvers.fit import naming_the_limit, resources_of
@@ -79,7 +80,7 @@ def plan_kernel(
     plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False, known=known, scores=scores)
     plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
-    plan = plan.with_edges(edges)
+    plan = with_read_ahead(plan.with_edges(edges), source, parameters.read_ahead)
     if limits and "states" in plan.memory:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "landmarks", "solve", "model"))
     if alternatives:

@@ -57,6 +57,8 @@ class KernelParameters:
     """Ceiling for the process."""
     threads: int | None = None
     """Threads to share; None = all cores this process may use."""
+    read_ahead: int | None = None
+    """Most bytes for reading ahead from a remote store; None = 128 MiB, where the ceiling leaves them."""
 
     def n_wanted(self, n_samples: int) -> int:
         """Return how many landmarks there will be of `n_samples` rows."""

@@ -15,7 +15,8 @@ from streampca.sources.files.paths import Files
 from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
-from streampca.sources.table import StoredVariable, TableSource
+from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import TableSource
 
 _UNDERSTOOD = {
     "npy": frozenset({"mask"}),

@@ -10,47 +10,23 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from zarr.storage import LocalStore
 
 from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkError
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount
-from streampca.sources.zarr.codecs import Decoder, decode_into
+from streampca.sources.zarr.chains import Chain
 from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
 from streampca.sources.zarr.layout import Layout
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.regular_files import open_regular
-from streampca.storage.zarr_interface import ZarrArray, has_regular_chunks
+from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType
-
-if TYPE_CHECKING:
-    from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
+from streampca.typing import Array
 
 _MAX_BUFFERS = 1024  # of one system call
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """Decoding of the bytes of one chunk."""
-
-    compressor: Decoder | None
-    """Decompressor of numcodecs, or None for stored values."""
-    crc32c: bool
-    """Whether four bytes of CRC-32C follow the compressed bytes."""
-    dtype: DType
-    """Data type of the stored values, with its byte order."""
-    name: str
-    """For messages."""
-
-    @property
-    def plain(self) -> bool:
-        """Return whether the file holds the values without compression."""
-        return self.compressor is None and not self.crc32c
 
 
 @dataclass(frozen=True)
@@ -61,7 +37,7 @@ class DirectReader:
     """Directory of the array."""
     array: ZarrArray
     """The array, for its metadata."""
-    chain: _Chain
+    chain: Chain
     """Decoding of one chunk."""
     layout: Layout
     """Which axes are rows and columns."""
@@ -73,24 +49,6 @@ class DirectReader:
     """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
     known: KnownDigests | None = None
     """Where the digests of chunks that are read whole are noted, or None."""
-
-    @classmethod
-    def of(
-        cls,
-        array: ZarrArray,
-        store: LocalStore,
-        layout: Layout,
-        digests: ChunkDigests | None = None,
-        *,
-        fill: bool = False,
-        follow_symlinks: bool = False,
-    ) -> DirectReader | None:
-        """Return a reader, or None if the array is stored in a way that only zarr reads."""
-        chain = _chain_v2(array.metadata) if array.metadata.zarr_format == 2 else _chain_v3(array.metadata)
-        if chain is None:
-            return None
-        root = Path(store.root)
-        return cls(root / array.path, array, chain, layout, digests, fill, None if follow_symlinks else root)
 
     @property
     def scatters(self) -> bool:
@@ -109,12 +67,7 @@ class DirectReader:
             return 0
         if self.chain.plain:
             return self.chunk_bytes
-        stored = most_stored(self.chunk_bytes)
-        layout = self.layout
-        in_order = (*layout.rows, *layout.columns) == tuple(range(len(layout.shape)))
-        whole_rows = in_order and layout.grid[1:] == layout.shape[1:]
-        in_place = whole_rows and layout.shape[0] % layout.grid[0] == 0
-        return stored + (0 if in_place else self.chunk_bytes)
+        return most_stored(self.chunk_bytes) + (0 if self.layout.has_whole_rows else self.chunk_bytes)
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`.
@@ -126,13 +79,8 @@ class DirectReader:
         DamagedChunkError
             If it cannot be read or decoded, has the wrong size, or fails its checksum.
         """
-        targets: dict[tuple[int, ...], list[tuple[Array, tuple[slice, ...]]]] = {}
-        for row, box in self.layout.boxes(start, stop):
-            target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
-            for place, inside, within in self.layout.chunks(box):
-                targets.setdefault(place, []).append((target[inside], within))
         count = ReadCount()
-        for place, pieces in targets.items():
+        for place, pieces in self.layout.targets(start, stop, out).items():
             count += self._read_chunk(place, pieces)
         return count
 
@@ -208,19 +156,8 @@ class DirectReader:
         if _fill_buffers(file, [memoryview(stored.data)]) != stored_bytes:
             raise self._damaged(key, "the file was cut short while it was read")
         self._require(key, stored.data)
-        if self.chain.crc32c:
-            import google_crc32c
-
-            stored, checksum = stored[:-4], int.from_bytes(stored[-4:].tobytes(), "little")
-            if google_crc32c.value(stored) != checksum:
-                raise self._damaged(key, "its CRC-32C checksum does not match")
-        if self.chain.compressor is None:
-            if len(stored) != chunk.nbytes:
-                raise self._damaged(key, f"{len(stored)} bytes stored, expected {chunk.nbytes}")
-            chunk.reshape(-1).view(np.uint8)[:] = stored
-            return
         try:
-            decode_into(self.chain.compressor, stored, chunk)
+            self.chain.decode(stored, chunk)
         except Exception as error:  # every codec has its own
             raise self._damaged(key, one_line(error)) from error
 
@@ -254,34 +191,3 @@ def _fill_buffers(file: int, buffers: list[memoryview], offset: int = 0) -> int:
         if buffers:
             buffers[0] = buffers[0][n:]
     return total
-
-
-def _chain_v2(metadata: ArrayV2Metadata) -> _Chain | None:
-    compressor = metadata.compressor
-    name = "none" if compressor is None else str(getattr(compressor, "codec_id", "?"))
-    if metadata.order != "C" or metadata.filters or name not in ("none", "zstd", "blosc", "gzip", "zlib", "lz4"):
-        return None
-    return _Chain(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
-
-
-def _chain_v3(metadata: ArrayV3Metadata) -> _Chain | None:
-    from numcodecs.blosc import Blosc
-    from numcodecs.gzip import GZip
-    from numcodecs.zstd import Zstd
-    from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
-
-    codecs = list(metadata.codecs)
-    if not has_regular_chunks(metadata) or not codecs or not isinstance(codecs[0], BytesCodec):
-        return None
-    endian = getattr(codecs[0].endian, "value", "little")
-    dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")
-    compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
-    compressor: Decoder | None = None
-    name, remaining = "none", codecs[1:]
-    if remaining and type(remaining[0]) in compressors:
-        compressor, name = compressors[type(remaining[0])], type(remaining[0]).__name__.removesuffix("Codec").lower()
-        remaining = remaining[1:]
-    crc32c = bool(remaining) and isinstance(remaining[0], Crc32cCodec)
-    if remaining[1 if crc32c else 0 :]:
-        return None
-    return _Chain(compressor, crc32c, dtype, name + ("+crc32c" if crc32c else ""))

@@ -45,6 +45,12 @@ class Layout:
         return bool(self.rows and self.columns) and self.rows[-1] > max(self.columns)
 
     @property
+    def has_whole_rows(self) -> bool:
+        """Return whether every chunk consists of whole consecutive rows, so that it is decoded where it belongs."""
+        in_order = (*self.rows, *self.columns) == tuple(range(len(self.shape)))
+        return in_order and self.grid[1:] == self.shape[1:] and self.shape[0] % self.grid[0] == 0
+
+    @property
     def chunk_counts(self) -> tuple[int, ...]:
         """Return the number of stored objects along each axis."""
         return tuple(-(-n // size) for n, size in zip(self.shape, self.grid, strict=True))
@@ -103,6 +109,21 @@ class Layout:
                 inside.append(slice(low - span.start, high - span.start))
                 within.append(slice(low - index * size, high - index * size))
             yield place, tuple(inside), tuple(within)
+
+    def targets(
+        self, start: int, stop: int, out: Array
+    ) -> dict[tuple[int, ...], list[tuple[Array, tuple[slice, ...]]]]:
+        """Return for each chunk with values of rows `start` to `stop` the views of `out` that they go to, and where they lie in it."""
+        targets: dict[tuple[int, ...], list[tuple[Array, tuple[slice, ...]]]] = {}
+        for row, box in self.boxes(start, stop):
+            target = self.view(out[row - start : row - start + self.n_rows(box)], box)
+            for place, inside, within in self.chunks(box):
+                targets.setdefault(place, []).append((target[inside], within))
+        return targets
+
+    def places(self, start: int, stop: int) -> list[tuple[int, ...]]:
+        """Return the coordinates of the chunks of rows `start` to `stop`, in the order of `targets`."""
+        return list(dict.fromkeys(place for _, box in self.boxes(start, stop) for place, _, _ in self.chunks(box)))
 
     def stored_values(self, place: Sequence[int]) -> int:
         """Return how many values of the array the chunk at `place` holds; chunks at its edges hold less than their shape."""

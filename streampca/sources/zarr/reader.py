@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -25,17 +25,19 @@ from streampca.errors import (
     MissingInnerChunkError,
     OutsideStoreError,
     StoreError,
-    StreamPCAError,
 )
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
 from streampca.sources.remote import RemoteStore, retrying
+from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, listed_by_obstore, objects
+from streampca.sources.zarr.chains import chain_of_array
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, KnownDigests, metadata_digest
 from streampca.sources.zarr.direct import DirectReader
+from streampca.sources.zarr.fetched import FetchedReader
 from streampca.sources.zarr.layout import Layout, Spans, inside_of
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
@@ -44,7 +46,7 @@ from streampca.sources.zarr.metadata import (
     most_stored_object,
     require_readable,
 )
-from streampca.sources.zarr.strictness import StrictStore, inner_store
+from streampca.sources.zarr.strictness import StrictStore, inner_store, presence_of
 from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer_prototype, sync
 from streampca.typing import Array, BoolArray
 
@@ -102,14 +104,25 @@ class ZarrSource(Source):
         self.column_major = self.layout.column_major
         self.watch = InputWatch()
         self._documents = self._stored_documents()
-        self.direct = (
-            DirectReader.of(self.array, store, self.layout, digests, fill=fill, follow_symlinks=follow_symlinks)
-            if type(store) is LocalStore and not (fill and digests is not None)
-            else None
-        )
         self.stored: BoolArray | None = None
-        self._knows_missing, self._n_missing_values = False, 0
         self.known: KnownDigests | None = None
+        self.direct = None if fill and digests is not None else self._direct_reader(store)
+        self.reads_ahead = isinstance(self.direct, FetchedReader)
+        self._knows_missing, self._n_missing_values = False, 0
+
+    def _direct_reader(self, store: Store) -> DirectReader | FetchedReader | None:
+        """Return what decodes chunks without zarr, None if they are stored in a way that only zarr reads."""
+        chain = chain_of_array(self.array.metadata)
+        if chain is None:
+            return None
+        if type(store) is LocalStore:
+            root = None if self.follow_symlinks else Path(store.root)
+            place = Path(store.root) / self.array.path
+            return DirectReader(place, self.array, chain, self.layout, self.digests, self.fill, root)
+        if isinstance(store, RemoteStore):
+            digests, label = self.digests, self.label
+            return FetchedReader(self.array, store, chain, self.layout, digests, self.fill, label, lambda: self.stored)
+        return None
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
@@ -187,24 +200,9 @@ class ZarrSource(Source):
         """Return the keys of the stored objects that hold rows `start` to `stop`."""
         return list(dict.fromkeys(key for key, _ in self._chunks_of(start, stop)))
 
-    def _presence(self) -> Callable[[str], bool] | None:
-        """Return a function that tells whether a chunk is stored, None if the store cannot list its keys."""
-        if isinstance(self.store._store, LocalStore):  # whose listing passes over directories that are links
-            root = f"{self.store._store.root}/{self.key_prefix}"
-            return lambda key: os.path.isfile(root + key)
-        if not self.store.supports_listing:
-            return None
-        try:
-            present = set(sync(_list(self.store, self.key_prefix)))
-        except StreamPCAError:
-            raise
-        except Exception:  # noqa: BLE001 a store of somebody else that says it can list its keys, and cannot
-            return None
-        return lambda key: self.key_prefix + key in present
-
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks do not exist, or note which where they are to be filled."""
-        exists = self._presence()
+        exists = presence_of(self.store, self.key_prefix)
         if exists is None:  # such as plain HTTP: a missing chunk is found when it is read
             if self.fill:
                 raise DataError(
@@ -290,8 +288,14 @@ class ZarrSource(Source):
         items = self.stored_items()
         return None if items is None else InputVersion.of(items)
 
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose chunks are requested ahead from a store behind a URL."""
+        return self.direct.ahead(schedule) if isinstance(self.direct, FetchedReader) else nullcontext()
+
     def cancel(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""
+        if isinstance(self.direct, FetchedReader):
+            self.direct.cancel()
         if isinstance(self.store._store, RemoteStore):
             self.store._store.cancel()
 
@@ -323,7 +327,7 @@ class ZarrSource(Source):
         )
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the rows, read by `DirectReader` where the store allows it, else through zarr."""
+        """Return the rows, decoded by `DirectReader` or `FetchedReader` where the array allows it, else through zarr."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         if self.direct is not None:
@@ -388,7 +392,3 @@ def _at_its_place(store: Store) -> Store:
     if type(store) is not LocalStore or Path(store.root).is_absolute():
         return store
     return LocalStore(Path(store.root).absolute(), read_only=store.read_only)
-
-
-async def _list(store: Store, prefix: str) -> list[str]:
-    return [key async for key in store.list_prefix(prefix)]

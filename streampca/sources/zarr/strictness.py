@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
-from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
+from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.remote import retrying
 from streampca.sources.zarr.codecs import bounded
@@ -149,6 +149,26 @@ class StrictStore(WrapperStore[Store]):
 def inner_store(store: Store) -> Store:
     """Return the store behind a `StrictStore`, or `store` itself."""
     return store._store if isinstance(store, StrictStore) else store
+
+
+def presence_of(store: StrictStore, prefix: str) -> Callable[[str], bool] | None:
+    """Return a function that tells whether a key below `prefix` is stored, None if the store cannot list its keys."""
+    if isinstance(store._store, LocalStore):  # whose listing passes over directories that are links
+        root = f"{store._store.root}/{prefix}"
+        return lambda key: os.path.isfile(root + key)
+    if not store.supports_listing:
+        return None
+    try:
+        present = set(sync(_list(store, prefix)))
+    except StreamPCAError:
+        raise
+    except Exception:  # noqa: BLE001 a store of somebody else that says it can list its keys, and cannot
+        return None
+    return lambda key: prefix + key in present
+
+
+async def _list(store: Store, prefix: str) -> list[str]:
+    return [key async for key in store.list_prefix(prefix)]
 
 
 def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:

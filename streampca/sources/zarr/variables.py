@@ -17,7 +17,8 @@ from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.remote import place_of
-from streampca.sources.table import StoredVariable, TableSource
+from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import TableSource
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
 from streampca.sources.zarr.metadata import require_readable

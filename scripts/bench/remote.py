@@ -1,0 +1,208 @@
+"""Fits from a web server and from S3 beside fits of local files, a bare download, and reading by zarr with fsspec and obstore.
+
+A server of its own (`object_server.py`) runs beside each contender, on the same machine. Random float32 rows, without compression
+and with zstd, in chunks of three sizes, with three latencies; with a latency each connection has at most 60 MB/s.
+
+    .venv/bin/python scripts/bench/remote.py --megabytes 256 [--only http] [--latencies 0,0.01] [--out remote.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _bench import Contender, Row, contend, machine, machine_line, median, timed
+
+FEATURES = 1024
+CHUNK_ROWS = {"1 MB": 256, "8 MB": 2048, "32 MB": 8192}
+"""Rows of a chunk by its size."""
+RATE = 60e6
+"""Bytes per second of a connection where there is a latency."""
+CONNECTIONS = 32
+_HERE = Path(__file__).resolve().parent
+
+
+def write(root: Path, megabytes: int) -> list[str]:
+    """Write the stores that are not there; return their names."""
+    import zarr
+    from zarr.codecs import ZstdCodec
+
+    n_rows = max(1, round(megabytes * 1e6 / 4 / FEATURES / 8192)) * 8192
+    names = []
+    for size, rows in CHUNK_ROWS.items():
+        for compressors in (None, ZstdCodec(level=1)):
+            names.append(f"{size}, {'no compression' if compressors is None else 'zstd'}")
+            place = root / "bench" / _directory(names[-1])
+            if place.exists():
+                continue
+            array = zarr.create_array(
+                place, shape=(n_rows, FEATURES), chunks=(rows, FEATURES), dtype="f4", compressors=compressors
+            )
+            rng = np.random.default_rng(0)
+            for start in range(0, n_rows, 8192):
+                block = rng.standard_normal((8192, FEATURES), dtype="f4")
+                array[start : start + 8192] = np.round(block, 2) if compressors else block
+    return names
+
+
+def _directory(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "-")
+
+
+@contextmanager
+def server(root: Path, latency: float) -> Iterator[int]:
+    """Serve `root` from another process; gives the port."""
+    command = [sys.executable, str(_HERE / "object_server.py"), str(root), "--latency", str(latency)]
+    command += ["--rate", str(RATE)] if latency else []
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _options(url: str, port: str) -> dict[str, Any]:
+    if not url.startswith("s3"):
+        return {}
+    endpoint = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
+    return {"key": "testing", "secret": "testing", "client_kwargs": endpoint}
+
+
+def fit(url: str, port: str) -> Row:
+    """Fit 10 components from a path or URL."""
+    import streampca as sp
+
+    sp.PCA(2).fit(np.random.default_rng(0).standard_normal((500, 8)))
+
+    def work() -> Row:
+        source = sp.sources.open_source(url, storage_options=_options(url, port)) if "://" in url else url
+        pca = sp.PCA(10, solver="covariance").fit(source)
+        budget = pca.plan_.budget
+        return {"bytes": pca.bytes_read_, "projected_mib": budget.projected_bytes / 2**20}
+
+    return timed(work)
+
+
+def download(url: str, names: str) -> Row:
+    """Download all chunks with 32 connections, and throw them away."""
+    from yarl import URL
+
+    from streampca.sources.fetching.plain_http import PlainHTTP
+
+    keys = [URL(f"{url}/{name}") for name in json.loads(Path(names).read_text())]
+
+    async def main() -> None:
+        client, left = PlainHTTP(), iter(keys)
+
+        async def worker() -> None:
+            buffer = memoryview(bytearray(40 * 10**6))
+            for key in left:
+                await client.get(key, None, buffer)
+
+        await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
+        client.close()
+
+    return timed(lambda: asyncio.run(main()))
+
+
+def by_zarr(client: str, url: str, port: str) -> Row:
+    """Read all rows by zarr, as many at once as fit in 128 MB, through fsspec or obstore."""
+    import zarr
+
+    if client == "obstore":
+        from obstore.store import HTTPStore, S3Store
+        from zarr.storage import ObjectStore
+
+        if url.startswith("s3"):
+            place = {"bucket": "bench", "prefix": url.rpartition("/")[2], "endpoint": f"http://127.0.0.1:{port}"}
+            keys = {"region": "us-east-1", "access_key_id": "testing", "secret_access_key": "testing"}
+            store = ObjectStore(S3Store(**place, **keys, client_options={"allow_http": True}), read_only=True)
+        else:
+            store = ObjectStore(HTTPStore.from_url(url, client_options={"allow_http": True}), read_only=True)
+    else:
+        store = zarr.storage.FsspecStore.from_url(url, storage_options=_options(url, port), read_only=True)
+
+    def work() -> None:
+        array = zarr.open_array(store, mode="r")
+        for start in range(0, array.shape[0], 32768):
+            array[start : start + 32768]
+
+    return timed(work)
+
+
+def contenders(root: Path, name: str, kind: str, port: int) -> Iterator[Contender]:
+    """Yield the contenders of one store."""
+    place = root / "bench" / _directory(name)
+    web = f"http://127.0.0.1:{port}/bench/{place.name}"
+    url = web if kind == "http" else f"s3://bench/{place.name}"
+    names = root / f"{place.name}.json"
+    names.write_text(json.dumps([str(path.relative_to(place)) for path in sorted(place.rglob("c/*/*"))]))
+    yield Contender("local fit", "remote", "fit", (str(place), ""))
+    yield Contender("fit", "remote", "fit", (url, str(port)))
+    yield Contender("bare download", "remote", "download", (web, str(names)))
+    for client in ("fsspec", "obstore"):
+        yield Contender(f"zarr with {client}", "remote", "by_zarr", (client, url, str(port)))
+
+
+def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float) -> str:
+    """Return a row of the table: seconds, and seconds of processor time per GiB, of each contender."""
+    cells = [
+        "failed" if "failed" in row else f"{row['seconds']:.2f} ({row['cpu_seconds'] / gib:.1f})"
+        for row in rows.values()
+    ]
+    fit_, floor = rows["fit"], [rows[other].get("seconds", 0.0) for other in ("local fit", "bare download")]
+    ratio = "" if "failed" in fit_ else f"{fit_['seconds'] / max(floor):.2f}"
+    peak = "" if "failed" in fit_ else f"{fit_['peak_mib']:.0f} / {fit_['projected_mib']:.0f}"
+    return f"| {kind} | {1000 * latency:.0f} ms | {name} | {' | '.join(cells)} | {ratio} | {peak} |"
+
+
+def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = contend) -> list[Row]:
+    """Print the table and return its rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=1074, help="size of each store before compression")
+    parser.add_argument("--directory", type=Path, help="where stores are kept; else a temporary directory")
+    parser.add_argument("--latencies", default="0,0.01,0.05", help="seconds, with commas")
+    parser.add_argument("--kinds", default="http,s3", help="http, s3 or both")
+    parser.add_argument("--only", default="", help="only stores whose name has this in it")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="JSON file")
+    given = parser.parse_args(arguments)
+    results: list[Row] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        root = given.directory or Path(scratch)
+        names = [name for name in write(root, given.megabytes) if given.only in name]
+        gib = given.megabytes * 1e6 / 2**30
+        print(f"{machine_line(machine())}; {os.getloadavg()[0]:.1f} processes were running", file=sys.stderr)
+        print(
+            "| store | latency | chunks | local fit | fit | bare download | zarr, fsspec | zarr, obstore | ratio | peak / projected MiB |"
+        )
+        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
+        for kind in given.kinds.split(","):
+            for latency in map(float, given.latencies.split(",")):
+                for name in names:
+                    with server(root, latency) as port:
+                        rows = {
+                            each.name: median([run(each) for _ in range(given.repeats)])
+                            for each in contenders(root, name, kind, port)
+                        }
+                    print(line(kind, latency, name, rows, gib), flush=True)
+                    results.append({"kind": kind, "latency": latency, "chunks": name, "rows": rows})
+    if given.out is not None:
+        given.out.write_text(json.dumps({"machine": machine(), "results": results}, indent=2) + "\n")
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Reading from a web server straight into given memory, for the common case: HTTP/1.1 without authentication or redirects.
+
+A body is received where it is needed; aiohttp copies it twice on the way, which takes more than twice the processor time.
+What is uncommon (`UnusualAnswerError`) is left to the client of fsspec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from fsspec.implementations.http import HTTPFileSystem, get_client
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+_HEAD_BYTES = 2**14
+_MOST_IDLE = 32
+_IDLE_SECONDS = 15.0
+
+
+class UnusualAnswerError(Exception):
+    """An answer that this client does not understand: redirected, encoded or in pieces."""
+
+
+class HTTPStatusError(Exception):
+    """A refusal by a web server."""
+
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status, self.message = status, reason
+
+
+class IncompleteReadError(Exception):
+    """An answer that ended early; transient, see `request_errors`."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A body that was received."""
+
+    n_bytes: int
+    """Its size in bytes; 0 if it did not fit and was not received."""
+    total: int
+    """Size in bytes of the whole object."""
+    is_range: bool
+    """Whether the body is the range that was requested, not the whole object."""
+
+
+@dataclass
+class PlainHTTP:
+    """Connections to web servers, kept open between requests; used in one event loop."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers of every request."""
+    connect_seconds: float = 10.0
+    """Time limit of a connection."""
+    read_seconds: float | None = 60.0
+    """Longest time without a byte."""
+    _idle: list[_Connection] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, file_system: Any) -> PlainHTTP | None:
+        """Return a client for requests as those of `file_system`, None if they have options that only aiohttp knows."""
+        if type(file_system) is not HTTPFileSystem or file_system.get_client is not get_client:
+            return None  # somebody else's
+        client = dict(file_system.client_kwargs)
+        timeout, headers = client.pop("timeout", None), client.pop("headers", None) or {}
+        own = dict(file_system.kwargs)
+        headers = {**headers, **(own.pop("headers", None) or {})}
+        limits = (getattr(timeout, "sock_connect", None), getattr(timeout, "sock_read", None))
+        plain = getattr(timeout, "total", None) is None and all(isinstance(text, str) for text in headers.values())
+        if client or own or not plain or not isinstance(limits[0], int | float):
+            return None
+        return cls(headers, limits[0], limits[1])
+
+    @staticmethod
+    def reads(url: URL) -> bool:
+        """Return whether requests for `url` need no authentication."""
+        return url.user is None and url.scheme in ("http", "https")
+
+    async def get(self, url: URL, span: tuple[int, int] | None, buffer: memoryview) -> Answer:
+        """Receive an object, or the bytes in `span` of it, in `buffer`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it does not exist.
+        HTTPStatusError
+            For every other refusal.
+        UnusualAnswerError
+            If the answer is uncommon.
+        OSError, IncompleteReadError
+            If the connection fails.
+        """
+        place = (url.scheme, url.host or "", url.port or 80)
+        request = self._request(url, span)
+        while (connection := self._taken(place)) is not None:
+            try:
+                return await self._exchange(connection, request, buffer)
+            except ConnectionError:
+                if connection.answered:
+                    raise  # else the server had closed it before it was used again
+        return await self._exchange(await self._connect(place), request, buffer)
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        while self._idle:
+            self._idle.pop().abort()
+
+    def _request(self, url: URL, span: tuple[int, int] | None) -> bytes:
+        headers = {"Host": _host_of(url), "Accept": "*/*", "Accept-Encoding": "identity", **self.headers}
+        if span is not None:
+            headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
+        lines = [f"GET {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise UnusualAnswerError("a header has a line break")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+    def _taken(self, place: tuple[str, str, int]) -> _Connection | None:
+        for connection in reversed(self._idle):
+            if connection.place == place:
+                self._idle.remove(connection)
+                return connection
+        return None
+
+    async def _connect(self, place: tuple[str, str, int]) -> _Connection:
+        scheme, host, port = place
+        context = ssl.create_default_context() if scheme == "https" else None
+        async with asyncio.timeout(self.connect_seconds):
+            made = await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(place), host, port, ssl=context
+            )
+        return made[1]
+
+    async def _exchange(self, connection: _Connection, request: bytes, buffer: memoryview) -> Answer:
+        try:
+            answer = await connection.exchange(request, buffer, self.read_seconds)
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.reusable and len(self._idle) < _MOST_IDLE:
+            self._idle.append(connection)
+            loop = asyncio.get_running_loop()
+            loop.call_later(_IDLE_SECONDS, self._expire, connection, connection.n_answers)
+        else:
+            connection.abort()
+        return answer
+
+    def _expire(self, connection: _Connection, n_answers: int) -> None:
+        """Close a connection that was not used since it became idle."""
+        if connection in self._idle and connection.n_answers == n_answers:
+            self._idle.remove(connection)
+            connection.abort()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection to a web server, with at most one request at a time."""
+
+    def __init__(self, place: tuple[str, str, int]):
+        self.place = place
+        self.answered, self.reusable, self.n_answers = False, False, 0
+        self._transport: asyncio.Transport | None = None
+        self._head = bytearray(_HEAD_BYTES)
+        self._body = self._buffer = memoryview(b"")
+        self._n_head = self._n_body = 0
+        self._answer: Answer | None = None
+        self._done: asyncio.Future[Answer] | None = None
+        self._received = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport of the event loop."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def exchange(self, request: bytes, buffer: memoryview, read_seconds: float | None) -> Answer:
+        """Send `request`, and receive the body of the answer in `buffer`."""
+        loop = asyncio.get_running_loop()
+        self.answered, self.reusable, self._answer, self._n_head, self._n_body = False, False, None, 0, 0
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionResetError("the connection was closed")
+        self._done, self._buffer, self._body = loop.create_future(), buffer, memoryview(b"")
+        self._received = loop.time()
+        self._transport.write(request)
+        watch = None if read_seconds is None else loop.call_later(read_seconds, self._look, read_seconds)
+        try:
+            answer = await self._done
+            self.n_answers += 1
+            return answer
+        finally:
+            self._done, self._buffer, self._body = None, memoryview(b""), memoryview(b"")
+            if watch is not None:
+                watch.cancel()
+
+    def _look(self, read_seconds: float) -> None:
+        """End the request if nothing was received for so long."""
+        loop = asyncio.get_running_loop()
+        left = self._received + read_seconds - loop.time()
+        if self._done is None or self._done.done():
+            return
+        if left > 0.0:
+            loop.call_later(left + 0.01, self._look, read_seconds)
+        else:
+            self._fail(TimeoutError(f"no byte was received for {read_seconds:g} s"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go: the head of an answer, or its body."""
+        if self._n_body < len(self._body):
+            return self._body[self._n_body :]
+        return memoryview(self._head)[self._n_head :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take `nbytes` bytes that were received."""
+        if self._done is None or self._done.done():
+            self.abort()  # nothing was requested
+            return
+        self._received = self._done.get_loop().time()
+        if self._answer is None:
+            self._n_head += nbytes
+            self.answered = True
+            end = self._head.find(b"\r\n\r\n", 0, self._n_head)
+            if end < 0:
+                if self._n_head == _HEAD_BYTES:
+                    self._fail(UnusualAnswerError("the headers are too long"))
+                return
+            try:
+                self._begin_body(end + 4)
+            except Exception as error:  # noqa: BLE001 an answer may be anything
+                self._fail(error)
+                return
+        else:
+            self._n_body += nbytes
+        if self._answer is not None and self._n_body == len(self._body):
+            self._done.set_result(self._answer)
+
+    def _begin_body(self, start: int) -> None:
+        """Read the headers, and copy to the buffer what was received behind them."""
+        status, reason, headers = _parsed(bytes(self._head[: start - 4]))
+        if status == 404:
+            raise FileNotFoundError(reason)
+        if status >= 400:
+            raise HTTPStatusError(status, reason)
+        length, encoding = headers.get("content-length"), headers.get("content-encoding", "identity")
+        if status not in (200, 206) or length is None or "transfer-encoding" in headers or encoding != "identity":
+            raise UnusualAnswerError(f"status {status}")
+        n_bytes = int(length)
+        if n_bytes < self._n_head - start:
+            raise UnusualAnswerError("more bytes than the headers say")
+        if n_bytes > len(self._buffer):  # a server that ignores ranges, or an object that is too large
+            self._answer = Answer(0, n_bytes, is_range=False)
+            return
+        total = int(headers["content-range"].rpartition("/")[2]) if status == 206 else n_bytes
+        self._body, self._answer = self._buffer[:n_bytes], Answer(n_bytes, total, status == 206)
+        self._n_body = self._n_head - start
+        self._body[: self._n_body] = self._head[start : self._n_head]
+        self.reusable = headers.get("connection", "").lower() != "close"
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the current request with an error."""
+        self.reusable = False
+        if self._answer is not None:
+            error: Exception = IncompleteReadError(f"{self._n_body} of {len(self._body)} bytes were received")
+        else:
+            error = exc if isinstance(exc, OSError) else ConnectionResetError("the server closed the connection")
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(error)
+
+
+def _parsed(head: bytes) -> tuple[int, str, dict[str, str]]:
+    """Return status, reason and headers of an answer, names in lower case."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    status, _, reason = rest.partition(" ")
+    if version != "HTTP/1.1" or not status.isdecimal():
+        raise UnusualAnswerError(f"the answer begins with {first[:40]!r}")
+    pairs = (line.partition(":") for line in lines)
+    return int(status), reason.strip(), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _host_of(url: URL) -> str:
+    """Return the header `Host` of requests for `url`."""
+    return str(url.host_port_subcomponent)

@@ -1,0 +1,350 @@
+"""Requests for stored chunks ahead of their use: many at once, in the order of reading, within a number of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from streampca.errors import StoreError
+from streampca.redaction import shown
+from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk
+from streampca.sources.fetching.transfer import Fetched
+from streampca.sources.remote import RemoteStore
+from streampca.sources.schedule import Schedule, Span
+from streampca.storage.zarr_interface import event_loop
+
+MOST_REQUESTS = 32
+"""Requests of one array at once, at most."""
+_PART_BYTES = 4 * 2**20
+"""Size of a range of a chunk that is requested in several ranges."""
+_WHOLE_BYTES = 6 * 2**20
+"""Largest chunk that is requested as a whole."""
+_LEAST_BYTES = 16 * 2**20
+
+
+class ReadAhead:
+    """Requests chunks of one array for the blocks of all passes that read it.
+
+    Requests of a block that is being read come first, then those of the leaves that are read at once, the leaf that holds
+    least memory first, then those of the leaves behind them. What is received ahead takes no more than ``Schedule.n_bytes``,
+    and each block that is being read `least_bytes` more.
+
+    Parameters
+    ----------
+    store : RemoteStore
+        Where chunks are.
+    keys_of : callable
+        Returns the keys of the chunks of rows `start` to `stop` in the order of decoding.
+    size : int, optional
+        Size in bytes of every stored chunk, where it is known.
+    most : int
+        Largest size in bytes of a stored chunk.
+    """
+
+    def __init__(self, store: RemoteStore, keys_of: Callable[[int, int], list[str]], size: int | None, most: int):
+        self.store, self.keys_of, self.size, self.most = store, keys_of, size, most
+        self._lock = threading.RLock()
+        self._passes: list[Pass] = []
+        self._reading: list[Block] = []
+        self._pool: list[Bytes] = []
+        self._n_requests = self._held_bytes = 0
+        self._is_cancelled = False
+
+    @property
+    def part_bytes(self) -> int:
+        """Return the size of a piece of memory in the pool."""
+        return self.most if self.most <= _WHOLE_BYTES else min(self.most, _PART_BYTES)
+
+    @property
+    def least_bytes(self) -> int:
+        """Return the memory for a block that is being read, whatever else is in memory."""
+        return max(2 * self.request_bytes, min(MOST_REQUESTS * self.request_bytes, _LEAST_BYTES))
+
+    @contextmanager
+    def ahead(self, schedule: Schedule) -> Iterator[None]:
+        """Request the blocks of `schedule` ahead while the context lasts."""
+        begun = Pass(schedule)
+        with self._lock:
+            self._passes.append(begun)
+            self._send()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._passes.remove(begun)
+                for leaf in begun.leaves:
+                    self._close(*leaf.blocks)
+                if not self._passes:
+                    self._is_cancelled = False
+                    self._pool.clear()
+
+    @contextmanager
+    def reading(self, start: int, stop: int) -> Iterator[list[StoredChunk]]:
+        """Return the chunks of rows `start` to `stop` in the order of decoding, requested before everything else."""
+        with self._lock:
+            if self._is_cancelled:
+                raise self._stopped()
+            block = self._scheduled((start, stop)) or self._opened((start, stop))
+            self._reading.append(block)
+            self._send()
+        try:
+            yield block.chunks
+        finally:
+            with self._lock:
+                self._reading.remove(block)
+                self._close(block)
+                self._send()
+
+    def again(self, chunk: StoredChunk) -> None:
+        """Request a chunk of a block that is being read once more, as a whole."""
+        with self._lock:
+            self._release(chunk)
+            whole, pending = Part(None, self.most), chunk.block.pending
+            chunk.block.pending = deque([(chunk, whole), *(each for each in pending if each[0] is not chunk)])
+            chunk.parts = [whole]
+            self._send()
+
+    @contextmanager
+    def stored(self, chunk: StoredChunk, scratch: Callable[[], Bytes]) -> Iterator[Bytes | None]:
+        """Wait for a chunk and return its bytes, None if it does not exist; `scratch` returns memory to join its parts in."""
+        first = self._answer_of(chunk, chunk.parts[0])
+        if first is not None and chunk.parts[0].span is not None and not first.is_range:
+            self.store.transfer.serves_ranges = False
+            self.again(chunk)
+            first = self._answer_of(chunk, chunk.parts[0])
+        chunk.total = 0 if first is None else first.total
+        try:
+            if first is None or len(chunk.parts) == 1:
+                yield None if first is None else np.frombuffer(first.data, dtype=np.uint8)
+                return
+            joined, n_bytes = scratch(), 0
+            for part in chunk.parts:  # further ones were added with the answer to the first
+                answer, span = self._answer_of(chunk, part), part.span or (0, 0)
+                # An answer that is no range leaves the chunk too short, so that it is requested again as a whole.
+                data = answer.data[: span[1] - span[0]] if answer is not None and answer.is_range else b""
+                joined[n_bytes : n_bytes + len(data)] = np.frombuffer(data, dtype=np.uint8)
+                n_bytes += len(data)
+                with self._lock:
+                    self._release_part(chunk.block, part)
+                    self._send()
+            yield joined[:n_bytes]
+        finally:
+            with self._lock:
+                self._release(chunk)
+                self._send()
+
+    def _answer_of(self, chunk: StoredChunk, part: Part) -> Fetched | None:
+        """Wait for the answer to a request, which is sent first if it was not."""
+        block = chunk.block
+        with self._lock:
+            if not part.is_held and (chunk, part) in block.pending:
+                block.awaited = chunk, part
+                self._send()
+        return part.answer.result()
+
+    def cancel(self) -> None:
+        """Let all blocks that are being read end with a `StoreError`, and send no more requests in the current passes."""
+        with self._lock:
+            self._is_cancelled = bool(self._passes)
+            for block in [
+                *self._reading,
+                *(block for each in self._passes for leaf in each.leaves for block in leaf.blocks),
+            ]:
+                while block.pending:
+                    block.pending.popleft()[1].answer.set_exception(self._stopped())
+                for part in (part for chunk in block.chunks for part in chunk.parts):
+                    if part.is_held and not part.answer.done():
+                        self._release_part(block, part)
+
+    def _stopped(self) -> StoreError:
+        return StoreError(f"{shown(self.store.url)}: the reading was stopped")
+
+    @property
+    def _in_ranges(self) -> bool:
+        """Return whether large chunks are requested in ranges: their size is known, or the client tells it."""
+        return self.store.transfer.serves_ranges and (self.size is not None or self.store.transfer.receives_in_place)
+
+    def _opened(self, span: Span) -> Block:
+        """Return a block with all its requests, of which none is sent."""
+        block = Block(span)
+        for key in self.keys_of(*span):
+            chunk = StoredChunk(key, self._parts(), block)
+            block.chunks.append(chunk)
+            block.pending.extend((chunk, part) for part in chunk.parts)
+        return block
+
+    def _parts(self) -> list[Part]:
+        """Return the requests for a chunk; only the first if its size is not known."""
+        if self.most <= _WHOLE_BYTES or not self._in_ranges:
+            return [Part(None, self.most)]
+        if self.size is None:
+            return [Part((0, _PART_BYTES), _PART_BYTES)]
+        return [Part(span, _PART_BYTES) for span in _ranges(0, self.size)]
+
+    def _scheduled(self, span: Span) -> Block | None:
+        """Return the block of a schedule and close those before it in its leaf, which are not read; None if there is none."""
+        for each in self._passes:
+            each.open_active()
+            for leaf in each.leaves:
+                block = next((block for block in leaf.blocks if block.span == span), None)
+                if block is None and span not in leaf.spans:
+                    continue
+                while block is None or leaf.blocks[0] is not block:
+                    if leaf.blocks:
+                        self._close(leaf.blocks.popleft())
+                    elif leaf.spans[0] != span:
+                        leaf.spans.popleft()
+                    else:
+                        block = self._opened(leaf.spans.popleft())
+                        leaf.blocks.append(block)
+                leaf.blocks.popleft()
+                if not leaf.blocks and not leaf.spans:
+                    each.leaves.remove(leaf)
+                return block
+        return None
+
+    def _send(self) -> None:
+        """Send requests as long as there are some, and memory for them."""
+        while self._n_requests < MOST_REQUESTS and not self._is_cancelled:
+            block = self._next_reading() or self._next_ahead()
+            if block is None:
+                return
+            chunk, part = block.awaited or block.pending[0]
+            block.pending.remove((chunk, part))
+            self._n_requests += 1
+            self._held_bytes += part.cost
+            block.held_bytes += part.cost
+            part.is_held, block.awaited = True, None
+            if self.store.transfer.receives_in_place:
+                part.buffer = self._buffer(part.cost)
+            event_loop().call_soon_threadsafe(self._begin, chunk, part)
+
+    def _buffer(self, n_bytes: int) -> Bytes:
+        """Return memory for a request, from the pool if there is some."""
+        if self._pool and n_bytes <= self.part_bytes:
+            return self._pool.pop()
+        return np.empty(max(n_bytes, self.part_bytes), dtype=np.uint8)
+
+    @property
+    def _allowed_bytes(self) -> int:
+        return sum(each.schedule.n_bytes for each in self._passes)
+
+    def _next_reading(self) -> Block | None:
+        """Return the block to send a request of among those that are being read."""
+        for block in sorted(self._reading, key=lambda block: block.held_bytes):
+            if not block.pending:
+                continue
+            cost = block.pending[0][1].cost
+            within = block.held_bytes + cost <= self.least_bytes or self._held_bytes + cost <= self._allowed_bytes
+            if within or block.awaited is not None:
+                return block
+        return None
+
+    def _next_ahead(self) -> Block | None:
+        """Return the block to send a request of among those that will be read."""
+        if self._held_bytes + self.request_bytes > self._allowed_bytes:
+            return None
+        for each in self._passes:
+            each.open_active()
+            active = each.leaves[: each.schedule.at_once]
+            for leaf in sorted(active, key=lambda leaf: leaf.held_bytes):
+                if (block := self._pending_block(leaf)) is not None:
+                    return block
+            n_looked = len(active)
+            while n_looked < len(each.leaves) or each.open_next():
+                for leaf in each.leaves[n_looked:]:
+                    if (block := self._pending_block(leaf)) is not None:
+                        return block
+                n_looked = len(each.leaves)
+        return None
+
+    @property
+    def request_bytes(self) -> int:
+        """Return the memory of one request for a chunk."""
+        return self.part_bytes if self._in_ranges else self.most
+
+    def _pending_block(self, leaf: Leaf) -> Block | None:
+        """Return the first block of a leaf that has requests to send; opens the next if there is none."""
+        for block in leaf.blocks:
+            if block.pending:
+                return block
+        while leaf.spans:
+            block = self._opened(leaf.spans.popleft())
+            leaf.blocks.append(block)
+            if block.pending:
+                return block
+        return None
+
+    def _begin(self, chunk: StoredChunk, part: Part) -> None:
+        """Send a request; called in the event loop."""
+        buffer = None if part.buffer is None else memoryview(part.buffer.data)[: part.cost]
+        part.task = asyncio.get_running_loop().create_task(self.store.fetch(chunk.key, part.span, buffer))
+        part.task.add_done_callback(lambda task: self._received(chunk, part, task))
+        if not part.is_wanted:
+            part.task.cancel()
+
+    def _received(self, chunk: StoredChunk, part: Part, task: asyncio.Task[Fetched | None]) -> None:
+        """Take the answer to a request; called in the event loop."""
+        with self._lock:
+            self._n_requests -= 1
+            error = self._stopped() if task.cancelled() else task.exception()
+            if error is not None:
+                part.answer.set_exception(error)
+            else:
+                self._extend(chunk, part, task.result())
+                part.answer.set_result(task.result())
+            if not part.is_wanted or chunk.block.is_closed:
+                self._release_part(chunk.block, part)
+            self._send()
+
+    def _extend(self, chunk: StoredChunk, part: Part, answer: Fetched | None) -> None:
+        """Add the requests for the remaining bytes of a chunk, once its size is known."""
+        if self.size is not None or part.span is None or answer is None or not answer.is_range:
+            return
+        if part.span[0] == 0 and part.span[1] < answer.total <= self.most and not chunk.block.is_closed:
+            more = [Part(span, _PART_BYTES) for span in _ranges(part.span[1], answer.total)]
+            chunk.parts.extend(more)
+            chunk.block.pending.extendleft((chunk, each) for each in reversed(more))
+
+    def _close(self, *blocks: Block) -> None:
+        """Release the memory of blocks that nobody needs, and stop their requests."""
+        for block in blocks:
+            block.is_closed = True
+            block.pending.clear()
+            for chunk in block.chunks:
+                self._release(chunk)
+
+    def _release(self, chunk: StoredChunk) -> None:
+        for part in chunk.parts:
+            self._release_part(chunk.block, part)
+
+    def _release_part(self, block: Block, part: Part) -> None:
+        """Release the memory of a request, or stop it if it has no answer."""
+        if not part.is_held:
+            return
+        if not part.answer.done():
+            part.is_wanted = False
+            if part.task is not None:
+                event_loop().call_soon_threadsafe(part.task.cancel)
+            return
+        part.is_held = False
+        self._held_bytes -= part.cost
+        block.held_bytes -= part.cost
+        if part.buffer is not None and len(part.buffer) == self.part_bytes and self._passes:
+            self._pool.append(part.buffer)
+        part.buffer = part.task = None  # which has the answer, too
+        if part.answer.exception() is None:
+            part.answer = NOTHING
+
+
+def _ranges(start: int, stop: int) -> list[Span]:
+    """Return equal ranges of at most `_PART_BYTES` from `start` to `stop`."""
+    n = -(-(stop - start) // _PART_BYTES)
+    edges = [start + (stop - start) * i // n for i in range(n + 1)]
+    return list(pairwise(edges))

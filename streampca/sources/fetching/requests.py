@@ -1,0 +1,114 @@
+"""Requests of blocks that are read or will be, and what of them was sent and received."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.sources.fetching.transfer import Fetched
+from streampca.sources.schedule import Schedule, Span
+
+Bytes = NDArray[np.uint8]
+
+NOTHING: Future[Fetched | None] = Future()
+"""The answer of a request whose memory was released: it is not read again."""
+NOTHING.set_exception(RuntimeError("the memory of a request was released before it was read"))
+
+
+@dataclass(eq=False)
+class Part:
+    """One request: a chunk or a range of it."""
+
+    span: Span | None
+    """The range in bytes; None for the whole chunk."""
+    cost: int
+    """Bytes of memory."""
+    answer: Future[Fetched | None] = field(default_factory=Future)
+    """What was received; None if there is no such chunk."""
+    buffer: Bytes | None = None
+    """Memory from the pool that it was received in."""
+    task: asyncio.Task[Fetched | None] | None = None
+    """The request, once it was sent."""
+    is_held: bool = False
+    """Whether its memory is counted."""
+    is_wanted: bool = True
+    """Whether its answer is still needed."""
+
+
+@dataclass(eq=False)
+class StoredChunk:
+    """The stored bytes of a chunk, of which some may have been received."""
+
+    key: str
+    """Key of the chunk in the store."""
+    parts: list[Part]
+    """Requests for it, in order; further ones may follow when its size is known."""
+    block: Block
+    """The block it is read for."""
+    total: int = 0
+    """Its size in bytes, once it was received."""
+
+
+@dataclass(eq=False)
+class Block:
+    """The chunks of one block."""
+
+    span: Span
+    """Rows of the block."""
+    chunks: list[StoredChunk] = field(default_factory=list)
+    """Its chunks in the order in which they are decoded."""
+    pending: deque[tuple[StoredChunk, Part]] = field(default_factory=deque)
+    """Requests that were not sent."""
+    held_bytes: int = 0
+    """Memory of requests that were sent and of what was received."""
+    awaited: tuple[StoredChunk, Part] | None = None
+    """A request that is sent whatever is in memory, because decoding waits for it."""
+    is_closed: bool = False
+    """Whether nobody needs it any more."""
+
+
+@dataclass(eq=False)
+class Leaf:
+    """The blocks of one leaf that were not read."""
+
+    spans: deque[Span]
+    """Blocks of which nothing was requested."""
+    blocks: deque[Block] = field(default_factory=deque)
+    """Blocks of which something was requested."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the memory of its blocks."""
+        return sum(block.held_bytes for block in self.blocks)
+
+
+@dataclass(eq=False)
+class Pass:
+    """A schedule that is carried out."""
+
+    schedule: Schedule
+    """What will be read."""
+    n_opened: int = 0
+    """Leaves that were begun."""
+    leaves: list[Leaf] = field(default_factory=list)
+    """Leaves that were begun and are not read to their end."""
+
+    def open_next(self) -> bool:
+        """Begin one more leaf; False if there is none."""
+        if self.n_opened == self.schedule.n_leaves:
+            return False
+        spans = self.schedule.spans_of(self.n_opened)
+        self.n_opened += 1
+        if spans:
+            self.leaves.append(Leaf(deque(spans)))
+        return True
+
+    def open_active(self) -> None:
+        """Begin as many leaves as are read at once."""
+        while len(self.leaves) < self.schedule.at_once and self.open_next():
+            pass

@@ -1,0 +1,96 @@
+"""One request for a stored object: by a client that receives in place where it can, else by that of fsspec."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from zarr.abc.store import RangeByteRequest, Store
+from zarr.storage import FsspecStore
+
+from streampca.storage.zarr_interface import default_buffer_prototype
+
+if TYPE_CHECKING:
+    from streampca.sources.fetching.plain_http import PlainHTTP
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Stored bytes."""
+
+    data: memoryview
+    """The bytes; none if they did not fit where they were to be received."""
+    total: int
+    """Size in bytes of the whole object; for a range from a client that does not tell it, the end of the range."""
+    is_range: bool
+    """Whether `data` are the range that was requested, not the whole object."""
+
+
+class Transfer:
+    """Requests to a store, each sent once."""
+
+    serves_ranges = True
+    """Whether ranges of objects can be requested; some web servers send the whole object."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self._plain = _plain_client(store)
+        _opened.add(self)
+
+    @property
+    def receives_in_place(self) -> bool:
+        """Return whether bytes are received where they are needed, and a range comes with the size of the object."""
+        return self._plain is not None
+
+    async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
+        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one."""
+        if self._plain is not None and buffer is not None and isinstance(self.store, FsspecStore):
+            from streampca.sources.fetching.plain_http import HTTPStatusError, UnusualAnswerError
+
+            url = self.store.fs.encode_url("/".join(filter(None, (self.store.path.rstrip("/"), key))))
+            try:
+                if self._plain.reads(url):
+                    answer = await self._plain.get(url, span, buffer)
+                    return Fetched(buffer[: answer.n_bytes], answer.total, answer.is_range)
+            except FileNotFoundError:
+                return None
+            except HTTPStatusError as error:
+                if error.status != 416:
+                    raise
+                return Fetched(buffer[:0], 0, is_range=True)  # the object ends before the range
+            except UnusualAnswerError:
+                pass
+            self._plain = None
+        stored = await self.store.get(
+            key, default_buffer_prototype(), None if span is None else RangeByteRequest(*span)
+        )
+        if stored is None:
+            return None
+        data = stored.as_numpy_array().view(np.uint8).data
+        is_range = span is not None and len(data) <= span[1] - span[0]
+        return Fetched(data, span[0] + len(data) if span is not None and is_range else len(data), is_range)
+
+    def close(self) -> None:
+        """Close connections that are not in use."""
+        if self._plain is not None:
+            self._plain.close()
+
+
+_opened: weakref.WeakSet[Transfer] = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """Close all connections that are not in use; called in the event loop."""
+    for transfer in list(_opened):
+        transfer.close()
+
+
+def _plain_client(store: Store) -> PlainHTTP | None:
+    """Return the client that receives in place for `store`, None if there is none."""
+    if not isinstance(store, FsspecStore) or "http" not in str(store.fs.protocol):
+        return None
+    from streampca.sources.fetching.plain_http import PlainHTTP
+
+    return PlainHTTP.of(store.fs)

@@ -1,0 +1,86 @@
+"""Decoding of one chunk in C order with none or one of the usual compressors, without the pipeline of zarr."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.sources.zarr.codecs import Decoder, decode_into
+from streampca.storage.zarr_interface import has_regular_chunks
+from streampca.typing import Array, DType
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Decoding of the bytes of one chunk."""
+
+    compressor: Decoder | None
+    """Decompressor of numcodecs, or None for stored values."""
+    crc32c: bool
+    """Whether four bytes of CRC-32C follow the compressed bytes."""
+    dtype: DType
+    """Data type of the stored values, with its byte order."""
+    name: str
+    """For messages."""
+
+    @property
+    def plain(self) -> bool:
+        """Return whether the file holds the values without compression."""
+        return self.compressor is None and not self.crc32c
+
+    def decode(self, stored: NDArray[np.uint8], chunk: Array) -> None:
+        """Decode `stored` into `chunk`, a contiguous array of `dtype`; `ValueError` if it is damaged or has another size."""
+        if self.crc32c:
+            import google_crc32c
+
+            stored, checksum = stored[:-4], int.from_bytes(stored[-4:].tobytes(), "little")
+            if google_crc32c.value(stored) != checksum:
+                raise ValueError("its CRC-32C checksum does not match")
+        if self.compressor is not None:
+            decode_into(self.compressor, stored, chunk)
+            return
+        if len(stored) != chunk.nbytes:
+            raise ValueError(f"{len(stored)} bytes stored, expected {chunk.nbytes}")
+        chunk.reshape(-1).view(np.uint8)[:] = stored
+
+
+def chain_of_array(metadata: ArrayV2Metadata | ArrayV3Metadata) -> Chain | None:
+    """Return how chunks are decoded, None if the array is stored in a way that only zarr decodes."""
+    return _chain_v2(metadata) if metadata.zarr_format == 2 else _chain_v3(metadata)
+
+
+def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
+    compressor = metadata.compressor
+    name = "none" if compressor is None else str(getattr(compressor, "codec_id", "?"))
+    if metadata.order != "C" or metadata.filters or name not in ("none", "zstd", "blosc", "gzip", "zlib", "lz4"):
+        return None
+    return Chain(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
+
+
+def _chain_v3(metadata: ArrayV3Metadata) -> Chain | None:
+    from numcodecs.blosc import Blosc
+    from numcodecs.gzip import GZip
+    from numcodecs.zstd import Zstd
+    from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
+
+    codecs = list(metadata.codecs)
+    if not has_regular_chunks(metadata) or not codecs or not isinstance(codecs[0], BytesCodec):
+        return None
+    endian = getattr(codecs[0].endian, "value", "little")
+    dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")
+    compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
+    compressor: Decoder | None = None
+    name, remaining = "none", codecs[1:]
+    if remaining and type(remaining[0]) in compressors:
+        compressor, name = compressors[type(remaining[0])], type(remaining[0]).__name__.removesuffix("Codec").lower()
+        remaining = remaining[1:]
+    crc32c = bool(remaining) and isinstance(remaining[0], Crc32cCodec)
+    if remaining[1 if crc32c else 0 :]:
+        return None
+    return Chain(compressor, crc32c, dtype, name + ("+crc32c" if crc32c else ""))

@@ -1,0 +1,100 @@
+"""A web server on the loopback that counts the requests for files, and can ignore ranges, redirect, or hold answers back."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Web(ThreadingHTTPServer):
+    """Serves the files of a directory while it is used as a context."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, directory: Path):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.directory = directory
+        self.lock = threading.Lock()
+        self.requests: Counter[tuple[str, str | None]] = Counter()
+        """Requests for files other than metadata, by path and range."""
+        self.serves_ranges, self.redirects, self.closes = True, False, False
+        """Whether ranges are not ignored, files are elsewhere, and connections are closed after each answer, without saying so."""
+        self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
+        """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Return the address."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def sent_bytes(self, name: str) -> int:
+        """Return how many bytes of a file were requested."""
+        size, total = (self.directory / name).stat().st_size, 0
+        for (path, span), count in self.requests.items():
+            if path == name:
+                first, last = (0, size - 1) if span is None else map(int, span.removeprefix("bytes=").split("-"))
+                total += count * (min(last, size - 1) - first + 1)
+        return total
+
+    def __enter__(self) -> Web:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.all_came.set()
+        self.shutdown()
+        self._thread.join(timeout=5)
+        self.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Do not print that a connection ended."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Web
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        name, web = self.path.lstrip("/"), self.server
+        if web.redirects and not name.startswith("moved/"):
+            self._send(302, b"", Location=f"/moved/{name}")
+            return
+        name = name.removeprefix("moved/")
+        file, span = web.directory / name, self.headers.get("Range")
+        if not file.is_file():
+            self._send(404, b"")
+            return
+        data = file.read_bytes()
+        if not file.name.startswith((".z", "zarr.json")):
+            with web.lock:
+                web.requests[name, span] += 1
+                web.n_waiting += 1
+                if web.n_waiting >= web.n_awaited:
+                    web.all_came.set()
+            web.all_came.wait(20)
+            with web.lock:
+                web.n_waiting -= 1
+        if span is None or not web.serves_ranges:
+            self._send(200, data)
+        else:
+            first, last = map(int, span.removeprefix("bytes=").split("-"))
+            part = data[first : last + 1]
+            if not part:
+                self._send(416, b"")
+                return
+            self._send(206, part, **{"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(data)}"})
+        self.close_connection = web.closes
+
+    def _send(self, status: int, data: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
