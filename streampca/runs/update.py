@@ -194,19 +194,12 @@ def update(
         fitted = _state_of(directory, config)
         source = source_of(config)
         added = _new_rows(source, fitted, manifest, directory)
-        began = place.newest()[0]
-        began = began if began is not None and UPDATED in began["identity"] else None
         if not added.n_rows:
-            if began is not None and stopped is not None:
-                notice(f"an update that was stopped has no new rows any more: {place.path} is removed")
-                place.remove()
-                tidy_after(directory, stopped)
-            _note_ignored(directory, config, notice)
-            return Update(Run(directory, manifest), 0, ())
+            return _without_new_rows(directory, config, manifest, place, notice)
         _require_continuable(config, fitted, added)
         job = _job(directory, config, fitted, added, manifest, progress, notice)
         identity = identity_of_run(config, source, job.fit.parameters) | {UPDATED: manifest["run_id"]}
-        other = began is not None and began["identity"] != identity
+        other = _begun(place) not in (None, identity)
         if other:
             notice("an update that was stopped began with other files or another run: starting over")
         log = log_of(job, lock, identity, fresh=other)
@@ -231,15 +224,26 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
     return config
 
 
-def _note_ignored(directory: Path, config: RunConfig, notice: Callable[[str], None]) -> None:
-    """Give notice of outputs that `config` would change in a run to which no rows are added."""
-    before = _config_of(directory, ()).output
-    for name, was, now in (
-        ("scores", before.scores, config.output.scores),
-        ("report", before.report, config.output.report),
-    ):
-        if was != now:
-            notice(f"output.{name}={str(now).lower()} has no effect: nothing is new, and the run stays as it is")
+def _begun(place: CheckpointDirectory) -> Json | None:
+    """Return the identity of the update that was stopped, None if there is none."""
+    stored = place.newest()[0]
+    return stored["identity"] if stored is not None and UPDATED in stored["identity"] else None
+
+
+def _without_new_rows(
+    directory: Path, config: RunConfig, manifest: Manifest, place: CheckpointDirectory, notice: Callable[[str], None]
+) -> Update:
+    """Return the run as it is; what a stopped update left is removed, and outputs that `config` would change are named."""
+    stopped = run_of(place)
+    if stopped is not None and _begun(place) is not None:
+        notice(f"an update that was stopped has no new rows any more: {place.path} is removed")
+        place.remove()
+        tidy_after(directory, stopped)
+    now, before = config.output, _config_of(directory, ()).output
+    for name, ignored in (("scores", now.scores != before.scores), ("report", now.report != before.report)):
+        if ignored:
+            notice(f"--set output.{name} has no effect: nothing is new, and the run stays as it is")
+    return Update(Run(directory, manifest), 0, ())
 
 
 def _state_of(directory: Path, config: RunConfig) -> FittedState:

@@ -302,7 +302,7 @@ def test_outputs_that_are_set_without_new_rows_are_noticed(finished, call):
     finished()
     call.quietly("update", "runs/job")
     again = call.quietly("update", "runs/job", "--set", "output.scores=true", "--set", "output.report=false")
-    assert "output.scores=true has no effect: nothing is new" in again.err.replace("\n", " ")
+    assert "--set output.scores has no effect: nothing is new" in again.err.replace("\n", " ")
     assert "output.report" not in again.err
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 from streampca.runs.manifest import read_json
+from streampca.runs.report.small_page import table, write_small_page
 from streampca.runs.report.words import clean
 from streampca.runs.summary import carried
-from streampca.storage.files import write_atomically
 from streampca.typing import Json
 
 _MOST_SHOWN = 40
@@ -23,44 +22,19 @@ _HEADS = ("group", "samples", "components", "variance carried", "first eigenvalu
 def write_groups_report(directory: Path) -> Path:
     """Write ``report.html`` of the run of groups in `directory`, and return its path."""
     manifest = read_json(directory, "manifest.json")
-    style = files("streampca.runs.report").joinpath("page.css").read_text(encoding="utf-8")
-    name = escape(clean(str(manifest["name"]), 120))
     entries = list(manifest["models"].values())
     n_groups = len(manifest["similarity"]["largest_angle"])
     samples, features = manifest["source"]["shape"]
     by = escape(clean(str(manifest["group_by"]), 120))
-    notes = "".join(f"<li>{escape(clean(str(note), 600))}</li>" for note in manifest["notes"])
-    html = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{name} · groups</title>
-<style>
-{style}
-</style>
-</head>
-<body>
-<main>
-<h1>{name}</h1>
-<p class="summary">{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading.</p>
-<section>
+    summary = f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading."
+    body = f"""<section>
 <h2>Models</h2>
 <p class="lead">Each group has the covariance of its rows about their mean. “pooled” is the covariance within groups, “between” that of the
 group means.</p>
-{_table("Models", _HEADS, _rows(entries, n_groups))}
+{table("Models", _HEADS, _rows(entries, n_groups))}
 </section>
-{_similarity(manifest, n_groups)}
-<section><ul>{notes}</ul></section>
-</main>
-</body>
-</html>
-"""
-    target = directory / "report.html"
-    write_atomically(target, [html.encode("utf-8")])
-    return target
+{_similarity(manifest, n_groups)}"""
+    return write_small_page(directory, manifest, "groups", summary, body)
 
 
 def _rows(entries: Sequence[Json], n_groups: int) -> list[tuple[str, ...]]:
@@ -68,7 +42,7 @@ def _rows(entries: Sequence[Json], n_groups: int) -> list[tuple[str, ...]]:
     shown = [*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:]]
     return [
         (
-            clean(str(entry["label"]), 60),
+            escape(clean(str(entry["label"]), 60)),
             f"{entry['n_samples']:,}",
             f"{entry['result']['n_components']:,}",
             carried(entry["certificate"]),
@@ -93,7 +67,8 @@ def _similarity(manifest: Json, n_groups: int) -> str:
         f"Most similar: {names[q]} and {names[p]} ({high:.3f}). Least similar: {names[j]} and {names[i]} ({low:.3f})."
     )
     more = f" The first {m} of {n_groups:,} groups are shown; the manifest has all." if m < n_groups else ""
-    heads = ("group", *names)
+    marked = [escape(name) for name in names]
+    heads = ("group", *marked)
     return f"""<section>
 <h2>Similarity of the subspaces</h2>
 <p class="lead">The mean squared cosine of the principal angles between the components of two groups: 1 for the same subspace, 0 for
@@ -103,10 +78,10 @@ orthogonal ones. {escape(pairs)}{more}</p>
 <figcaption>The stronger the colour, the more similar.</figcaption>
 </figure>
 <div class="card"><h3>Mean squared cosine</h3>
-{_table("Mean squared cosine", heads, [(name, *(f"{v:.3f}" for v in row)) for name, row in zip(names, similar, strict=True)])}
+{table("Mean squared cosine", heads, [(name, *(f"{v:.3f}" for v in row)) for name, row in zip(marked, similar, strict=True)])}
 </div>
 <div class="card"><h3>Largest principal angle in degrees</h3>
-{_table("Largest principal angle", heads, [(name, *(f"{v:.1f}" for v in row)) for name, row in zip(names, angles, strict=True)])}
+{table("Largest principal angle", heads, [(name, *(f"{v:.1f}" for v in row)) for name, row in zip(marked, angles, strict=True)])}
 </div>
 </section>"""
 
@@ -131,20 +106,3 @@ def _picture(names: Sequence[str], values: Sequence[Sequence[float]], alt: str) 
     label = escape(f"Map of the similarity of {m} groups. {alt}")
     style = f"max-width: {max(width, 240) * 1.3:.0f}px; margin-inline: auto"
     return f'<svg viewBox="0 0 {width} {width}" role="img" aria-label="{label}" style="{style}">{"".join(marks)}</svg>'
-
-
-def _table(name: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that scrolls where it is wider than the page; the first cell of a row is its head."""
-    top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    body = "\n".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>'
-        for first, *rest in rows
-    )
-    return f"""<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}">
-<table aria-label="{escape(name)}">
-<thead><tr>{top}</tr></thead>
-<tbody>
-{body}
-</tbody>
-</table>
-</div>"""
