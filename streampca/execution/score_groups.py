@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,6 +20,15 @@ from streampca.models.pca import PCAModel
 from streampca.typing import Array, FloatArray
 
 _PANEL_BYTES = 2**20
+
+
+def score_unit(model: PCAModel | KernelModel) -> float:
+    """Return a power of two near the standard deviation of the first scores, in whose units fourth powers of scores are near 1."""
+    if isinstance(model, KernelModel):
+        variance = float(model.eigenvalues[0]) / model.n_samples
+    else:
+        variance = float(model.explained_variance[0])
+    return 2.0 ** (math.frexp(variance)[1] // 2) if variance > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class GroupsOfRows:
 
 @dataclass(frozen=True)
 class ScoreGroups:
-    """Accumulates `GroupMoments` of the rows that a model was fitted on."""
+    """Accumulates `GroupMoments` of the rows that a model was fitted on, with scores and rows in units of `score_unit`."""
 
     model: PCAModel | KernelModel
     """The model; its components are in memory."""
@@ -77,15 +87,16 @@ class ScoreGroups:
             refuse = refuse_stored if issparse(block.values) else refuse_not_finite
             refuse(block.values, block.start)
         total = self.init(block.values.shape[1])
+        unit = score_unit(self.model)
         edges, step = group_edges(self.n_samples, self.n_groups), max(1, _PANEL_BYTES // (8 * scores.shape[1]))
         for group, first, end in pieces(edges, block.start, block.start + len(block)):
             for start in range(first, end, step):
                 rows = slice(start - block.start, min(end, start + step) - block.start)
-                part, t = block.slice(rows.start, rows.stop), scores[rows].astype(np.float64, copy=False)
+                part, t = block.slice(rows.start, rows.stop), scores[rows].astype(np.float64) / unit
                 if q is None or self.scaled:
                     lengths, features = self._lengths(part)
                 else:
-                    lengths, features = q[rows] + np.einsum("ij,ij->i", t, t), np.zeros(0)
+                    lengths, features = q[rows] / unit / unit + np.einsum("ij,ij->i", t, t), np.zeros(0)
                 total = total.absorb(GroupMoments.of(group, start, t, lengths, part.weights, features))
         return total
 
@@ -102,6 +113,7 @@ class ScoreGroups:
             panel = block.slice(start, start + step).dense()
             with np.errstate(invalid="ignore", over="ignore"):  # rows of weight 0 may hold anything
                 z = centred_rows(model, panel.values, slice(0, d), space[: len(panel)])[0]
+                z /= score_unit(model)
             if panel.weights is not None:
                 z[panel.weights == 0] = 0.0
             lengths[start : start + len(z)] = np.einsum("ij,ij->i", z, z)

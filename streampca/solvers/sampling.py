@@ -12,7 +12,13 @@ from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
 from streampca.block import RowWeights
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.execution.drive import accumulate
-from streampca.execution.score_groups import GroupsOfRows, ScoreGroups, moments_bytes, moments_scratch_bytes
+from streampca.execution.score_groups import (
+    GroupsOfRows,
+    ScoreGroups,
+    moments_bytes,
+    moments_scratch_bytes,
+    score_unit,
+)
 from streampca.linalg.scaling import Scaling
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -123,7 +129,9 @@ class Sampling:
         self, model: PCAModel | KernelModel, scores: FloatArray, lengths: FloatArray | None
     ) -> SamplingErrors:
         """Return the sampling errors from the scores of all rows, ``(n_samples, k)``, and, where known, their squared lengths."""
-        moments = moments_of_scores(scores, lengths, self.weights, self.n_groups)
+        unit = score_unit(model)
+        known = None if lengths is None else lengths / unit / unit
+        moments = moments_of_scores(scores / unit, known, self.weights, self.n_groups)
         return errors_of(model, moments, "known scores")
 
     def by_reading(
@@ -179,26 +187,37 @@ def with_errors(fit: AnyFit, moments: GroupMoments | None, parameters: object) -
 def errors_of(
     model: PCAModel | KernelModel, moments: GroupMoments, method: Method, scaling: Scaling = False
 ) -> SamplingErrors:
-    """Return the sampling errors of `model`, whose features were scaled as `scaling` says."""
+    """Return the sampling errors of `model`, whose features were scaled as `scaling` says, from `moments` in units of `score_unit`."""
+    weight = None if isinstance(model, KernelModel) or scaling is False else model.feature_weight
+    if weight is not None:  # the squares that scales follow from have no weights
+        factor = np.divide(1.0, weight, out=np.zeros(len(weight)), where=weight > 0)
+        moments = replace(moments, features=moments.features * factor)
+    unit = score_unit(model) ** 2
+    errors = sampling_errors(moments, _population(model, unit, scaling), method)
+    return replace(
+        errors,
+        estimates=model.eigenvalues if isinstance(model, KernelModel) else model.explained_variance,
+        eigenvalues=errors.eigenvalues * unit,
+        north=errors.north * unit,
+    )
+
+
+def _population(model: PCAModel | KernelModel, unit: float, scaling: Scaling) -> Population:
+    """Return what sampling errors need of `model`, with variances divided by `unit`."""
     n, k = model.n_samples, model.n_components
     if isinstance(model, KernelModel):
         outside = n - int(model.center) - k
-        population = Population(model.eigenvalues, 0, model.center, model.total / n, max(0, outside), float(n))
-        return sampling_errors(moments, population, method)
-    if model.feature_weight is not None:  # the squares that scales follow from have no weights
-        factor = np.divide(1.0, model.feature_weight, out=np.zeros(len(model.mean)), where=model.feature_weight > 0)
-        moments = replace(moments, features=moments.features * factor if scaling is not False else moments.features)
+        return Population(model.eigenvalues / unit, 0, model.center, model.total / unit / n, max(0, outside), float(n))
     varying = len(model.mean) - len(model.constant_features)
-    population = Population(
-        eigenvalues=model.explained_variance,
+    return Population(
+        eigenvalues=model.explained_variance / unit,
         ddof=model.ddof,
         center=model.center,
-        total=model.total_variance,
+        total=model.total_variance / unit,
         n_outside=max(0, min(n - model.n_means, varying) - k),
-        others=None if model.eigenvalues is None else model.eigenvalues[k:],
+        others=None if model.eigenvalues is None else model.eigenvalues[k:] / unit,
         moments=model.residual_moments,
         axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
         scaling=scaling,
         freedom=1.0 if model.removal is None else (n - model.n_means) / (n - 1),
     )
-    return sampling_errors(moments, population, method)

@@ -16,7 +16,7 @@ from stores import config_text, write_store
 import streampca as sp
 from streampca.accumulators.score_groups import GroupMoments, group_edges, moments_of_scores
 from streampca.errors import DataError, ModelError, NotAvailableError, ParameterError
-from streampca.execution.score_groups import ScoreGroups
+from streampca.execution.score_groups import ScoreGroups, score_unit
 from streampca.linalg.jackknife import jackknife_variance
 from streampca.linalg.residual_moments import moments_of_values
 from streampca.models.sampling_errors import Population, SamplingErrors, effective_n_samples, sampling_errors
@@ -152,13 +152,26 @@ def test_effective_number_of_samples_follows_the_lag_one_autocorrelation() -> No
     assert found[1] > 0.99 * n
 
 
+@pytest.mark.parametrize("solver", ["covariance", "gram"])
+@pytest.mark.parametrize("exponent", [-490, 490])
+def test_errors_do_not_depend_on_the_units_of_the_rows(exponent: int, solver: Any, rows: Rows) -> None:
+    table, unit = rows[:200], 2.0**exponent
+    one, other = (
+        sp.PCA(2, solver=solver, sampling_errors=5).fit(each).sampling_error_ for each in (table, table * unit)
+    )
+    for name in ("estimates", "eigenvalues", "north"):
+        np.testing.assert_allclose(getattr(other, name) / unit / unit, getattr(one, name), rtol=1e-9)
+    for name in ("shares", "angles", "effective_n_samples"):
+        np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-9)
+
+
 @pytest.mark.parametrize(("size", "centre"), [(1e20, 0.0), (1e-20, 0.0), (1.0, 1e6)])
 def test_squared_lengths_of_float32_rows_are_those_in_float64(size: float, centre: float, rows: Rows) -> None:
     table = (rows * size + centre * size).astype(np.float32)
     pca: Any = sp.PCA(2, scale=True).fit(table)
     groups = ScoreGroups(pca._model, len(table), 3)
     moments = groups.update(groups.init(6), table)
-    z = (table.astype(np.float64) - pca.mean_) / pca.scale_
+    z = (table.astype(np.float64) - pca.mean_) / pca.scale_ / score_unit(pca._model)
     edges = group_edges(len(table), 3)
     expected = [np.square(z[a:b]) for a, b in pairwise(edges.tolist())]
     np.testing.assert_allclose(moments.lengths, [each.sum() for each in expected], rtol=1e-10)
