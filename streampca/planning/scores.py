@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import NotAvailableError
+from streampca.formatting import as_text
 from streampca.models.diagnostics import scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -38,14 +39,15 @@ def plan_scores(
     """Return how the scores of `source` are written within the memory that is allowed.
 
     By rows; by features where the components are on disk, which are then read once and not for every block of rows,
-    or where blocks of rows do not fit. With `diagnostics`, T² and Q of rows, by rows alone.
+    or where blocks of rows do not fit. With `diagnostics`, T² and Q of rows, by rows alone: components on disk
+    are read up to twice for every block of rows then.
 
     Raises
     ------
     PlanError
         If it does not fit.
     NotAvailableError
-        If `diagnostics` are asked for of kernel PCA, or of components on disk.
+        If `diagnostics` are asked for of kernel PCA, or of rotated components.
     """
     resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
     plan = _plan_in_memory(source, model, resources, diagnostics=diagnostics)
@@ -66,10 +68,19 @@ def _plan_in_memory(source: Source, model: PCAModel | KernelModel, resources: Re
         return by_features
     plan = _plan_by_rows(source, model, resources, diagnostics=diagnostics)
     if plan.budget.fits:
-        return with_repeated_reads(plan, source)
+        return _with_component_reads(with_repeated_reads(plan, source), model)
     if by_features is not None:
         return by_features
     raise plan.budget.refusal("", subject="writing scores: ")
+
+
+def _with_component_reads(plan: Plan, model: PCAModel | KernelModel) -> Plan:
+    """Return `plan` with a note on how often components on disk are read."""
+    if isinstance(model, KernelModel) or not isinstance(model.components, StoredComponents):
+        return plan
+    size = as_text(model.components.nbytes)
+    note = f"the components, {size} on disk, are read up to twice for each of {plan.n_blocks:,} blocks of rows: more memory makes these larger"
+    return plan.with_notes([note])
 
 
 def require_diagnosable(model: PCAModel | KernelModel) -> None:
@@ -79,11 +90,6 @@ def require_diagnosable(model: PCAModel | KernelModel) -> None:
     if isinstance(model, RotatedModel):
         raise NotAvailableError(
             "diagnostics (T² and Q of rows) are those of the fit before the rotation: take them from pca_"
-        )
-    if isinstance(model.components, StoredComponents):
-        raise NotAvailableError(
-            "diagnostics (T² and Q of rows) need the components in memory, and they are on disk: fit fewer components, or give "
-            "more memory"
         )
 
 

@@ -75,8 +75,8 @@ def require_diagnosable(config: RunConfig, plan: Plan) -> None:
     """Raise `ConfigError` if diagnostics are asked for and the components would be on disk, before anything is read."""
     if config.output.diagnostics and plan.components_on_disk:
         raise ConfigError(
-            "output.diagnostics: true, but the components do not fit in memory and will be on disk: set output.diagnostics: false, "
-            "take fewer components, or raise resources.memory"
+            "output.diagnostics: true, but the components do not fit in memory and will be on disk: set output.diagnostics: false and write "
+            "T² and Q with streampca transform --diagnostics afterwards, take fewer components, or raise resources.memory"
         )
 
 

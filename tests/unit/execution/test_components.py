@@ -259,6 +259,28 @@ def test_scores_are_written_in_one_reading_by_features(tmp_path: Path) -> None:
         write_scores(changed, model, plan, tmp_path / "none")
 
 
+@pytest.mark.parametrize("missing", ["error", "mean"])
+def test_t2_and_q_of_components_on_disk_are_those_of_components_in_memory(tmp_path: Path, missing: str) -> None:
+    rows = wide(50, 30_000)
+    if missing == "mean":
+        rows[np.random.default_rng(1).random(rows.shape) < 0.05] = np.nan
+    source = open_source(rows)
+    roomy, on_disk = both(rows, 5, missing=missing, whiten=True)
+    for name, model in (("roomy", roomy.model), ("disk", on_disk.model)):
+        plan = plan_scores(source, model, "4GiB", threads=2, diagnostics=True)
+        assert plan.axis == "samples"
+        write_scores(source, model, plan, tmp_path / name, diagnostics=True)
+    assert any("1 MiB on disk, are read up to twice for each of" in note for note in plan.notes)
+    for array in ("scores", "t2", "q"):
+        found, expected = (zarr.open_array(tmp_path / name / array, mode="r")[...] for name in ("disk", "roomy"))
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+    if missing == "error":
+        model = roomy.model
+        z = rows - model.mean
+        residual = z - z @ model.components.T @ model.components
+        np.testing.assert_allclose(found, np.square(residual).sum(axis=1), rtol=1e-9)
+
+
 def test_a_run_and_the_transform_command_beside_little_memory(tmp_path: Path) -> None:
     rows = wide(64, 300_000, "f4")
     array = zarr.create_array(tmp_path / "x.zarr", shape=rows.shape, chunks=(64, 4096), dtype="f4", compressors=None)
