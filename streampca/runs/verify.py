@@ -28,6 +28,7 @@ from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.runs.checks import Check, Verification, close
+from streampca.runs.chunk_checks import check_of_chunks, recorded_chunks, stored_as_zarr
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.diagnostics import as_json, expected_diagnostics
 from streampca.runs.eigenvalue_checks import all_eigenvalues, covariances, edge_of_noise, missing_values, orthonormality
@@ -44,7 +45,6 @@ from streampca.runs.stored_results import (
 )
 from streampca.sources import Source
 from streampca.sources.zarr.digests import default_place
-from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.directories import read_record
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
@@ -97,9 +97,10 @@ def verify_run(
     )
     further = further_measurements(model, parameters, rows)
     joint: AnyAccumulator = Joint((measured, *(accumulator for accumulator, _ in further)))
+    chunks = recorded_chunks(directory, source)
     with one_blas_thread():
         (state, *others), count = accumulate(rows, joint, plan, weights=weights, progress=progress, phase="verify")
-    checks.append(check_of_chunks(source))
+    checks.append(check_of_chunks(source, chunks))
     summary = as_json(expected_diagnostics(config, directory, model, source.labels)) if diagnostics else None
     checks += figures(directory, record, manifest, model, summary)
     if isinstance(model, KernelModel):
@@ -201,24 +202,6 @@ def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Mani
             f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again, or "
             "streampca update if rows were appended"
         )
-
-
-def check_of_chunks(source: Source) -> Check:
-    """Return the check of the stored chunks; a difference would have ended the pass."""
-    digests = [array.digests for array in stored_as_zarr(source)]
-    known = [each for each in digests if each is not None]
-    if not known or len(known) < len(digests):
-        return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
-    whole = ", ".join(each.whole for each in known)
-    return Check(
-        "chunks", whole, whole, holds=True, note=f"every chunk is as in {', '.join(str(d.place) for d in known)}"
-    )
-
-
-def stored_as_zarr(source: Source) -> list[ZarrSource]:
-    """Return the zarr arrays that a source reads; none if it reads anything else."""
-    arrays = [each for each in source.stored_arrays if isinstance(each, ZarrSource)]
-    return arrays if len(arrays) == len(source.stored_arrays) else []
 
 
 def _of_model(model: PCAModel, state: MeasuredState, scale: Scaling) -> list[Check]:

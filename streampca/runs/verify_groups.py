@@ -16,17 +16,16 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.runs.checks import Check, Verification, close
+from streampca.runs.chunk_checks import check_of_chunks, stored_as_zarr
 from streampca.runs.from_config import fit_of
 from streampca.runs.group_labels import groups_of_rows, source_by_groups
 from streampca.runs.groups import groups_of_run, similarities
 from streampca.runs.manifest import read_json
 from streampca.runs.verify import (
-    check_of_chunks,
     check_of_input,
     config_of,
     moved_by,
     opened_as_fitted,
-    stored_as_zarr,
 )
 from streampca.solvers.covariance_model import operator_of
 from streampca.solvers.groups import plan_fits_of_groups, read_groups

@@ -341,3 +341,13 @@ def test_the_digests_noted_while_a_run_reads_are_those_of_the_chunks(job):
     np.testing.assert_array_equal(fresh.versions, record.versions)
     np.testing.assert_array_equal(fresh.edge, record.edge)
     assert count.chunks == 4
+
+
+def test_verify_compares_the_chunks_with_the_record_of_the_run(job, call):
+    said = call.quietly("verify", "runs/job")
+    assert said.status == 0
+    assert "3 of 3 have the bytes that the run has read" in said.out.replace("\n ", "")
+    _replace(slice(20, 21), more=False)
+    said = call.quietly("verify", "runs/job")
+    assert said.status == 5
+    assert "1 of 3 are others than the run has read: c/0/0" in " ".join(said.out.split())

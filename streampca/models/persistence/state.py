@@ -26,6 +26,8 @@ from streampca.typing import Json
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from streampca.sources.store_record import StoreRecord
+
 GROUP = "state"
 FORM = GroupFormat(
     format="streampca-state",
@@ -102,6 +104,11 @@ def write_state(fitted: FittedState, path: Path) -> None:
     }
     group = zarr.open_group(path / GROUP, mode="a", zarr_format=3)
     write_group(group, FORM, arrays | {"feature_weight": parameters.feature_weight}, attributes)
+
+
+def load_record(path: str | Path) -> StoreRecord | None:
+    """Read the record of chunks of the saved model at `path`; None without one, `ModelError` if it is damaged."""
+    return read_group(Path(path) / GROUP, FORM, record_from) if has_state(path) else None
 
 
 def load_state(path: str | Path, n_features: int) -> FittedState | None:

@@ -82,8 +82,12 @@ def record_of(source: ZarrSource) -> tuple[ChunkRecord, ReadCount]:
         unknown = np.argwhere(there & ~digests.any(axis=-1))
         count = _read_digests(source, unknown, digests)
     edge, read = _value_digests(source, _partial_chunks(source, source.layout.shape), source.layout.shape)
-    metadata = json.dumps(_metadata_of(source), sort_keys=True)
-    return ChunkRecord(source.label, source.layout.shape, metadata, digests, versions, edge), count + read
+    return ChunkRecord(source.label, source.layout.shape, _metadata_of(source), digests, versions, edge), count + read
+
+
+def same_form(source: ZarrSource, record: ChunkRecord) -> bool:
+    """Return whether an array has the shape and the metadata that were recorded."""
+    return (source.layout.shape, _metadata_of(source)) == (record.shape, record.metadata)
 
 
 def compare(source: ZarrSource, record: ChunkRecord) -> Comparison:
@@ -175,11 +179,11 @@ def _value_digests(source: ZarrSource, places: IntArray, shape: tuple[int, ...])
     return table, ReadCount(len(places), n_values * source.dtype.itemsize, read)
 
 
-def _metadata_of(source: ZarrSource) -> dict[str, object]:
-    """Return the stored metadata that decide what the bytes of a chunk mean."""
+def _metadata_of(source: ZarrSource) -> str:
+    """Return the stored metadata that decide what the bytes of a chunk mean, as JSON."""
     document = json.loads(source.stored_metadata())
     known = {name: document[name] for name in _DECIDING if name in document}
-    return known | {"packing": packing(source.array.metadata)}
+    return json.dumps(known | {"packing": packing(source.array.metadata)}, sort_keys=True, default=str)
 
 
 def _require_grown(source: ZarrSource, record: ChunkRecord) -> None:
@@ -203,7 +207,7 @@ def _require_grown(source: ZarrSource, record: ChunkRecord) -> None:
         raise ChangedInputError(
             f"{source.label} has shape {shape}, and the run was made from {before}: rows were removed; put them back, or run again in full"
         )
-    now, then = json.loads(json.dumps(_metadata_of(source))), json.loads(record.metadata)
+    now, then = json.loads(_metadata_of(source)), json.loads(record.metadata)
     for name in sorted({*now, *then}):
         one, other = (json.dumps(each.get(name), sort_keys=True) for each in (then, now))
         if one != other:
