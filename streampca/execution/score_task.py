@@ -106,7 +106,9 @@ class ScoreTask(WritingTask[WrittenScores]):
     @property
     def no_moments(self) -> GroupMoments | None:
         """Return the sums of no rows; None where none are asked for."""
-        return None if self.groups is None else self._score_groups(self.groups).init(self.source.shape[1])
+        model = self.model
+        n_features = model.n_features if isinstance(model, KernelModel) else len(model.mean)
+        return None if self.groups is None else self._score_groups(self.groups).init(n_features)
 
     def init(self, leaf: Leaf) -> WrittenScores:
         """Return the sums of no rows; the first block opens the arrays."""

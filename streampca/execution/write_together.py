@@ -20,6 +20,8 @@ from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.residuals import ResidualSource
+from streampca.sources.subsets import SubsetSource, columns_of_block
+from streampca.typing import IntArray
 
 _Written = tuple[WrittenScores, ...]
 
@@ -36,6 +38,8 @@ class ScoreTasks(WritingTask[_Written]):
     """Models that transform them."""
     paths: tuple[Path, ...]
     """Path of the zarr group of each."""
+    columns: tuple[IntArray | None, ...]
+    """For each model which features it has; None for all."""
     residuals: tuple[ResidualSource | None, ...]
     """For each model what takes from the rows what it removes; None where it removes nothing."""
     diagnostics: bool = False
@@ -67,9 +71,16 @@ class ScoreTasks(WritingTask[_Written]):
 
     def update(self, state: _Written, block: Block) -> _Written:
         """Write the scores of `block` by every model; raises what `ScoreTask.update` raises."""
-        rows = (block if each is None else each.residuals(block) for each in self.residuals)
-        each = zip(self.writers, state, rows, strict=True)
-        return tuple(writer.update(one, part) for writer, one, part in each)
+        each = zip(self.writers, state, self.columns, self.residuals, strict=True)
+        return tuple(
+            writer.update(one, self._rows(block, columns, residuals)) for writer, one, columns, residuals in each
+        )
+
+    def _rows(self, block: Block, columns: IntArray | None, residuals: ResidualSource | None) -> Block:
+        """Return the rows of `block` that a model transforms."""
+        if columns is not None:
+            block = columns_of_block(block, columns, column_major=self.source.column_major)
+        return block if residuals is None else residuals.residuals(block)
 
     def finish(self, state: _Written) -> _Written:
         """Return the sums of each model: scores are in the store."""
@@ -82,6 +93,7 @@ def write_scores_of_models(
     models: Mapping[Path, PCAModel | KernelModel],
     plan: Plan,
     *,
+    tables: Mapping[Path, Source] | None = None,
     progress: ProgressCallback | None = None,
     diagnostics: bool = False,
     groups: Sequence[GroupsOfRows | None] = (),
@@ -98,6 +110,8 @@ def write_scores_of_models(
         The path of the group of each model.
     plan : Plan
         Blocks of rows and leaves.
+    tables : mapping of Path to Source, optional
+        For models that have some of the features, these features of `source` (`SubsetSource`).
     progress : callable, optional
         Called with a `Progress` as blocks finish.
     diagnostics : bool
@@ -111,13 +125,15 @@ def write_scores_of_models(
         As `write_scores`.
     """
     paths = tuple(path.absolute() for path in models)  # workers may have another working directory
-    residuals = _residuals(source, list(models.values()))
-    task = ScoreTasks(source, tuple(models.values()), paths, residuals, diagnostics, tuple(groups))
+    own = [source if tables is None else tables.get(path, source) for path in models]
+    columns = tuple(each.columns if isinstance(each, SubsetSource) else None for each in own)
+    residuals = tuple(_residuals(each, model) for each, model in zip(own, models.values(), strict=True))
+    task = ScoreTasks(source, tuple(models.values()), paths, columns, residuals, diagnostics, tuple(groups))
     with source.reading():
         return write_by_rows(task, plan, progress)
 
 
-def _residuals(source: Source, models: Sequence[PCAModel | KernelModel]) -> tuple[ResidualSource | None, ...]:
-    """Return for each model the source without what it removes, None where that is `source` itself."""
-    rows = (residuals_of(source, model) for model in models)
-    return tuple(each if isinstance(each, ResidualSource) and each is not source else None for each in rows)
+def _residuals(source: Source, model: PCAModel | KernelModel) -> ResidualSource | None:
+    """Return the source without what the model removes, None where that is `source` itself."""
+    rows = residuals_of(source, model)
+    return rows if isinstance(rows, ResidualSource) and rows is not source else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,9 +18,7 @@ from streampca.execution.checkpoint.resume import concluding
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.together import Together
-from streampca.execution.write_together import write_scores_of_models
-from streampca.planning.many import ManyPlan, limited_shape
-from streampca.planning.plan import Plan
+from streampca.planning.many import ManyPlan
 from streampca.runs.checks import Check, Verification
 from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig
@@ -31,7 +28,7 @@ from streampca.runs.diagnostics import require_diagnosable
 from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.group_labels import group_by_of
 from streampca.runs.groups import is_run_of_groups, run_groups
-from streampca.runs.manifest import Manifest, read_json, read_manifest, write_json
+from streampca.runs.manifest import Manifest, described_source, read_json, read_manifest, write_json
 from streampca.runs.report.groups import write_groups_report
 from streampca.runs.report.models import write_models_report
 from streampca.runs.resume import (
@@ -39,14 +36,15 @@ from streampca.runs.resume import (
     unfinished_outputs,
 )
 from streampca.runs.run import Job, Run, Scored, begin_run, bytes_to_write, require_state, run_one, write_results
+from streampca.runs.scores_of_models import reads_for_scores, write_scores_of_all
 from streampca.runs.verify import verify_run
 from streampca.runs.verify_groups import verify_groups
 from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
-from streampca.solvers.sampling import groups_beside_scores
-from streampca.sources import ReadCount, Source
+from streampca.sources import Source
 from streampca.sources.store_record import note_digests
+from streampca.sources.subsets import view_of
 from streampca.storage.directories import (
     AtomicDirectory,
     read_record,
@@ -205,7 +203,7 @@ def _run_models(
     identity = {
         f"{name}: {key}": value
         for name, job in jobs.items()
-        for key, value in identity_of_run(job.config, source, job.fit.parameters).items()
+        for key, value in identity_of_run(job.config, job.source, job.fit.parameters).items()
     }
     with Lock(directory, secrets.token_hex(8)) as lock:
         first = replace(next(iter(jobs.values())), config=config.common)
@@ -226,9 +224,16 @@ def _jobs(
 ) -> dict[str, Job]:
     """Return the run of each model."""
     classes = classes_of_samples(config.common, source)
-    return {
-        name: Job(one, source, fit_of(one).of(source), progress, notice, classes) for name, one in config.models.items()
-    }
+    common, jobs = config.common.source.model_dump(), {}
+    for name, one in config.models.items():
+        own = source if one.source.model_dump() == common else source_of(one)
+        jobs[name] = Job(one, own, fit_of(one).of(own), progress, notice, classes)
+    return jobs
+
+
+def _tables(jobs: Mapping[str, Job], source: Source) -> dict[str, Source]:
+    """Return what each model reads: the features of `source` that its own has, or its own where it has others."""
+    return {name: source if job.source is source else view_of(source, job.source) for name, job in jobs.items()}
 
 
 def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict[str, PlannedFit]:
@@ -239,10 +244,11 @@ def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict
     planning: PlanOptions = {"scores": output.scores, "report": output.report}
     if output.diagnostics:
         planning["diagnostics"] = True
+    tables = _tables(jobs, source)
     return {
         name: fit_of_model(
             job.fit.estimator,
-            source,
+            tables[name],
             job.fit.parameters,
             planning,
             progress=job.progress,
@@ -292,7 +298,7 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
             done = run_many(source, fits, plan)
         except NotFiniteError as error:
             raise NotFiniteError(f"{common.source.path_as_written}: {error}") from error
-        shared = _write_scores(jobs, source, done.results, plan.together, path)
+        shared = write_scores_of_all(jobs, _tables(jobs, source), source, done.results, plan.together, path)
         manifests = {}
         with recording(None):  # the checkpoint has the fits and the common reading for scores
             for name, job in jobs.items():
@@ -300,8 +306,8 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
                 result = replace(result, plan=replace(result.plan, budget=plan.together.budget))
                 place, times = path / "models" / name, (started, began)
                 manifests[name] = _write_one(job, result, place, log, times, shared.get(name))
-        manifest = _manifest(config, plan, done, manifests, log, (started, began))
-        manifest["reads"]["scores"] = _reads_for_scores(manifests, shared)
+        manifest = _manifest(config, source, plan, done, manifests, log, (started, began))
+        manifest["reads"]["scores"] = reads_for_scores(manifests, shared)
         write_json(path / "manifest.json", manifest)
         if common.output.report:
             write_models_report(path, {name: path / "models" / name for name in jobs})
@@ -312,52 +318,6 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
 def _notice_of(jobs: Mapping[str, Job]) -> Callable[[str], None]:
     """Return what is called with sentences for the user."""
     return next(iter(jobs.values())).notice
-
-
-def _write_scores(
-    jobs: Mapping[str, Job], source: Source, results: Mapping[str, FitResult], together: Plan, path: Path
-) -> dict[str, Scored]:
-    """Write the scores of all models that take those of rows from one reading, and return what it cost for each of them.
-
-    The others have theirs already, or by features.
-    """
-    first = next(iter(jobs.values()))
-    output = first.config.output
-    names = [
-        name
-        for name, result in results.items()
-        if result.plan.axis == "samples" and (output.diagnostics or not result.has_scores)
-    ]
-    for name in jobs:
-        (path / "models" / name).mkdir(parents=True, exist_ok=True)
-        if name not in names:
-            shutil.rmtree(path / "models" / name / "scores.zarr", ignore_errors=True)
-    if not output.scores or not names:
-        return {}
-    began = time.perf_counter()
-    models = {path / "models" / name / "scores.zarr": results[name].model for name in names}
-    plan = replace(together, shape=limited_shape([results[name].plan.in_row_order().shape for name in names], together))
-    n = source.shape[0]
-    groups = [groups_beside_scores(results[name].plan, jobs[name].fit.parameters, n) for name in names]
-    count, sums = write_scores_of_models(
-        source, models, plan, progress=first.progress, diagnostics=output.diagnostics, groups=groups
-    )
-    seconds = time.perf_counter() - began
-    return {name: Scored(count, seconds, moments) for name, moments in zip(names, sums, strict=True)}
-
-
-def _reads_for_scores(manifests: Mapping[str, Manifest], shared: Mapping[str, Scored]) -> Json | None:
-    """Return what was read for the scores of all models, the common reading counted once, and how many readings it took."""
-    reads = {name: each["reads"]["scores"] for name, each in manifests.items()}
-    common = next((each.count for each in shared.values()), ReadCount())
-    total, n_readings = common, int(bool(shared))
-    for name, read in reads.items():
-        if read is not None:
-            once = common if name in shared else ReadCount()
-            numbers = (read["chunks"] - once.chunks, read["bytes"] - once.bytes)
-            total += ReadCount(*numbers, read["stored_bytes"] - once.stored_bytes)
-            n_readings += name not in shared
-    return {"readings": n_readings, **asdict(total)} if n_readings else None
 
 
 def _write_one(
@@ -373,6 +333,7 @@ def _write_one(
 
 def _manifest(
     config: ModelsConfig,
+    source: Source,
     plan: ManyPlan,
     done: Together[FitResult],
     manifests: Mapping[str, Manifest],
@@ -380,13 +341,12 @@ def _manifest(
     times: tuple[datetime, float],
 ) -> Json:
     """Return the manifest of the run of several models."""
-    first = next(iter(manifests.values()))
     return {
         "format": f"streampca-{KIND}",
         "format_version": 1,
         "name": config.common.name,
         "versions": versions(),
-        "source": first["source"],
+        "source": described_source(config.common, source),
         "models": {
             name: {"directory": f"models/{name}", "result": each["result"], "warnings": each["warnings"]}
             for name, each in manifests.items()

@@ -36,14 +36,20 @@ class SubsetSource(RowwiseSource):
         The rows, which are read whole; dense.
     used : array, shape (n_features,)
         True for the features of this source.
+    alike : Source, optional
+        The same table opened by itself, which this one is described as.
     """
 
-    def __init__(self, source: Source, used: BoolArray):
+    def __init__(self, source: Source, used: BoolArray, alike: Source | None = None):
+        self.alike = alike
         self.source, self.used, self.columns = source, used, np.flatnonzero(used)
         self.shape, self.dtype = (source.shape[0], len(self.columns)), source.dtype
         self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
         self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
         self.fragments = source.fragments
+        if alike is not None:
+            self.feature_shape, self.feature_names, self.labels = alike.feature_shape, alike.feature_names, alike.labels
+            return
         names, labels = source.feature_names, source.labels
         self.feature_names = None if names is None else tuple(names[column] for column in self.columns)
         if labels is not None:
@@ -57,9 +63,15 @@ class SubsetSource(RowwiseSource):
     @property
     def fingerprint(self) -> str:
         """Return a hash of the fingerprint of the rows and of the features."""
+        if self.alike is not None:
+            return self.alike.fingerprint
         digest = xxhash.xxh3_128(self.source.fingerprint.encode())
         digest.update(np.packbits(self.used).tobytes())
         return digest.hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the table for a manifest."""
+        return super().describe() if self.alike is None else self.alike.describe()
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of two blocks of all features, and of reading one."""
@@ -78,3 +90,35 @@ class SubsetSource(RowwiseSource):
         values, count = self.source.read(start, stop, stored)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         return take_columns(values, self.columns, out), count
+
+
+def view_of(whole: Source, own: Source) -> Source:
+    """Return a source with the rows of `own` that reads those of `whole`; `own` itself where it has others than some of them."""
+    places = _places_in(whole, own)
+    alike = own.shape[0] == whole.shape[0] and own.dtype == whole.dtype and not whole.sparse
+    if not alike or places is None or (np.diff(places) <= 0).any() or len(places) != own.shape[1]:
+        return own
+    used = np.zeros(whole.shape[1], dtype=bool)
+    used[places] = True
+    return SubsetSource(whole, used, own)
+
+
+def _places_in(whole: Source, own: Source) -> IntArray | None:
+    """Return where the features of `own` are among those of `whole`, by names or variables; None if not all are there."""
+    if whole.feature_names is not None and own.feature_names is not None:
+        by_name = {name: place for place, name in enumerate(whole.feature_names)}
+        found = [by_name.get(name, -1) for name in own.feature_names]
+        return None if min(found) < 0 or len(by_name) < len(whole.feature_names) else np.array(found)
+    if whole.labels is None or own.labels is None:
+        return None
+    starts, start = {}, 0
+    for variable in whole.labels.variables:
+        starts[variable.name, variable.shape] = start
+        start += variable.size
+    if any((variable.name, variable.shape) not in starts for variable in own.labels.variables):
+        return None
+    stored = np.concatenate([starts[v.name, v.shape] + np.arange(v.size) for v in own.labels.variables])
+    places = np.full(start, -1)
+    places[whole.labels.indices()] = np.arange(whole.shape[1])
+    found_places: IntArray = places[stored[own.labels.indices()]]
+    return None if (found_places < 0).any() else found_places

@@ -210,6 +210,58 @@ def test_the_plan_has_the_memory_of_all_scores(store: Path, tmp_path: Path) -> N
     assert "scores of all models are written from one more reading" in plan.together.notes
 
 
+def test_models_of_some_features_share_the_readings(store: Path, tmp_path: Path, call: Command) -> None:
+    rows = np.asarray(zarr.open_array(store, mode="r")[:])
+    group = zarr.open_group(tmp_path / "two.zarr", mode="w")
+    for name, part in (("t", rows[:, :6]), ("p", rows[:, 6:])):
+        names = ("time", f"place_{name}")
+        array = group.create_array(
+            name, shape=part.shape, chunks=(500, part.shape[1]), dtype="f8", dimension_names=names
+        )
+        array[:] = part
+    np.save(tmp_path / "m.npy", np.arange(D) % 2 == 0)
+    models = {
+        "all": {"n_components": 3},
+        "t": {"n_components": 2, "source": {"variables": ["t"]}, "preprocess": {"scale": True}},
+        "even": {
+            "n_components": 2,
+            "source": {"mask": str(tmp_path / "m.npy")},
+            "preprocess": {"remove": {"trend": 1}},
+        },
+    }
+    source = {"path": str(tmp_path / "two.zarr"), "variables": ["t", "p"]}
+    output = {"directory": str(tmp_path / "run"), "report": False}
+    config = tmp_path / "c.yaml"
+    statistics = {"sampling_errors": 8}
+    config.write_text(json.dumps({"source": source, "models": models, "output": output, "statistics": statistics}))
+    run = sp.run(config)
+    assert run.manifest["passes"] == 1
+    assert run.manifest["reads"]["fit"]["bytes"] == run.manifest["reads"]["scores"]["bytes"] == 8 * N * D
+    assert run.manifest["source"]["shape"] == [N, D]
+    for name, entry in models.items():
+        own = {key: value for key, value in entry.items() if key in ("source", "preprocess")}
+        alone = {"source": source | own.get("source", {}), "preprocess": own.get("preprocess", {})}
+        model = {"n_components": entry["n_components"]}
+        document = alone | {"model": model, "output": {"directory": str(tmp_path / name), "report": False}}
+        document["statistics"] = statistics
+        (tmp_path / "alone.yaml").write_text(json.dumps(document))
+        expected, found = sp.run(tmp_path / "alone.yaml"), run.runs[name]
+        np.testing.assert_array_equal(found.model.components_, expected.model.components_)
+        errors = (each.model.sampling_error_.eigenvalues for each in (found, expected))
+        np.testing.assert_allclose(*errors, rtol=1e-9)
+        scores = [zarr.open_array(each.directory / "scores.zarr" / "scores", mode="r")[:] for each in (found, expected)]
+        np.testing.assert_array_equal(*scores)
+        assert found.manifest["source"]["shape"] == expected.manifest["source"]["shape"]
+    assert call("verify", run.directory, "--quiet").status == 0
+    text = (run.directory / "config.yaml").read_text()
+    assert parse_any_config(text, name="config.yaml").to_yaml() == text
+    models["t"]["source"] = {"path": "other.zarr"}
+    config.write_text(json.dumps({"source": source, "models": models, "output": output}))
+    refused = call("check", config)
+    assert refused.status == 2
+    assert "models.t.source.path: all models read the same rows: expected some of variables, mask" in refused.err
+
+
 def test_common_weights_keep_the_reading_common(store: Path, tmp_path: Path) -> None:
     weights = np.random.default_rng(1).uniform(size=N)
     np.save(tmp_path / "w.npy", weights)

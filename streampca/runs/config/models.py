@@ -14,6 +14,8 @@ from streampca.runs.config.document import Document, describe, read_text
 from streampca.runs.config.yaml import dump, load_strict
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,59}")
+OF_FEATURES = ("variables", "mask", "mask_var", "columns")
+"""Keys of the source that a model may have of its own: which features it takes."""
 
 
 def is_model_name(name: object) -> bool:
@@ -38,8 +40,10 @@ class ModelsConfig:
         models = {}
         for name, config in self.models.items():
             one = _tree_of(config)
-            own = {key: value for key, value in one["preprocess"].items() if value != common[key]}
-            models[name] = one["model"] | ({"preprocess": own} if own else {})
+            models[name] = one["model"]
+            for section, keys in (("preprocess", common), ("source", tree["source"])):
+                own = {key: value for key, value in one[section].items() if value != keys[key]}
+                models[name] |= {section: own} if own else {}
         return dump(tree | {"models": models})
 
 
@@ -85,17 +89,26 @@ def _entries(document: Document) -> dict[str, dict[str, object]]:
 
 def _config_of(document: Document, tree: dict[str, object], name: str, entry: dict[str, object]) -> RunConfig:
     """Return the configuration of one model alone."""
-    own, common = entry.get("preprocess", {}), tree.get("preprocess") or {}
-    if not isinstance(own, dict) or not isinstance(common, dict):
-        raise ConfigError(
-            f"{document.name}: models.{name}.preprocess: found {describe(own)}, allowed: a mapping with the keys of preprocess"
-        )
+    sections: dict[str, object] = {}
+    for section in ("preprocess", "source"):
+        own, common = entry.get(section, {}), tree.get(section) or {}
+        if not isinstance(own, dict) or not isinstance(common, dict):
+            raise ConfigError(
+                f"{document.name}: models.{name}.{section}: found {describe(own)}, allowed: a mapping with keys of {section}"
+            )
+        others = [key for key in own if section == "source" and key not in OF_FEATURES]
+        if others:
+            raise ConfigError(
+                f"{document.name}: models.{name}.source.{others[0]}: all models read the same rows: expected some of "
+                f"{', '.join(OF_FEATURES)}"
+            )
+        sections[section] = common | own
     if entry.get("group_by") is not None:
         raise ConfigError(
             f"{document.name}: models.{name}.group_by: groups have a run of their own: give model in place of models"
         )
-    model = {"kind": "pca"} | {key: value for key, value in entry.items() if key != "preprocess"}
-    one = deepcopy(tree) | {"model": model, "preprocess": common | own}
+    model = {"kind": "pca"} | {key: value for key, value in entry.items() if key not in sections}
+    one = deepcopy(tree) | {"model": model} | sections
     config = validated(replace(document, name=f"{document.name}: in models.{name}", tree=one))
     directory = config.output.directory / "models" / name
     run_name = f"{config.name}: {name}"

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig
+from streampca.runs.config.models import OF_FEATURES
 from streampca.runs.config.problems import sections_in
 from streampca.runs.config.statistics import StatisticsConfig
 
@@ -24,7 +25,7 @@ _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
 """Keys that follow from others if the file does not have them."""
 _MODELS = (
     "Several models from the same readings, in place of model: a mapping of names to mappings with the keys of model, and "
-    "preprocess with those keys in which it differs from the others."
+    "preprocess with those keys in which it differs from the others; source names the features of a model that has not all of them."
 )
 
 
@@ -48,7 +49,9 @@ def json_schema() -> dict[str, object]:
             entry["description"] = f"{meaning} Allowed: {allowed}." if allowed else meaning
         left = set(definition.get("required", ())) - set(_DERIVED.get(section.__name__, ()))
         definition["required"] = sorted(left)
-    preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"]}
+    of_source = definitions["SourceConfig"]["properties"]
+    own = {"type": "object", "additionalProperties": False, "properties": {key: of_source[key] for key in OF_FEATURES}}
+    preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"], "source": own}
     models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig)]
     one = [each | {"properties": each["properties"] | preprocess} for each in models]
     schema["properties"]["models"] = {
