@@ -82,7 +82,7 @@ class ScoreGroups:
         """
         counts = np.ones(len(block), dtype=bool) if block.weights is None else block.weights > 0
         if not counts.all():
-            scores = np.where(counts[:, None], scores, 0)
+            scores, q = np.where(counts[:, None], scores, 0), None if q is None else np.where(counts, q, 0.0)
         if not np.isfinite(scores).all():
             refuse = refuse_stored if issparse(block.values) else refuse_not_finite
             refuse(block.values, block.start)

@@ -152,6 +152,18 @@ def test_effective_number_of_samples_follows_the_lag_one_autocorrelation() -> No
     assert found[1] > 0.99 * n
 
 
+def test_distances_of_rows_of_weight_zero_do_not_count(rows: Rows) -> None:
+    model: Any = sp.PCA(3).fit(rows)._model
+    weights, bad = np.where(np.arange(60) % 7 == 0, 0.0, 2.0), rows[:60].copy()
+    bad[::7] = np.nan
+    block, groups = sp.block.Block(bad, 0, weights), ScoreGroups(model, 60, 2)
+    scores = model.transform(bad)
+    q = np.square(bad - model.mean - scores @ model.components).sum(axis=1)
+    given, computed = groups.moments(block, scores, q), groups.moments(block, scores)
+    np.testing.assert_allclose(given.lengths, computed.lengths, rtol=1e-10)
+    np.testing.assert_allclose(given.outside, computed.outside, rtol=1e-8)
+
+
 @pytest.mark.parametrize("solver", ["covariance", "gram"])
 @pytest.mark.parametrize("exponent", [-490, 490])
 def test_errors_do_not_depend_on_the_units_of_the_rows(exponent: int, solver: Any, rows: Rows) -> None:
