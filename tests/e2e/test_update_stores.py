@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 import yaml
 import zarr
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from streampca.execution.progress import Progress
 from streampca.runs.update import update
 from streampca.sources import store_record
 from streampca.sources.zarr import chunk_record
+from streampca.sources.zarr.digests import KnownDigests
 from streampca.storage.signals import StopSignalError
 
 N, MORE = 250, 400
@@ -341,6 +343,14 @@ def test_the_digests_noted_while_a_run_reads_are_those_of_the_chunks(job):
     np.testing.assert_array_equal(fresh.versions, record.versions)
     np.testing.assert_array_equal(fresh.edge, record.edge)
     assert count.chunks == 4
+
+
+def test_of_several_readings_of_a_chunk_the_digest_of_the_last_is_known():
+    known = KnownDigests((3, 2))
+    for stored in (b"damaged", b"whole"):
+        known.note("x2/c/1/0", memoryview(stored))
+    assert known.table[1, 0].tobytes() == xxhash.xxh3_128(b"whole").digest()
+    assert np.count_nonzero(known.table.any(axis=-1)) == 1
 
 
 def test_verify_compares_the_chunks_with_the_record_of_the_run(job, call):

@@ -67,10 +67,10 @@ class KnownDigests:
         """Digests by the place of a chunk in the grid, ``(*counts, 16)``; zeros where it is not known."""
 
     def note(self, key: str, stored: memoryview) -> None:
-        """Add the digest of `stored`, the bytes of chunk `key`, unless it is known."""
-        place = place_of_key(key, self.table.ndim - 1)
-        if not self.table[place].any():
-            self.table[place] = np.frombuffer(xxhash.xxh3_128(stored).digest(), dtype=np.uint8)
+        """Set the digest of chunk `key` to that of `stored`, its bytes; the last reading counts, because damaged bytes are read again."""
+        self.table[place_of_key(key, self.table.ndim - 1)] = np.frombuffer(
+            xxhash.xxh3_128(stored).digest(), dtype=np.uint8
+        )
 
 
 def place_of_key(key: str, n_axes: int) -> tuple[int, ...]:
