@@ -36,8 +36,8 @@ _SOLVED = frozenset(
     )
 )
 _NO_STATE = (
-    "the model holds no state that rows could be added to: fit it with solver 'covariance' (its matrix in memory, not on disk) "
-    "or 'qr' and, if it was loaded, save it with state=True (output.state: true in a run)"
+    "the model holds no state that rows could be added to: fit it with solver 'covariance' (its matrix in memory, not on disk, and no "
+    "n_components='cross_validation') or 'qr' and, if it was loaded, save it with state=True (output.state: true in a run)"
 )
 
 

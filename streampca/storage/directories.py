@@ -39,7 +39,7 @@ RECORD = "streampca.json"
 _CHUNK = r"c(/\d+)*"
 _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
-    "|landmarks|coefficients|centre|eigenvalues|landmark_indices|way_back_scores|way_back_dual"
+    "|landmarks|coefficients|centre|eigenvalues|prediction_errors|landmark_indices|way_back_scores|way_back_dual"
     r"|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors|label_\w+"
     "|removal_coefficients|removal_groups|removal_columns|rotation"
 )

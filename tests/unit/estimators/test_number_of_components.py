@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -11,10 +12,12 @@ from sklearn import decomposition
 
 import streampca as sp
 from streampca import metrics
-from streampca.errors import ModelError, NotAvailableError, ParameterError, PlanError
+from streampca.errors import MergeError, ModelError, NotAvailableError, ParameterError, PlanError
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.rule_names import RULES
 from streampca.models import noise
+from streampca.models.persistence import kernel, pca
+from streampca.storage import directories
 
 N_FACTORS = 4
 
@@ -177,6 +180,7 @@ def test_cross_validation_does_not_depend_on_blocks_and_is_saved(rows, tmp_path)
     whole.save(tmp_path / "model.zarr")
     loaded = sp.load(tmp_path / "model.zarr")
     assert loaded._model.prediction_errors.tobytes() == errors.tobytes()
+    loaded.save(tmp_path / "model.zarr", overwrite=True)
     assert loaded.component_rules_.to_dict() == whole.component_rules_.to_dict()
 
 
@@ -229,3 +233,14 @@ def test_plan_of_cross_validation_counts_the_matrices_of_all_groups(rows):
         PlanError, match=r"'cross_validation', with 7 covariance matrices: projected .* exceeds the allowed"
     ):
         sp.PCA("cross_validation", memory="300MiB").plan(np.zeros((3000, 1500), np.float32))
+
+
+def test_directories_of_models_may_hold_every_array_that_models_have():
+    for form in (pca.FORM, kernel.FORM):
+        assert [name for name in form.arrays if not re.fullmatch(directories._MODEL_ARRAYS, name)] == []
+
+
+def test_cross_validation_has_no_state_to_continue(rows):
+    fitted = sp.PCA("cross_validation").fit(rows)
+    with pytest.raises(MergeError, match="no n_components='cross_validation'"):
+        fitted.partial_fit(rows)
