@@ -12,6 +12,7 @@ import xxhash
 from streampca.errors import ChangedInputError, NotAvailableError
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.table import TableSource
 from streampca.sources.zarr.chunk_record import MOST_RECORDED, ChunkRecord, Comparison, compare, record_of
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.typing import Array
@@ -31,11 +32,13 @@ class StoreRecord:
 
 def arrays_of(source: Source) -> tuple[ZarrSource, ...]:
     """Return the zarr arrays of a table whose rows can grow; none for other sources, and where chunks are too many for a record."""
+    if not isinstance(
+        source, ZarrSource | TableSource
+    ):  # such as AnnData, whose masks and names may change with its rows
+        return ()
     arrays = tuple(each for each in source.stored_arrays if isinstance(each, ZarrSource) and each.layout.rows)
     n_chunks = sum(math.prod(each.layout.chunk_counts) for each in arrays)
-    of_rows = all(each.shape[0] == source.shape[0] for each in arrays)
-    whole = len(arrays) == len(source.stored_arrays) and of_rows and not source.sparse
-    return arrays if whole and n_chunks <= MOST_RECORDED else ()
+    return arrays if len(arrays) == len(source.stored_arrays) and n_chunks <= MOST_RECORDED else ()
 
 
 def note_digests(source: Source) -> None:

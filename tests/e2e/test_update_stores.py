@@ -15,6 +15,7 @@ import pytest
 import xxhash
 import yaml
 import zarr
+from cells import write_cells
 from numpy.typing import NDArray
 from stores import Command, chunk_files, picture, write_store
 from zarr.codecs import ZstdCodec
@@ -343,6 +344,10 @@ def test_the_digests_noted_while_a_run_reads_are_those_of_the_chunks(job):
     np.testing.assert_array_equal(fresh.versions, record.versions)
     np.testing.assert_array_equal(fresh.edge, record.edge)
     assert count.chunks == 4
+
+
+def test_stores_of_cells_have_no_record(tmp_path):
+    assert store_record.arrays_of(sp.open(str(write_cells(tmp_path / "a.zarr", ROWS)))) == ()
 
 
 def test_of_several_readings_of_a_chunk_the_digest_of_the_last_is_known():
