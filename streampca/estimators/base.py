@@ -72,6 +72,8 @@ class PlanOptions(TypedDict, total=False):
     """Whether scores are written after the fit."""
     diagnostics: bool
     """Whether T² and Q are written with them, for PCA."""
+    quality: bool
+    """Whether the quality of the data is examined."""
     report: bool
     """Whether a report is drawn."""
     client: DaskClient | None
@@ -85,6 +87,8 @@ class FitOptions(TypedDict, total=False):
 
     keep_rows: int
     """Rows to copy out of the stream."""
+    quality: bool
+    """Whether the quality of the data is examined."""
     progress: ProgressCallback | None
     """Called as blocks finish."""
 

@@ -55,6 +55,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
             source,
             self.parameters,
             scores=config.output.scores,
+            quality=config.quality,
             report=config.output.report,
             client=active_client(source),
             alternatives=True,
@@ -62,9 +63,19 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
             **({"diagnostics": True} if config.output.diagnostics else {}),
         )
 
-    def run(self, source: Source, plan: Plan, *, keep_rows: int, progress: ProgressCallback | None) -> AnyFit:
-        """Return the fit of `source` by `plan`, with `keep_rows` rows copied out of the stream."""
-        return self.estimator._fit_source(source, self.parameters, plan, keep_rows=keep_rows, progress=progress)
+    def run(
+        self,
+        source: Source,
+        plan: Plan,
+        *,
+        keep_rows: int,
+        quality: bool,
+        progress: ProgressCallback | None,
+    ) -> AnyFit:
+        """Return the fit of `source` by `plan`, with `keep_rows` rows copied out of the stream and the `quality` of the data."""
+        return self.estimator._fit_source(
+            source, self.parameters, plan, keep_rows=keep_rows, quality=quality, progress=progress
+        )
 
 
 AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]

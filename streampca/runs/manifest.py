@@ -103,6 +103,8 @@ class Manifest(TypedDict):
     """What is known about the error."""
     diagnostics: Json | None
     """Limits of T² and Q and the rows beyond them, see `DiagnosticsSummary`; None where they were not asked for."""
+    quality: Json | None
+    """Figures about the quality of the data, see `streampca.runs.quality`; None where it was not examined."""
     result: Json
     """Figures that follow from the model."""
     warnings: list[str]
@@ -137,7 +139,7 @@ def manifest_of(
     started: datetime,
     seconds: Seconds,
 ) -> Manifest:
-    """Return the manifest of a run without diagnostics; `scores` is what reading for scores cost, `log` the log of the run."""
+    """Return the manifest of a run without diagnostics and quality; `scores` is what reading for scores cost, `log` the log of the run."""
     plan = result.plan
     manifest: Manifest = {
         "format": "streampca-run",
@@ -159,6 +161,7 @@ def manifest_of(
         "seconds": seconds,
         "certificate": result.model.certificate,
         "diagnostics": None,
+        "quality": None,
         "result": result.summary(),
         "warnings": [*config.model.warnings(), *result.warnings()],
         "notes": result.notes(source),

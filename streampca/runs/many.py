@@ -238,10 +238,9 @@ def _tables(jobs: Mapping[str, Job], source: Source) -> dict[str, Source]:
 
 def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict[str, PlannedFit]:
     """Return the fit of each model."""
-    output, options = config.common.output, {}
-    if output.report:
-        options = {"keep_rows": report_rows(source)}
-    planning: PlanOptions = {"scores": output.scores, "report": output.report}
+    output, quality = config.common.output, config.common.quality
+    options = {"keep_rows": report_rows(source) if output.report else 0, "quality": quality}
+    planning: PlanOptions = {"scores": output.scores, "quality": quality, "report": output.report}
     if output.diagnostics:
         planning["diagnostics"] = True
     tables = _tables(jobs, source)
@@ -260,14 +259,9 @@ def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict
 
 def _plan(config: ModelsConfig, fits: Mapping[str, PlannedFit], source: Source) -> ManyPlan:
     resources = config.common.resources
-    return plan_many(
-        source,
-        fits,
-        resources.memory_bytes,
-        resources.n_threads,
-        client=active_client(source),
-        read_ahead=resources.read_ahead_bytes,
-    )
+    memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
+    client, quality = active_client(source), config.common.quality
+    return plan_many(source, fits, memory, threads, client=client, read_ahead=ahead, quality=quality)
 
 
 def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, log: ProgressLog) -> RunOfModels:

@@ -48,6 +48,7 @@ from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
 from streampca.runs.into_anndata import require_free_slots, write_into_anndata
 from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_json, write_json
 from streampca.runs.publish import publish, require_free
+from streampca.runs.quality import record_quality
 from streampca.runs.resume import (
     checkpoint_of,
     finished_run,
@@ -249,7 +250,7 @@ def carry_out(job: Job, log: ProgressLog) -> Run:
             rows = report_rows(source) if config.output.report else 0
             if config.output.state:
                 note_digests(source)
-            result = fit.run(source, plan, keep_rows=rows, progress=job.progress)
+            result = fit.run(source, plan, keep_rows=rows, quality=config.quality, progress=job.progress)
         except NotFiniteError as error:
             raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
         manifest = write_results(job, result, path, log, started, began)
@@ -290,6 +291,7 @@ def write_results(
     manifest["diagnostics"] = as_json(diagnostics)
     if recorded is not None:
         manifest["reads"]["record"] = asdict(recorded)
+    record_quality(manifest, result, source, path / "scores.zarr" if config.output.scores else None)
     _finish(config, path, manifest)
     return manifest
 

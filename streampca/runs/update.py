@@ -91,8 +91,16 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             client=active_client(source),
         )
 
-    def run(self, source: Source, plan: Plan, *, keep_rows: int, progress: ProgressCallback | None) -> Fit:
-        """Read the new rows of `source` and return the fit of all its rows."""
+    def run(
+        self,
+        source: Source,
+        plan: Plan,
+        *,
+        keep_rows: int,
+        quality: bool,
+        progress: ProgressCallback | None,
+    ) -> Fit:
+        """Read the new rows of `source` and return the fit of all its rows; their `quality` is not known from the new ones."""
         began, rows, n_before = time.perf_counter(), self.added.rows(), self.fitted.state.n_samples
         n_new = rows.shape[0]
         keep_new = -(-keep_rows * n_new // source.shape[0])

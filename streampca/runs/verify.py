@@ -36,6 +36,7 @@ from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.further_measurements import Further, further_measurements
 from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.measuring import KernelMeasured, KernelMeasuredState, Measured, MeasuredState, panel_rows
+from streampca.runs.quality_checks import quality_measurements
 from streampca.runs.recorded import figures
 from streampca.runs.stored_results import (
     diagnostics_measured,
@@ -96,6 +97,7 @@ def verify_run(
         KernelMeasured(model, scores) if isinstance(model, KernelModel) else Measured(model, scores, diagnostics)
     )
     further = further_measurements(model, parameters, rows)
+    further += quality_measurements(source, manifest, model, directory)
     joint: AnyAccumulator = Joint((measured, *(accumulator for accumulator, _ in further)))
     chunks = recorded_chunks(directory, source)
     with one_blas_thread():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
@@ -15,12 +15,13 @@ from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
-from streampca.planning.memory.scores import diagnostics_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
+from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.options import RunOptions
+from streampca.solvers.quality import QualityReading
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
 from streampca.solvers.result import Fit
@@ -44,11 +45,11 @@ def plan_fit(
     parameters: Parameters,
     *,
     scores: bool = False,
-    diagnostics: bool = False,
     report: bool = False,
     client: DaskClient | None = None,
     alternatives: bool = False,
     probe: bool = False,
+    **beside: Unpack[Beside],
 ) -> Plan:
     """Return the plan of a fit of `source`, with the figures of the other solvers if `alternatives` is set.
 
@@ -76,9 +77,7 @@ def plan_fit(
     require_sampling(n_groups, n, missing=parameters.missing, forgetting=parameters.forgetting)
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
-    if diagnostics:
-        own = resources.threads * diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
-        resources = replace(resources, process_bytes=resources.process_bytes + own)
+    resources = with_beside(resources, source, parameters.n_components, parameters.missing, beside)
     regressors = regressors_of(source, parameters)
     require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
     if regressors is not None:
@@ -150,19 +149,21 @@ def fit(
     plan: Plan | None = None,
     *,
     keep_rows: int = 0,
+    quality: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Fit:
-    """Carry out `plan` and return the model."""
+    """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
     client, parameters = active_client(source), with_columns(parameters, source)
     plan = plan or plan_fit(source, parameters, client=client)
     regressors = regressors_of(source, parameters)
     removing = None
     if regressors is not None:
-        removing, parameters = (
-            Removing(regressors, source),
-            replace(parameters, n_regressors=regressors.orthogonal.size),
-        )
-    fitted = SOLVERS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows, removing))
+        removing = Removing(regressors, source)
+        parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
+    examined = QualityReading.of(source, plan, parameters.missing) if quality else None
+    options = RunOptions(client, progress, keep_rows, removing, examined)
+    fitted = SOLVERS[plan.solver].run(source, parameters, plan, options)
+    fitted = fitted if examined is None else replace(fitted, quality=examined.found)
     if removing is not None:
         fitted = removing.finished(fitted)
     if parameters.sampling_errors:

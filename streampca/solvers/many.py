@@ -19,6 +19,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.solvers.quality import quality_bytes
 from streampca.sources.base import Source
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ def plan_many(
     *,
     client: DaskClient | None = None,
     read_ahead: int | None = None,
+    quality: bool = False,
 ) -> ManyPlan:
     """Return the plan of `fits` that share their readings of `source`; reads metadata only.
 
     Every model has the blocks and leaves of a fit alone, or those of the majority where they differ. As many leaves run at
-    once as fit with the states of all models.
+    once as fit with the states of all models. `quality` says that the quality of the data is examined in the first reading,
+    once for all models.
 
     Raises
     ------
@@ -57,6 +60,7 @@ def plan_many(
     limits = worker_limits(client)
     resources = resources_of(source, memory, threads, limits, scores=False, report=False)
     process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
+    process += quality_bytes(source, n_threads, "mean") if quality else 0
     with naming_the_limit(resources, limits):
         while True:
             plans = {name: _planned(name, fit, resources.allowed_bytes, n_threads) for name, fit in fits.items()}

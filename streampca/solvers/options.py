@@ -1,4 +1,4 @@
-"""How a fit is run: on which workers, with whom told of its progress, and with how many rows copied out of the stream."""
+"""How a fit is run: on which workers, with whom told of its progress, and what is taken from the stream beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
+from streampca.solvers.quality import QualityReading
 from streampca.solvers.removing import Removing
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import FloatArray
@@ -32,6 +33,8 @@ class RunOptions:
     """Rows to copy out of the stream, for a report."""
     removing: Removing | None = None
     """What is removed from the rows as they are read; None = nothing."""
+    quality: QualityReading | None = None
+    """What examines the rows in the first reading; None = nothing."""
 
     def sample_of(self, source: Source) -> RowSample:
         """Return the accumulator that copies the rows."""
@@ -48,9 +51,14 @@ class RunOptions:
         """Read `source` once and return the state of all rows, and what reading cost."""
 
         def read(source: Source, accumulator: AnyAccumulator) -> tuple[Any, ReadCount]:
-            return accumulate(
-                source, accumulator, plan, client=self.client, progress=self.progress, weights=weights, phase=phase
-            )
+            def once(accumulator: AnyAccumulator) -> tuple[Any, ReadCount]:
+                return accumulate(
+                    source, accumulator, plan, client=self.client, progress=self.progress, weights=weights, phase=phase
+                )
+
+            if self.quality is None or self.quality.found is not None:
+                return once(accumulator)
+            return self.quality.joined(accumulator, once)
 
         if self.removing is None:
             return read(source, accumulator)

@@ -20,6 +20,7 @@ from streampca.typing import FloatArray, Json
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
     from streampca.models.kernel import KernelModel
+    from streampca.solvers.quality import QualityFound
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class FitResult(ABC):
     """Passes over the whole source; None = as planned."""
     fitted_state: FittedState | None = None
     """The state of linear PCA, to be merged and continued; None where the solver keeps none."""
+    quality: QualityFound | None = None
+    """What the reading says of the quality of the data; None where that was not asked for."""
     updates: tuple[Json, ...] = ()
     """One entry for each time that new rows were added to a finished run, for its manifest."""
 

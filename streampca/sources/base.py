@@ -54,6 +54,8 @@ class Source(ABC):
     """Path or kind, for messages."""
     chunk_rows: int = 1
     """Rows of one chunk: blocks that are multiples of it read no chunk twice."""
+    chunk_columns: int = 0
+    """Columns of one chunk; 0 where chunks hold whole rows, or are not known."""
     chunk_bytes: int = 0
     """Size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
     portable: bool = False

@@ -326,6 +326,8 @@ class RunConfig(Section):
     """What is fitted."""
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig)
     """What is computed about the answer as an estimate from a sample."""
+    quality: Flag = True
+    """Examine the quality of the data while they are read: drift, copies of blocks, features that hardly vary, missing values."""
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     """What the process may use."""
     cluster: Annotated[AnyCluster, Field(discriminator="kind")] = Field(default_factory=ThreadsCluster)

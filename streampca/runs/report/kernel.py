@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.models.kernel import KernelModel
 from streampca.models.persistence.models import load_kernel_model
-from streampca.runs.report import pictures, projection, result, samples, what_ran, words
+from streampca.runs.report import data_quality, pictures, projection, result, samples, what_ran, words
 from streampca.runs.report.components import layout_of_run
 from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
 from streampca.runs.report.result import ReportedSpectrum, field
@@ -62,6 +62,7 @@ def compose(directory: Path) -> Page:
         scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
         reconstruction=None,
         outliers=None,
+        quality=data_quality.data_quality(run),
         memory=what_ran.memory_bar(run),
         time=what_ran.time_bar(run),
         accuracy=None,

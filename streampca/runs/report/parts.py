@@ -270,6 +270,18 @@ class Loadings:
 
 
 @dataclass(frozen=True)
+class DataQuality:
+    """What the reading says of the data themselves."""
+
+    lead: str
+    """What was examined."""
+    charts: tuple[Chart, ...]
+    """Drift and missing values along the file."""
+    table: ReportTable
+    """The figures."""
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything the template needs."""
 
@@ -319,6 +331,8 @@ class Page:
     """Source, plan, versions."""
     component_count: ComponentCount | None = None
     """How many components are more than noise; None where it is not known."""
+    quality: DataQuality | None = None
+    """Quality of the data; None where it was not examined."""
     loadings: Loadings | None = None
     """Loadings in digits; None where features have no names and are many, or are drawn."""
     kicker: str = "Principal component analysis"

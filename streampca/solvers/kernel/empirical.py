@@ -172,7 +172,7 @@ class EmpiricalMapMethod(KernelMethod):
         kernel, n = parameters.kernel.bound(source.shape[1]), source.shape[0]
         began = time.perf_counter()
         with one_blas_thread():
-            rows, count = read_all(source, plan.rows_per_block)
+            rows, count = read_all(source, plan.rows_per_block, options.quality)
             Meter("fit", n, options.progress).add(n, count.bytes)
             rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
             wide = rows.astype(np.float64, copy=False)  # K² squares the rounding of K

@@ -123,7 +123,7 @@ class ExactMethod(KernelMethod):
         selection = parameters.selection(n)
         began = time.perf_counter()
         with one_blas_thread():
-            rows, count = read_all(source, plan.rows_per_block)
+            rows, count = read_all(source, plan.rows_per_block, options.quality)
             Meter("fit", n, options.progress).add(n, count.bytes)
             k = parameters.count(n)
             iterated = k is not None and uses_krylov(n, k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
+from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, with_seconds
 from streampca.solvers.options import RunOptions
+from streampca.solvers.quality import QualityReading
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
@@ -39,10 +41,10 @@ def plan_kernel(
     parameters: KernelParameters,
     *,
     scores: bool = False,
-    diagnostics: bool = False,
     report: bool = False,
     client: DaskClient | None = None,
     alternatives: bool = False,
+    **beside: Unpack[Beside],
 ) -> KernelPlan:
     """Return the plan of a fit of `source`; reads metadata only.
 
@@ -55,9 +57,9 @@ def plan_kernel(
     DataError
         If there are fewer than two rows, or two files of rows have the same content.
     NotAvailableError
-        If `diagnostics` are asked for.
+        If diagnostics are asked for.
     """
-    if diagnostics:
+    if beside.get("diagnostics"):
         raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
     n = source.shape[0]
     require_distinct(source.fragments)
@@ -70,6 +72,7 @@ def plan_kernel(
         scores or parameters.sampling_errors > 0
     )  # scores for sampling errors take the memory of those that are written
     resources = resources_of(source, memory, threads, limits, scores=writes, report=report)
+    resources = with_beside(resources, source, parameters.n_components, "error", beside)
     method, why = _choose(source, parameters, resources)
     try:
         with naming_the_limit(resources, limits):
@@ -100,13 +103,17 @@ def fit_kernel(
     plan: KernelPlan | None = None,
     *,
     keep_rows: int = 0,
+    quality: bool = False,
     progress: ProgressCallback | None = None,
 ) -> KernelFit:
-    """Carry out `plan` and return the model."""
+    """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
     client = active_client(source)
     plan = plan or plan_kernel(source, parameters, client=client)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
-        fitted = METHODS[plan.solver].run(source, parameters, plan, RunOptions(client, progress, keep_rows))
+        examined = QualityReading.of(source, plan, "error") if quality else None
+        options = RunOptions(client, progress, keep_rows, quality=examined)
+        fitted = METHODS[plan.solver].run(source, parameters, plan, options)
+    fitted = fitted if examined is None else replace(fitted, quality=examined.found)
     _require_range(fitted.model, source)
     if parameters.sampling_errors:
         limits = parameters.memory, parameters.threads

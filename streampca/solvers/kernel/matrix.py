@@ -23,6 +23,7 @@ from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
+    from streampca.solvers.quality import QualityReading
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_
     return KernelMatrix(values, means, center, n_threads)
 
 
-def read_all(source: Source, rows_per_block: int) -> tuple[Array, ReadCount]:
-    """Return all rows in the type of products, ``(n_samples, n_features)``, and what reading them cost.
+def read_all(source: Source, rows_per_block: int, quality: QualityReading | None = None) -> tuple[Array, ReadCount]:
+    """Return all rows in the type of products, ``(n_samples, n_features)``, and what reading them cost; `quality` examines them.
 
     Raises
     ------
@@ -119,6 +120,8 @@ def read_all(source: Source, rows_per_block: int) -> tuple[Array, ReadCount]:
         for block, cost in read_ahead(source, leaf):
             rows[block.start : block.start + len(block)] = in_panel(block, rows.dtype)
             count += cost
+            if quality is not None:
+                quality.examine(block)
     release()
     return rows, count
 

@@ -94,6 +94,7 @@ class ZarrSource(Source):
         self.array = array_of(metadata, self.store, array.path)
         self._bounded = bounded(self.array, fill)
         self.shape, self.chunk_rows = self.layout.table_shape, self.layout.chunk_rows
+        self.chunk_columns = self.layout.turned().chunk_rows
         self.chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize
         self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
         self.feature_names = feature_names(metadata.attributes, self.shape[1])

@@ -1,0 +1,342 @@
+"""Data quality of the rows of a reading: moments by part of the file, common values, missing values, copies of blocks.
+
+It is accumulated beside what a fit accumulates and takes a few percent of its time, because its figures are those of evenly
+spaced rows and features; only missing values are counted over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.quality_panels import (
+    Sums,
+    common_values,
+    count_common,
+    count_missing,
+    digest,
+    panel_rows,
+    sums_of,
+)
+from streampca.block import Block, as_block, dense
+from streampca.storage.state_file import storable
+from streampca.typing import Array, FloatArray, IntArray
+
+_SUMS = 2**16
+"""Sums by feature and part of the file, at most, as far as that leaves `_LEAST_PARTS`."""
+_MOST_PARTS, _LEAST_PARTS = 64, 16
+_ROWS_OF_A_PART, _FEW_ROWS_OF_A_PART, _FEW_PARTS = 128, 16, 8
+"""Examined rows of a part, at least; fewer where there would be less than eight parts."""
+_MOST_EVERY, _LEAST_ROWS, _ROWS_IN_ALL = 64, 2**11, 2**17
+"""Of 64 rows one is examined, more of few rows, but 2,048, and less of very many rows, but 131,072."""
+_UNIT_VALUES, _FEW_UNITS = 2**15, 512
+"""Values of a unit, of which a digest is made, at least; fewer where there are at most 512 units."""
+_MOST_UNITS = 2**16
+_MOST_BETWEEN, _COMPARED_ROWS = 16, 64
+"""Of 16 rows of a unit one enters its digest, more of few rows, but 64."""
+
+
+@storable
+@dataclass(frozen=True)
+class QualityState:
+    """Sums of the rows seen so far; f are the features that are followed by part of the file."""
+
+    n_features: int
+    """The argument of `init`: the length of a row of the blocks."""
+    missing: IntArray
+    """Number of NaN of each feature, ``(n_features,)``; empty where none are allowed."""
+    missing_by_part: IntArray
+    """Number of NaN in each part of the file, ``(n_parts,)``."""
+    unwritten: IntArray
+    """Number of rows in each part of the file that chunks hold which were never written, ``(n_parts,)``."""
+    parts: IntArray
+    """Numbers of the parts of the file that were seen, ascending, ``(p,)``."""
+    counts: IntArray
+    """Examined values that are not missing, ``(p, f)``."""
+    means: FloatArray
+    """Their means, ``(p, f)``."""
+    scatter: FloatArray
+    """Sums of their squared deviations from these, ``(p, f)``."""
+    common: Array
+    """A value of each followed feature, that of most rows where there is one, ``(f,)``."""
+    n_common: IntArray
+    """How many of the compared rows have it, ``(f,)``; at least, where blocks have others."""
+    n_compared: IntArray
+    """How many rows were compared, ``(f,)``."""
+    units: IntArray
+    """Numbers of the units that lie in one block, ascending, ``(u,)``."""
+    digests: NDArray[np.uint64]
+    """The xxh3-128 of each, ``(u, 2)``; zeros where all values are the same."""
+
+
+@dataclass(frozen=True)
+class Quality(SequentialMerge[QualityState]):
+    """Examines the rows of a table; make one with `Quality.of`.
+
+    Which rows and features are examined follows from their numbers in the table, so the figures do not depend on the division
+    into blocks beyond rounding; the bits follow from the blocks, as those of a fit.
+    """
+
+    n_samples: int
+    """Rows of the table."""
+    n_features: int
+    """Features of the table."""
+    dtype: str
+    """Data type of the rows."""
+    missing: bool
+    """Whether NaN are counted."""
+    every: int
+    """Of how many rows one is examined."""
+    every_feature: int
+    """Of how many features one is followed by part of the file."""
+    n_parts: int
+    """Parts of the file, of equal numbers of rows."""
+    unit: tuple[int, int]
+    """Rows and features of a unit, which is compared with others."""
+    by_features: bool = False
+    """Whether the rows of blocks are features of the table."""
+
+    @classmethod
+    def of(
+        cls, shape: tuple[int, int], dtype: str, chunk: tuple[int, int], rows_per_block: int, *, missing: bool
+    ) -> Quality:
+        """Return the accumulator for a table of that `shape`, stored in chunks of `chunk` rows and features, read in blocks of rows."""
+        n, d = shape
+        every = max(1, min(_MOST_EVERY, n // _LEAST_ROWS), n // _ROWS_IN_ALL)
+        every_feature = -(-d * _LEAST_PARTS // _SUMS)
+        followed = -(-d // every_feature)
+        examined = n // every
+        n_parts = max(1, examined // _ROWS_OF_A_PART, min(_FEW_PARTS, examined // _FEW_ROWS_OF_A_PART))
+        n_parts = min(n_parts, _MOST_PARTS, _SUMS // followed)
+        return cls(n, d, dtype, missing, every, every_feature, n_parts, _unit(shape, chunk, rows_per_block))
+
+    def for_reading(self) -> Quality:
+        """Return the accumulator itself: equal ones make the same states."""
+        return self
+
+    @property
+    def followed(self) -> IntArray:
+        """Return the features that are followed by part of the file, ascending."""
+        return np.arange(0, self.n_features, self.every_feature)
+
+    @property
+    def edges(self) -> IntArray:
+        """Return the first row of each part of the file, and the number of rows, ``(n_parts + 1,)``."""
+        return np.arange(self.n_parts + 1, dtype=np.int64) * self.n_samples // self.n_parts
+
+    @property
+    def n_bands(self) -> int:
+        """Return the number of units beside one another."""
+        return -(-self.n_features // self.unit[1])
+
+    @property
+    def n_units(self) -> int:
+        """Return the number of units."""
+        return -(-self.n_samples // self.unit[0]) * self.n_bands
+
+    @property
+    def rows_compared(self) -> int:
+        """Return of how many rows of a unit one enters its digest."""
+        return max(1, min(_MOST_BETWEEN, self.unit[0] // _COMPARED_ROWS))
+
+    def extent(self, unit: int) -> tuple[int, int, int, int]:
+        """Return first and last row and first and last feature of a unit; the last are exclusive."""
+        row, band = divmod(unit, self.n_bands)
+        rows, columns = self.unit
+        return (
+            row * rows,
+            min((row + 1) * rows, self.n_samples),
+            band * columns,
+            min((band + 1) * columns, self.n_features),
+        )
+
+    def init(self, n_features: int) -> QualityState:
+        """Return the state of no rows, the identity of `merge`."""
+        d, f = self.n_features, len(self.followed)
+        return QualityState(
+            n_features=n_features,
+            missing=np.zeros(d if self.missing else 0, dtype=np.int64),
+            missing_by_part=np.zeros(self.n_parts, dtype=np.int64),
+            unwritten=np.zeros(self.n_parts, dtype=np.int64),
+            parts=np.empty(0, dtype=np.int64),
+            counts=np.empty((0, f), dtype=np.int64),
+            means=np.empty((0, f)),
+            scatter=np.empty((0, f)),
+            common=np.zeros(f, self.dtype),
+            n_common=np.zeros(f, dtype=np.int64),
+            n_compared=np.zeros(f, dtype=np.int64),
+            units=np.empty(0, dtype=np.int64),
+            digests=np.empty((0, 2), dtype=np.uint64),
+        )
+
+    def update(self, state: QualityState, block: Block | Array) -> QualityState:
+        """Return `state` with the rows of `block`, or with these features of all rows, added; rows of weight 0 count, too."""
+        block = as_block(block)
+        if not len(block):
+            return state
+        values: Array = block.values.T if self.by_features else block.values
+        row, column = (0, block.start) if self.by_features else (block.start, 0)
+        columns = slice(column, column + values.shape[1])
+        if not self.by_features:
+            for first, last in block.equal:
+                self._add_by_part(state.unwritten, row + first, row + last)
+        if self.missing:
+            self._count_missing(state, values, row, columns)
+        state = self._with_moments(state, values, row, column)
+        return self._with_digests(state, block, values, (row, column))
+
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the numbers of the parts of the file that rows `start` to `stop` lie in, with the rows of each."""
+        edges = self.edges
+        first = int(np.searchsorted(edges, start, side="right")) - 1
+        for part in range(first, self.n_parts):
+            if edges[part] >= stop:
+                return
+            yield part, max(start, int(edges[part])), min(stop, int(edges[part + 1]))
+
+    def _add_by_part(self, counts: IntArray, start: int, stop: int) -> None:
+        for part, first, last in self._spans(start, stop):
+            counts[part] += last - first
+
+    def _count_missing(self, state: QualityState, values: Array, row: int, columns: slice) -> None:
+        for part, first, last in self._spans(row, row + values.shape[0]):
+            holes = count_missing(dense(values[first - row : last - row]))
+            state.missing[columns] += holes
+            state.missing_by_part[part] += int(holes.sum())
+
+    def _with_moments(self, state: QualityState, values: Array, row: int, column: int) -> QualityState:
+        """Return `state` with the moments of the examined rows and features among `values`."""
+        every, step = self.every, self.every_feature
+        offset = -column % step
+        chosen = slice((column + offset) // step, (column + values.shape[1] - 1) // step + 1)
+        if chosen.start >= chosen.stop:
+            return state
+        piece = panel_rows(chosen.stop - chosen.start) * every
+        stop = row + values.shape[0]
+        for start in range(row + -row % every, stop, piece):
+            rows = dense(values[start - row : min(stop, start + piece) - row : every])[:, offset::step]
+            self._note_common(state, rows, chosen)
+            of_rows = np.searchsorted(self.edges, np.arange(start, min(stop, start + piece), every), side="right") - 1
+            parts, starts = np.unique(of_rows, return_index=True)
+            state = self._with_sums(state, parts, chosen, sums_of(rows, starts))
+        return state
+
+    def _note_common(self, state: QualityState, rows: Array, chosen: slice) -> None:
+        """Compare some of the `rows` with the most common value of each feature; the first rows tell which that may be."""
+        if not state.n_compared[chosen].any():
+            state.common[chosen] = common_values(rows)
+        n_common, n_rows = count_common(rows, state.common[chosen])
+        state.n_common[chosen] += n_common
+        state.n_compared[chosen] += n_rows
+
+    def _with_sums(self, state: QualityState, parts: IntArray, chosen: slice, sums: Sums) -> QualityState:
+        """Return `state` with `sums` of the features `chosen` in some parts of the file added, in place where these were seen."""
+        new = np.setdiff1d(parts, state.parts)
+        if len(new):
+            places = np.searchsorted(state.parts, new)
+            state = replace(
+                state,
+                parts=np.insert(state.parts, places, new),
+                counts=np.insert(state.counts, places, 0, axis=0),
+                means=np.insert(state.means, places, 0.0, axis=0),
+                scatter=np.insert(state.scatter, places, 0.0, axis=0),
+            )
+        entry = (np.searchsorted(state.parts, parts), chosen)
+        total = Sums(state.counts[entry], state.means[entry], state.scatter[entry]).plus(sums)
+        state.counts[entry], state.means[entry], state.scatter[entry] = total.counts, total.means, total.scatter
+        return state
+
+    def _with_digests(self, state: QualityState, block: Block, values: Array, place: tuple[int, int]) -> QualityState:
+        """Return `state` with the digests of the units that lie in the block and were written."""
+        units, digests = [], []
+        for unit in self._units(values.shape, place):
+            first, last, left, right = self.extent(unit)
+            along = (left - place[1], right - place[1]) if self.by_features else (first - place[0], last - place[0])
+            if any(start < along[1] and along[0] < stop for start, stop in block.equal):
+                continue
+            rows = values[first - place[0] : last - place[0] : self.rows_compared]
+            whole = right - left == values.shape[1]
+            units.append(unit)
+            digests.append(digest(rows if whole else rows[:, left - place[1] : right - place[1]]))
+        if not units:
+            return state
+        index, found = np.array(units, dtype=np.int64), np.array(digests, dtype=np.uint64)
+        return self._with_units(state, index, found)
+
+    def _units(self, shape: tuple[int, ...], place: tuple[int, int]) -> Iterator[int]:
+        """Yield the numbers of the units that lie in a table of that `shape` whose first row and feature are `place`."""
+        ranges = []
+        for start, size, unit, n in zip(place, shape, self.unit, (self.n_samples, self.n_features), strict=True):
+            stop = start + size
+            ranges.append(range(-(-start // unit), -(-n // unit) if stop >= n else stop // unit))
+        for row in ranges[0]:
+            for band in ranges[1]:
+                yield row * self.n_bands + band
+
+    def _with_units(self, state: QualityState, units: IntArray, digests: NDArray[np.uint64]) -> QualityState:
+        index, found = np.concatenate([state.units, units]), np.concatenate([state.digests, digests])
+        if len(state.units) and units[0] < state.units[-1]:
+            order = np.argsort(index, kind="stable")
+            index, found = index[order], found[order]
+        return replace(state, units=index, digests=found)
+
+    def absorb(self, state: QualityState, other: QualityState) -> QualityState:
+        """Return the state of the rows behind both, in the memory of `state`."""
+        for name in ("missing", "missing_by_part", "unwritten"):
+            total = getattr(state, name)
+            total += getattr(other, name)
+        self._join_common(state, other)
+        state = self._with_sums(state, other.parts, slice(None), Sums(other.counts, other.means, other.scatter))
+        return self._with_units(state, other.units, other.digests) if len(other.units) else state
+
+    def _join_common(self, state: QualityState, other: QualityState) -> None:
+        """Add the comparisons with the most common values; of two different values the more frequent one remains."""
+        same = state.common == other.common
+        better = ~same & (other.n_common > state.n_common)
+        np.add(state.n_common, other.n_common, out=state.n_common, where=same)
+        np.copyto(state.n_common, other.n_common, where=better)
+        np.copyto(state.common, other.common, where=better)
+        np.add(state.n_compared, other.n_compared, out=state.n_compared)
+
+    def finalize(self, state: QualityState) -> QualityState:
+        """Return the state itself: its fields are the result."""
+        return state
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes: 8 d where NaN are counted, f (24 p + s + 16), 16 p + 24 u."""
+        itemsize, f = np.dtype(self.dtype).itemsize, len(self.followed)
+        return (
+            8 * self.n_features * self.missing
+            + f * (24 * self.n_parts + itemsize + 16)
+            + 16 * self.n_parts
+            + 24 * self.n_units
+        )
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of an update: panels of examined rows, a copy of the rows of a unit, and sums."""
+        panel = panel_rows(self.n_features) * self.n_features
+        unit = (
+            -(-min(self.unit[0], self.n_samples) // self.rows_compared) * min(self.unit[1], self.n_features) * itemsize
+        )
+        return 4 * 8 * panel + unit + 2 * 24 * len(self.followed) * (1 + self.n_parts)
+
+
+def _unit(shape: tuple[int, int], chunk: tuple[int, int], rows_per_block: int) -> tuple[int, int]:
+    """Return rows and features of a unit: a chunk, or several neighbouring ones that lie in one block."""
+    n, d = shape
+    width = max(1, min(chunk[1], d))
+    rows = min(max(1, chunk[0]), rows_per_block, n)
+    least = -(-min(_UNIT_VALUES, n * d // _FEW_UNITS) // (rows * width))
+    if least > 1 and width < d:
+        wider = min(-(-d // width), least)
+        width, least = min(d, wider * width), -(-least // wider)
+    if least > 1:
+        fitting = (k for k in range(least, 2 * least) if rows_per_block >= n or rows_per_block % (k * rows) == 0)
+        rows = min(next(fitting, -(-rows_per_block // rows)) * rows, max(rows_per_block, rows))
+    while -(-n // rows) * -(-d // width) > _MOST_UNITS:
+        rows *= 2
+    return rows, width

@@ -1,0 +1,144 @@
+"""What the data quality of a panel of rows is computed from: moments, common values, missing values, digests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse
+
+from streampca.typing import Array, FloatArray, IntArray, SparseRows
+
+PANEL_VALUES = 2**17
+"""Values that are examined at once, at most; a row at least."""
+_FIRST_ROWS = 33
+"""Rows whose median is taken for the most common value."""
+_EVERY_COMPARED = 4
+"""Of how many examined rows one is compared with the most common value."""
+_ROUNDING = 1e-13
+"""Rounding of a sum of squares relative to it."""
+_COUNTED_ROWS = 255
+"""Rows whose missing values are counted in 8 bits."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Count, mean and sum of squared deviations of each feature, of any shape."""
+
+    counts: IntArray
+    """Values that are not missing."""
+    means: FloatArray
+    """Their mean; 0 where there are none."""
+    scatter: FloatArray
+    """Sum of their squared deviations from it."""
+
+    def plus(self, other: Sums) -> Sums:
+        """Return the sums of the values behind both (Chan, Golub & LeVeque 1983, eq. 2.1)."""
+        counts = self.counts + other.counts
+        divisor = np.maximum(counts, 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            step = other.means - self.means
+            means = self.means + step * (other.counts / divisor)
+            between = step * step * (self.counts * (other.counts / divisor))
+            return Sums(counts, means, self.scatter + other.scatter + between)
+
+
+def sums_of(rows: Array, starts: IntArray) -> Sums:
+    """Return the sums of runs of dense `rows`, ``(n_rows, n_features)``, in float64, ``(n_runs, n_features)``; NaN counts as missing.
+
+    `starts` are the first rows of the runs, of which none is empty.
+    """
+    origin = rows[0].astype(np.float64)
+    lengths = np.diff(starts, append=len(rows))[:, None]
+    if not rows.strides[0]:
+        return _sums_of_equal(origin, lengths)
+    with np.errstate(over="ignore", invalid="ignore"):
+        centred = rows.astype(np.float64)
+        centred -= origin
+        means = _run_sums(centred, starts)
+        if np.isfinite(means).all():
+            means /= lengths
+            np.square(centred, out=centred)
+            squares = _run_sums(centred, starts)
+            scatter = squares - lengths * means * means
+            scatter[scatter < _ROUNDING * squares] = 0.0
+            return Sums(np.broadcast_to(lengths, means.shape), means + origin, scatter)
+        return _sums_with_holes(rows, starts, lengths)
+
+
+def _run_sums(rows: Array, starts: IntArray) -> FloatArray:
+    """Return the sums of runs of rows, ``(n_runs, n_features)``; faster than `numpy.add.reduceat` where runs are long."""
+    sums = np.empty((len(starts), rows.shape[1]))
+    for start, stop, out in zip(starts, (*starts[1:], len(rows)), sums, strict=True):
+        np.add.reduce(rows[start:stop], axis=0, out=out)
+    return sums
+
+
+def _sums_with_holes(rows: Array, starts: IntArray, lengths: IntArray) -> Sums:
+    """Return the sums of runs of rows some of which have NaN, by run."""
+    holes = np.isnan(rows)
+    counts = lengths - _run_sums(holes, starts).astype(np.int64)
+    filled = np.where(holes, 0.0, rows)
+    means = _run_sums(filled, starts) / np.maximum(counts, 1)
+    filled -= np.repeat(means, lengths[:, 0], axis=0)
+    filled[holes] = 0.0
+    return Sums(counts, means, _run_sums(np.square(filled), starts))
+
+
+def _sums_of_equal(row: FloatArray, lengths: IntArray) -> Sums:
+    """Return the sums of runs of rows that all equal `row`."""
+    holes = np.isnan(row)
+    means = np.broadcast_to(np.where(holes, 0.0, row), (len(lengths), len(row)))
+    return Sums(np.where(holes, 0, lengths), means, np.zeros(means.shape))
+
+
+def common_values(rows: Array) -> Array:
+    """Return the medians of the first of `rows`: the most common value of each feature of which it has more than half."""
+    few = rows[:_FIRST_ROWS]
+    middle: Array = np.partition(few, len(few) // 2, axis=0)[len(few) // 2]
+    return middle
+
+
+def count_common(rows: Array, common: Array) -> tuple[IntArray, int]:
+    """Return how many of some of `rows` have the value `common`, ``(n_features,)``, and how many rows were compared."""
+    some = rows[::_EVERY_COMPARED]
+    return np.count_nonzero(some == common, axis=0).astype(np.int64), len(some)
+
+
+def panel_rows(n_features: int) -> int:
+    """Return how many rows are examined at once."""
+    return max(1, PANEL_VALUES // max(1, n_features))
+
+
+def count_missing(values: Array) -> IntArray:
+    """Return the number of NaN of each feature of dense `values`, ``(n_rows, n_features)``."""
+    if not values.strides[0]:
+        return np.where(np.isnan(values[0]), len(values), 0)
+    total = np.zeros(values.shape[1], dtype=np.int64)
+    for start in range(0, len(values), _COUNTED_ROWS):
+        holes = np.isnan(values[start : start + _COUNTED_ROWS])
+        total += np.add.reduce(holes.view(np.uint8), axis=0, dtype=np.uint8)
+    return total
+
+
+def digest(values: Array | SparseRows) -> NDArray[np.uint64]:
+    """Return the xxh3-128 of `values` as two numbers; zeros where all values are the same."""
+    if issparse(values):
+        return _digest_of_sparse(csr_matrix(values))
+    data = np.ascontiguousarray(values).reshape(-1)
+    bits = data.view(f"u{data.dtype.itemsize}")
+    if bits[0] == bits[-1] == bits[len(bits) // 2] and (bits == bits[0]).all():
+        return np.zeros(2, dtype=np.uint64)
+    return np.frombuffer(xxhash.xxh3_128_digest(bits.data, len(values)), dtype=">u8").astype(np.uint64)
+
+
+def _digest_of_sparse(rows: csr_matrix) -> NDArray[np.uint64]:
+    if not rows.nnz:
+        return np.zeros(2, dtype=np.uint64)
+    rows.sort_indices()
+    state = xxhash.xxh3_128(seed=rows.shape[0])
+    for array in (np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int64), rows.data):
+        state.update(np.ascontiguousarray(array).data)
+    return np.frombuffer(state.digest(), dtype=">u8").astype(np.uint64)

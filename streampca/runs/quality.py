@@ -1,0 +1,399 @@
+"""The figures of data quality that the manifest of a run records, and the sentences about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from streampca.accumulators.quality import Quality, QualityState
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.runs.manifest import Manifest
+from streampca.solvers.quality import QualityFound
+from streampca.solvers.result import FitResult
+from streampca.sources.base import Source
+from streampca.sources.zarr.strictness import strict
+from streampca.storage.zarr_interface import ZarrArray
+from streampca.typing import Array, BoolArray, FloatArray, IntArray, Json
+
+MOST_LISTED = 20
+"""Features, or groups of copies, that are listed."""
+COMMON_SHARE = 0.99
+"""Share of rows with the same value from which a feature is nearly constant."""
+_RELATIVE_DEVIATION = 1e-6
+"""Standard deviation relative to the mean up to which a feature is nearly constant: some roundings of float32."""
+_LEAST_VALUES = 8
+"""Examined values of a feature in a part of the file from which its mean is compared."""
+_STUCK_VALUES, _VARYING_PARTS = 32, 0.75
+"""Values of a feature that does not vary in a part of the file, at least, and the share of parts in which it does vary."""
+_DIGITS = 9
+"""Digits after the point of figures of drift: ties stay ties where blocks, and with them roundings, are others."""
+_MOST_TAILS = 100
+_BLOCK_ROWS = 2**13
+
+HEAVY = 5.0
+"""Excess kurtosis from which tails are called heavy; that of the Laplace distribution is 3, that of t with 5 degrees of freedom 6."""
+LARGE_SHIFT, LARGE_RATIO = 2.0, 3.0
+"""Shift in standard deviations, and ratio of standard deviations, that are worth a warning."""
+_CONCENTRATED = 3.0
+"""Ratio of the share of missing values in a part of the file to that in all from which they are concentrated."""
+
+Namer = Callable[[int], str | None]
+
+
+def record_quality(manifest: Manifest, result: FitResult, source: Source, scores: Path | None) -> None:
+    """Add figures and sentences about the quality of the data to `manifest`, where it was examined.
+
+    `scores` is the group of scores; None where none were written.
+    """
+    if result.quality is None:
+        return
+    figures = quality_figures(result.quality, source, result.model, scores)
+    concerns, notes = findings(figures)
+    manifest["quality"] = figures
+    manifest["warnings"] += concerns
+    manifest["notes"] += notes
+
+
+def quality_figures(found: QualityFound, source: Source, model: PCAModel | KernelModel, scores: Path | None) -> Json:
+    """Return the figures of data quality as plain data.
+
+    Parameters
+    ----------
+    found : QualityFound
+        What the reading says.
+    source : Source
+        The data.
+    model : PCAModel or KernelModel
+        The model, which knows the features that never vary.
+    scores : Path, optional
+        The group of scores, for their kurtosis; None where none were written.
+    """
+    quality, state, name = found.accumulator, found.state, _names(source, model)
+    known = isinstance(model, PCAModel) and model.removal is None
+    never = model.constant_features if isinstance(model, PCAModel) and known else _constant_in(quality, state)
+    return {
+        "examined": _examined(quality, state),
+        "constant": {
+            "count": len(never),
+            "features": _listed(never, name),
+            "rows": "all" if known else "examined",
+        },
+        "nearly_constant": _nearly_constant(quality, state, never, name),
+        "drift": _drift(quality, state, name),
+        "missing": _missing(quality, state, name) if quality.missing else None,
+        "copies": _copies(quality, state),
+        "never_written": _never_written(state, source),
+        "tails": None if scores is None else tails(scores),
+    }
+
+
+def quality_from(examined: Json, source: Source) -> Quality:
+    """Return the accumulator that examines the rows and features that the figure ``examined`` records."""
+    return Quality(
+        *source.shape,
+        dtype=str(source.dtype),
+        missing=bool(examined["missing"]),
+        every=int(examined["every"]),
+        every_feature=int(examined["every_feature"]),
+        n_parts=int(examined["parts"]),
+        unit=(int(examined["unit"][0]), int(examined["unit"][1])),
+    )
+
+
+def _names(source: Source, model: PCAModel | KernelModel) -> Namer:
+    """Return what names a feature by its number, None where it has no name."""
+    names, labels = source.feature_names, model.labels
+
+    def name(feature: int) -> str | None:
+        return names[feature] if names else None if labels is None else labels.known_name(feature)
+
+    return name
+
+
+def _examined(quality: Quality, state: QualityState) -> Json:
+    """Return which rows and features were examined."""
+    return {
+        "rows": -(-quality.n_samples // quality.every),
+        "every": quality.every,
+        "features": len(quality.followed),
+        "every_feature": quality.every_feature,
+        "parts": quality.n_parts,
+        "unit": list(quality.unit),
+        "missing": quality.missing,
+        "edges": quality.edges.tolist(),
+    }
+
+
+def _listed(features: IntArray, name: Namer, values: FloatArray | None = None) -> list[Json]:
+    """Return the first of the `features` with their names, and one figure each."""
+    return [
+        {"feature": int(feature), "name": name(int(feature))} | ({} if values is None else {"share": float(values[i])})
+        for i, feature in enumerate(features[:MOST_LISTED])
+    ]
+
+
+def _total(state: QualityState) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """Return counts, means, and sums of squared deviations within parts and between them, of each followed feature."""
+    counts = state.counts.sum(axis=0)
+    means = (state.counts * state.means).sum(axis=0) / np.maximum(counts, 1)
+    between = (state.counts * np.square(state.means - means)).sum(axis=0)
+    return counts, means, state.scatter.sum(axis=0), between
+
+
+def _constant_in(quality: Quality, state: QualityState) -> IntArray:
+    """Return the followed features that do not vary in the examined rows."""
+    counts, _, within, between = _total(state)
+    still = np.sqrt((within + between) / np.maximum(counts, 1)) <= _rounding(state)
+    chosen: IntArray = quality.followed[(counts > 0) & still]
+    return chosen
+
+
+def _rounding(state: QualityState) -> FloatArray:
+    """Return the standard deviation of each followed feature that is rounding of equal values."""
+    rounding: FloatArray = 16 * np.finfo(np.float64).eps * np.abs(state.means).max(axis=0, initial=0.0)
+    return rounding
+
+
+def _nearly_constant(quality: Quality, state: QualityState, never: IntArray, name: Namer) -> Json:
+    """Return the followed features, but for those that `never` vary, most of whose examined values are the same, or near their mean."""
+    counts, means, within, between = _total(state)
+    shares = state.n_common / np.maximum(state.n_compared, 1)
+    deviations = np.sqrt((within + between) / np.maximum(counts, 1))
+    chosen = (
+        ~np.isin(quality.followed, never)
+        & (counts > 0)
+        & ((shares >= COMMON_SHARE) | (deviations <= _RELATIVE_DEVIATION * np.abs(means)))
+    )
+    return {
+        "count": int(chosen.sum()),
+        "features": _listed(quality.followed[chosen], name, shares[chosen]),
+        "share": COMMON_SHARE,
+    }
+
+
+def _drift(quality: Quality, state: QualityState, name: Namer) -> Json | None:
+    """Return how far means and deviations of parts of the file are from those of all rows; None for a file of one part.
+
+    A shift is in standard deviations within parts. `noise` is about the largest shift of as many means of
+    independent values that do not drift, √(2 ln(2 f p)) / √n with the n rows of a part.
+    """
+    if len(state.parts) < 2:
+        return None
+    counts, means, within, between = _total(state)
+    n_parts = len(state.parts)
+    enough = state.counts >= _LEAST_VALUES
+    variance = within / np.maximum(counts - n_parts, 1)
+    unit = np.sqrt(np.where(variance > 0, variance, between / np.maximum(counts, 1)))
+    rounding = _rounding(state)
+    shifts = np.divide(state.means - means, unit, out=np.zeros_like(state.means), where=enough & (unit > rounding))
+    own = np.sqrt(state.scatter / np.maximum(state.counts - 1, 1))
+    typical = state.n_common < 0.9 * state.n_compared
+    comparable = enough & (own > rounding) & (variance > 0) & typical
+    ratios = np.divide(own, np.sqrt(variance), out=np.ones_like(own), where=comparable)
+    shifts, ratios = np.round(_finite(shifts), _DIGITS), np.round(_finite(ratios), _DIGITS)
+    noise = np.sqrt(2 * np.log(2 * shifts.size)) / np.sqrt(max(1.0, float(np.median(state.counts))))
+    logs = np.abs(np.log(np.maximum(ratios, 1e-300)))
+    worst, widest = (np.unravel_index(int(each.argmax()), each.shape) for each in (np.abs(shifts), logs))
+    where = _places(quality, state, name)
+    return {
+        "mean": where(worst) | {"shift": float(shifts[worst])},
+        "deviation": where(widest) | {"ratio": float(ratios[widest])},
+        "noise": float(np.round(noise, _DIGITS)),
+        "largest_shifts": np.abs(shifts).max(axis=1).tolist(),
+        "shifts": shifts[:, worst[1]].tolist(),
+        "largest_ratios": np.exp(np.round(logs.max(axis=1), _DIGITS)).tolist(),
+        "stuck": _stuck(state, where, typical),
+    }
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    finite: FloatArray = np.nan_to_num(values, nan=0.0, posinf=1e300, neginf=-1e300)
+    return finite
+
+
+def _places(quality: Quality, state: QualityState, name: Namer) -> Callable[[tuple[np.intp, ...]], Json]:
+    """Return what describes an entry of a table by part and feature: the feature, and rows of the file."""
+
+    def where(entry: tuple[np.intp, ...]) -> Json:
+        part, feature = int(state.parts[entry[0]]), int(quality.followed[entry[1]])
+        return {"feature": feature, "name": name(feature), "rows": quality.edges[part : part + 2].tolist()}
+
+    return where
+
+
+def _stuck(state: QualityState, where: Callable[[tuple[np.intp, ...]], Json], typical: BoolArray) -> Json:
+    """Return the features that do not vary in a part of the file though they do in most: a sensor that stood still."""
+    flat = state.scatter <= state.counts * _rounding(state) ** 2
+    still = (state.counts >= _STUCK_VALUES) & flat
+    varying = (~flat).mean(axis=0) >= _VARYING_PARTS
+    entries = np.argwhere((still & varying & typical).T)
+    first = np.unique(entries[:, 0], return_index=True)[1]
+    return {"count": len(first), "features": [where((part, feature)) for feature, part in entries[first[:MOST_LISTED]]]}
+
+
+def _missing(quality: Quality, state: QualityState, name: Namer) -> Json:
+    """Return the shares of missing values by feature and by part of the file."""
+    total, (n, d) = int(state.missing.sum()), (quality.n_samples, quality.n_features)
+    order = np.argsort(-state.missing, kind="stable")[: int(np.count_nonzero(state.missing))]
+    by_part = state.missing_by_part / np.maximum(np.diff(quality.edges) * d, 1)
+    return {
+        "count": total,
+        "share": total / (n * d),
+        "n_features": len(order),
+        "features": _listed(order, name, state.missing[order] / n),
+        "by_part": by_part.tolist(),
+    }
+
+
+def _copies(quality: Quality, state: QualityState) -> Json:
+    """Return the units with the same values as an earlier one, and how many were compared; units of one value are left out."""
+    several = state.digests.any(axis=1)
+    units, digests = state.units[several], state.digests[several]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for unit, (high, low) in zip(units.tolist(), digests.tolist(), strict=True):
+        groups.setdefault((high, low), []).append(unit)
+    same = [group for group in groups.values() if len(group) > 1]
+
+    def place(unit: int) -> Json:
+        first, last, left, right = quality.extent(unit)
+        return {"rows": [first, last], "features": [left, right]}
+
+    return {
+        "compared": len(state.units),
+        "one_value": int(np.count_nonzero(~several)),
+        "every": quality.rows_compared,
+        "count": sum(len(group) - 1 for group in same),
+        "groups": [[place(unit) for unit in group[:MOST_LISTED]] for group in same[:MOST_LISTED]],
+    }
+
+
+def _never_written(state: QualityState, source: Source) -> Json:
+    """Return how many chunks were never written, and how many rows that hold nothing else, by part of the file."""
+    by_part = state.unwritten.tolist() if state.unwritten.any() else []
+    return {"chunks": int(source.missing_chunks_filled), "rows": int(state.unwritten.sum()), "by_part": by_part}
+
+
+def tails(scores: Path) -> Json | None:
+    """Return the excess kurtosis of the stored scores of the first components, which is 0 for Gaussian ones; rows of NaN are left out.
+
+    Moments are taken about the means of the first rows; cost: one reading of the scores.
+    """
+    array = strict(zarr.open_array(scores / "scores", mode="r"))
+    k = min(int(array.shape[1]), _MOST_TAILS)
+    moments, shift, n_rows = np.zeros((4, k)), None, 0
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for values in _blocks(array, k):
+            shift = values.mean(axis=0) if shift is None else shift
+            values -= shift
+            n_rows += len(values)
+            power = values.copy()
+            for order in range(4):
+                moments[order] += power.sum(axis=0)
+                power *= values
+        if n_rows < 4:
+            return None
+        first, second, third, fourth = moments / n_rows
+        variance = second - first**2
+        central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
+        excess = np.where(variance > 0, central / variance**2 - 3, 0.0)
+    excess = np.where(np.isfinite(excess), np.round(excess, _DIGITS), 0.0)
+    component = int(excess.argmax())
+    return {"excess_kurtosis": excess.tolist(), "component": component, "largest": float(excess[component])}
+
+
+def _blocks(array: ZarrArray, k: int) -> Iterator[FloatArray]:
+    """Yield the rows without NaN of the first `k` columns of stored scores, a chunk and of it a few rows at a time."""
+    step = int(array.chunks[0])
+    for start in range(0, array.shape[0], step):
+        chunk: Array = np.asarray(array[start : start + step, :k])
+        for first in range(0, len(chunk), _BLOCK_ROWS):
+            values = chunk[first : first + _BLOCK_ROWS].astype(np.float64)
+            complete = np.isfinite(values).all(axis=1)
+            if complete.any():
+                yield values[complete]
+
+
+def findings(figures: Json) -> tuple[list[str], list[str]]:
+    """Return sentences about the figures of data quality: those that are to be looked into, and others."""
+    concerns = [*_of_copies(figures["copies"]), *_of_drift(figures["drift"]), *_of_missing(figures)]
+    notes = []
+    constant, nearly = figures["constant"], figures["nearly_constant"]
+    if nearly["count"]:
+        notes.append(
+            f"{nearly['count']:,} feature(s) hardly vary: at least {nearly['share']:.0%} of the examined rows have the same value, or the "
+            f"standard deviation is a millionth of the mean: {_some(nearly)}"
+        )
+    if constant["count"] and constant["rows"] == "examined":
+        notes.append(f"{constant['count']:,} feature(s) never vary in the examined rows: {_some(constant)}")
+    tails_of = figures["tails"]
+    if tails_of is not None and tails_of["largest"] > HEAVY:
+        notes.append(
+            f"scores have heavy tails: the excess kurtosis of component {tails_of['component'] + 1} is {tails_of['largest']:.3g} (0 for "
+            "Gaussian scores), so that few rows decide it"
+        )
+    return concerns, notes
+
+
+def _of_copies(copies: Json) -> Iterator[str]:
+    if copies["count"]:
+        first, second = copies["groups"][0][:2]
+        of_features = ""
+        if (
+            first["features"] != [0, max(second["features"][1], first["features"][1])]
+            or first["features"] != second["features"]
+        ):
+            of_features = f" of features {_span(first['features'])} and {_span(second['features'])}"
+        which = "all rows were" if copies["every"] == 1 else f"one in {copies['every']} rows was"
+        yield (
+            f"{copies['count']:,} block(s) of the data are copies of others (of which {which} compared): for example rows "
+            f"{_span(second['rows'])} of rows {_span(first['rows'])}{of_features}"
+        )
+
+
+def _of_drift(drift: Json | None) -> Iterator[str]:
+    if drift is None:
+        return
+    mean, deviation, stuck = drift["mean"], drift["deviation"], drift["stuck"]
+    if abs(mean["shift"]) > max(LARGE_SHIFT, 2 * drift["noise"]):
+        yield (
+            f"the data drift: in rows {_span(mean['rows'])} the mean of feature {_named(mean)} is {mean['shift']:+.3g} standard deviations "
+            "away from that of all rows"
+        )
+    if not 1 / LARGE_RATIO < deviation["ratio"] < LARGE_RATIO:
+        yield (
+            f"the spread of the data changes: in rows {_span(deviation['rows'])} the standard deviation of feature {_named(deviation)} is "
+            f"{deviation['ratio']:.3g} times that within other parts"
+        )
+    if stuck["count"]:
+        first = stuck["features"][0]
+        yield f"{stuck['count']:,} feature(s) stand still for a while and vary elsewhere: for example {_named(first)} in rows {_span(first['rows'])}"
+
+
+def _of_missing(figures: Json) -> Iterator[str]:
+    missing, edges = figures["missing"], figures["examined"]["edges"]
+    if not missing or not missing["count"]:
+        return
+    part = int(np.argmax(missing["by_part"]))
+    share = missing["by_part"][part]
+    if len(missing["by_part"]) > 1 and share > max(0.01, _CONCENTRATED * missing["share"]):
+        yield (
+            f"missing values are concentrated: {share:.1%} of rows {_span(edges[part : part + 2])} are missing, {missing['share']:.1%} of all"
+        )
+
+
+def _span(ends: list[int]) -> str:
+    return f"{ends[0]:,} to {ends[1] - 1:,}"
+
+
+def _named(place: Json) -> str:
+    return f"{place['feature']}" + (f" [{place['name']}]" if place["name"] else "")
+
+
+def _some(listed: Json, most: int = 5) -> str:
+    """Return the first of some features as text."""
+    names = ", ".join(_named(each) for each in listed["features"][:most])
+    return names + (", …" if listed["count"] > most else "")

@@ -1,0 +1,188 @@
+"""Quality of the data: drift and missing values along the file, constant features, copies of blocks, tails of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.runs.report import words
+from streampca.runs.report.figures import ACCENT, GRID, INK, MUTED, inline, plain
+from streampca.runs.report.parts import Chart, DataQuality, ReportTable
+from streampca.runs.report.result import field
+from streampca.runs.report.run_files import RunFiles
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_NAMED = 6
+"""Features that are named in a cell."""
+
+
+def data_quality(run: RunFiles) -> DataQuality | None:
+    """Return what the manifest of a run says of the quality of its data; None where it says nothing."""
+    figures = run.manifest.get("quality")
+    if not isinstance(figures, dict):
+        return None
+    rows, parts = field(figures, "examined", "rows"), words.whole(field(figures, "examined", "parts")) or 1
+    features = words.whole(field(figures, "examined", "features")) or 0
+    of_features = "" if features == run.n_features else f" and {features:,} of the {run.n_features:,} features"
+    lead = f"From the reading of the fit. Drift and values that hardly vary are those of {words.count(rows)} evenly spaced rows{of_features}"
+    lead += f", in {words.plural(parts, 'part')} of the file." if parts > 1 else "."
+    edges = np.array(words.numbers(field(figures, "examined", "edges")))
+    charts = (_drift_chart(figures, edges), _missing_chart(figures, edges))
+    table = ReportTable("What was found", ("", "found", "where"), tuple(_rows(figures, run)))
+    return DataQuality(lead, tuple(chart for chart in charts if chart is not None), table)
+
+
+def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the table."""
+    yield "features that never vary", _count(figures, "constant"), _features(field(figures, "constant", "features"))
+    yield (
+        "features that hardly vary",
+        _count(figures, "nearly_constant"),
+        _features(field(figures, "nearly_constant", "features")),
+    )
+    yield from _drift_rows(figures)
+    yield from _copied_rows(figures)
+    chunks, rows = (words.whole(field(figures, "never_written", name)) or 0 for name in ("chunks", "rows"))
+    yield (
+        "chunks that were never written",
+        f"{chunks:,}",
+        f"{words.plural(rows, 'row')} hold nothing else" if rows else "",
+    )
+    share = words.number(field(figures, "missing", "share"))
+    if share is not None:
+        listed = _features(field(figures, "missing", "features"), shares=True)
+        yield "missing values", words.share(share), listed
+    largest, component = (field(figures, "tails", name) for name in ("largest", "component"))
+    if words.number(largest) is not None:
+        yield (
+            "tails of scores",
+            f"excess kurtosis {words.figure(largest, 3)}",
+            f"component {(words.whole(component) or 0) + 1}, the largest of {words.plural(min(run.n_components, 100), 'component')}; "
+            "0 for Gaussian scores",
+        )
+
+
+def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, ...]]:
+    drift = field(figures, "drift")
+    if not isinstance(drift, dict):
+        return
+    shift, noise = words.number(field(drift, "mean", "shift")), words.figure(field(drift, "noise"), 2)
+    if shift is not None:
+        beside = f"; up to about {noise} is noise"
+        yield "largest shift of a mean", f"{shift:+.3g} standard deviations", f"{_place(drift.get('mean'))}{beside}"
+    ratio = words.number(field(drift, "deviation", "ratio"))
+    if ratio is not None:
+        yield "largest change of spread", f"{ratio:.3g} times", _place(drift.get("deviation"))
+    stuck = words.whole(field(drift, "stuck", "count")) or 0
+    listed = field(drift, "stuck", "features")
+    places = [_place(entry) for entry in listed[:_MOST_NAMED]] if isinstance(listed, list) else []
+    yield "features that stand still for a while", f"{stuck:,}", "; ".join(places)
+
+
+def _copied_rows(figures: dict[str, object]) -> Iterator[tuple[str, ...]]:
+    count, compared, every = (
+        words.whole(field(figures, "copies", name)) or 0 for name in ("count", "compared", "every")
+    )
+    groups, pairs = field(figures, "copies", "groups"), []
+    for group in groups[:_MOST_NAMED] if isinstance(groups, list) else []:
+        if isinstance(group, list):
+            pairs.append(" = ".join(_span(field(unit, "rows")) for unit in group[:_MOST_NAMED]))
+    of_rows = ["all their rows were compared" if every <= 1 else f"one row in {every} was compared"]
+    yield (
+        "blocks that are copies",
+        f"{count:,} of {compared:,}",
+        "; ".join([f"rows {pair}" for pair in pairs] + of_rows),
+    )
+
+
+def _count(figures: dict[str, object], name: str) -> str:
+    return f"{words.whole(field(figures, name, 'count')) or 0:,}"
+
+
+def _features(listed: object, *, shares: bool = False) -> str:
+    """Return the first of some features as text, with their shares if asked for."""
+    if not isinstance(listed, list):
+        return ""
+    named = []
+    for entry in listed[:_MOST_NAMED]:
+        share = f" ({words.share(field(entry, 'share'))})" if shares else ""
+        named.append(f"{_name(entry)}{share}")
+    text = ", ".join(named) + (", …" if len(listed) > _MOST_NAMED else "")
+    return f"feature{'' if len(listed) == 1 else 's'} {text}" if text else ""
+
+
+def _name(entry: object) -> str:
+    name = field(entry, "name")
+    return words.clean(name, 60) if name else words.count(field(entry, "feature"))
+
+
+def _place(entry: object) -> str:
+    return f"feature {_name(entry)} in rows {_span(field(entry, 'rows'))}"
+
+
+def _span(ends: object) -> str:
+    numbers = words.numbers(ends)
+    return f"{numbers[0]:,.0f} to {numbers[1] - 1:,.0f}" if len(numbers) == 2 else ""
+
+
+def _drift_chart(figures: dict[str, object], edges: FloatArray) -> Chart | None:
+    """Return how far the means of parts of the file are from those of all rows; None where there are too few parts."""
+    drift = field(figures, "drift")
+    shifts, largest = (np.array(words.numbers(field(drift, name))) for name in ("shifts", "largest_shifts"))
+    noise = words.number(field(drift, "noise"))
+    if len(shifts) < 2 or len(shifts) != len(largest) or len(edges) != len(shifts) + 1 or noise is None:
+        return None
+    name = _name(field(drift, "mean"))
+    places = (edges[:-1] + edges[1:]) / 2
+
+    def draw(axes: Axes) -> None:
+        axes.grid(axis="y")
+        axes.axhline(0, color=GRID, linewidth=1.2)
+        axes.axhspan(-noise, noise, facecolor=MUTED, alpha=0.15, linewidth=0)
+        axes.plot(places, largest, color=INK, linewidth=1.0, dashes=(3, 2.5))
+        axes.plot(places, shifts, color=ACCENT, linewidth=1.4, marker="o", markersize=3.2)
+        axes.margins(x=0.01)
+        plain(axes.xaxis)
+        plain(axes.yaxis)
+        axes.set_xlabel("row")
+        axes.set_ylabel("shift of the mean (standard deviations)")
+
+    return Chart(
+        "Drift along the file",
+        inline("drift", draw),
+        f"Chart of the shift of the mean of feature {name} in {len(shifts)} parts of the file, and of the largest shift of all features.",
+        "Differences of means of parts of the file from those of all rows, in standard deviations within parts; the band is about "
+        "what independent rows would show.",
+        (("accent", f"feature {name}"), ("dashes", "largest of all features")),
+    )
+
+
+def _missing_chart(figures: dict[str, object], edges: FloatArray) -> Chart | None:
+    """Return the share of missing values by part of the file; None where none are missing, or there is one part."""
+    shares = 100 * np.array(words.numbers(field(figures, "missing", "by_part")))
+    if len(shares) < 2 or len(edges) != len(shares) + 1 or not shares.any():
+        return None
+
+    def draw(axes: Axes) -> None:
+        axes.grid(axis="y")
+        axes.stairs(shares, edges, color=ACCENT, fill=True, alpha=0.35, linewidth=0)
+        axes.stairs(shares, edges, color=ACCENT, linewidth=1.3)
+        axes.margins(x=0.01)
+        axes.set_ylim(0, 1.08 * float(shares.max()))
+        plain(axes.xaxis)
+        plain(axes.yaxis)
+        axes.set_xlabel("row")
+        axes.set_ylabel("missing values (%)")
+
+    worst = int(shares.argmax())
+    return Chart(
+        "Missing values along the file",
+        inline("missing", draw),
+        f"Chart of the share of missing values in {len(shares)} parts of the file.",
+        f"At most {shares[worst]:.3g} % in a part: rows {edges[worst]:,.0f} to {edges[worst + 1] - 1:,.0f}.",
+    )

@@ -1,0 +1,30 @@
+"""What is computed beside a fit and its scores, and the memory that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypedDict
+
+from streampca.planning.memory.scores import diagnostics_bytes
+from streampca.planning.plan import Resources
+from streampca.solvers.quality import quality_bytes
+from streampca.sources.base import Source
+
+
+class Beside(TypedDict, total=False):
+    """What is computed beside a fit and its scores."""
+
+    diagnostics: bool
+    """T² and Q of the rows, with their scores."""
+    quality: bool
+    """Quality of the data, in the first reading."""
+
+
+def with_beside(resources: Resources, source: Source, n_components: object, missing: str, beside: Beside) -> Resources:
+    """Return `resources` whose process takes what is computed beside a fit, too."""
+    threads, n_bytes = resources.threads, 0
+    if beside.get("diagnostics"):
+        n_bytes += threads * diagnostics_bytes(source.shape[1], n_components, missing)
+    if beside.get("quality"):
+        n_bytes += quality_bytes(source, threads, missing)
+    return replace(resources, process_bytes=resources.process_bytes + n_bytes)

@@ -1,0 +1,145 @@
+"""Sums of data quality against numpy, for every division into blocks, by rows and by features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from streampca.accumulators.quality import Quality, QualityState
+from streampca.block import Block
+from streampca.execution.fold import fold
+
+N, D = 3000, 9
+Rows = NDArray[Any]
+
+
+def rows_of(dtype: str = "f8", *, holes: bool = False) -> Rows:
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((N, D)) * 20 + 60).clip(0, 200).astype(dtype)
+    rows[2000:2100] = rows[500:600]
+    if holes:
+        rows[rng.random(rows.shape) < 0.02] = np.nan
+        rows[1500:1800, 2] = np.nan
+    return rows
+
+
+def quality_of(rows: Rows, *, missing: bool = False, chunk: tuple[int, int] = (100, D)) -> Quality:
+    return Quality.of(rows.shape, str(rows.dtype), chunk, 300, missing=missing)
+
+
+def folded(quality: Quality, rows: Any, size: int) -> QualityState:
+    blocks = (Block(rows[start : start + size], start) for start in range(0, rows.shape[0], size))
+    return fold(quality, blocks, rows.shape[1])
+
+
+def assert_same(one: QualityState, other: QualityState) -> None:
+    np.testing.assert_array_equal(one.parts, other.parts)
+    np.testing.assert_array_equal(one.counts, other.counts)
+    np.testing.assert_allclose(one.means, other.means, rtol=1e-12)
+    np.testing.assert_allclose(one.scatter, other.scatter, rtol=1e-10, atol=1e-9)
+    for name in ("missing", "missing_by_part", "unwritten", "n_compared"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("size", [N, 300, 77])
+def test_sums_by_part_are_those_of_the_evenly_spaced_rows(size: int, holes: bool) -> None:
+    rows = rows_of(holes=holes)
+    quality = quality_of(rows, missing=holes)
+    state = folded(quality, rows, size)
+    assert quality.n_parts > 8
+    for part, (start, stop) in enumerate(zip(quality.edges[:-1], quality.edges[1:], strict=True)):
+        here = rows[[row for row in range(start, stop) if row % quality.every == 0]]
+        np.testing.assert_array_equal(state.counts[part], (~np.isnan(here)).sum(axis=0))
+        means = np.nanmean(here, axis=0) if state.counts[part].all() else np.nan_to_num(here[0] * 0 + state.means[part])
+        present = state.counts[part] > 0
+        np.testing.assert_allclose(state.means[part][present], means[present], rtol=1e-12)
+        if present.all():
+            np.testing.assert_allclose(state.scatter[part], np.nansum((here - means) ** 2, axis=0), rtol=1e-10)
+    if holes:
+        np.testing.assert_array_equal(state.missing, np.isnan(rows).sum(axis=0))
+        in_parts = np.add.reduceat(np.isnan(rows).sum(axis=1), quality.edges[:-1])
+        np.testing.assert_array_equal(state.missing_by_part, in_parts)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "u1", "i8", "?"])
+def test_every_type_of_numbers_and_sparse_rows_give_the_same_sums(dtype: str) -> None:
+    rows = rows_of("u1") > 60 if dtype == "?" else rows_of(dtype)
+    quality = quality_of(rows)
+    expected = folded(quality_of(rows.astype("f8")), rows.astype("f8"), 300)
+    assert_same(folded(quality, rows, 300), expected)
+    if dtype != "?":
+        assert_same(folded(quality, csr_array(rows), 300), expected)
+
+
+def test_states_merged_in_any_order_have_the_sums_of_one_reading() -> None:
+    rows = rows_of(holes=True)
+    quality = quality_of(rows, missing=True)
+    expected = folded(quality, rows, N)
+    states = [fold(quality, [Block(rows[start : start + 500], start)], D) for start in (1000, 0, 2500, 500, 2000, 1500)]
+    merged = quality.merge(states)
+    assert_same(merged, expected)
+    np.testing.assert_array_equal(merged.units, expected.units)
+    np.testing.assert_array_equal(merged.digests, expected.digests)
+
+
+def test_blocks_of_features_give_the_sums_of_blocks_of_rows() -> None:
+    rows = rows_of(holes=True)
+    by_rows = quality_of(rows, missing=True, chunk=(100, 3))
+    by_features = Quality(**{**vars(by_rows), "by_features": True})
+    blocks = [Block(rows.T[start : start + 3], start) for start in range(0, D, 3)]
+    state = by_features.merge([fold(by_features, [block], N) for block in blocks])
+    expected = folded(by_rows, rows, N)
+    assert_same(state, expected)
+    np.testing.assert_array_equal(state.digests, expected.digests)
+
+
+def test_units_that_are_copies_have_the_same_digest_and_others_have_not() -> None:
+    rows = rows_of()
+    rows[700:800] = 5.0
+    quality = quality_of(rows)
+    state = folded(quality, rows, 300)
+    assert quality.unit == (100, D)
+    assert state.units.tolist() == list(range(30))
+    keys = [tuple(digest) for digest in state.digests.tolist()]
+    assert keys[20] == keys[5]
+    assert keys[7] == (0, 0)
+    assert len(set(keys)) == 29
+
+
+def test_units_that_blocks_cut_have_no_digest() -> None:
+    rows = rows_of()
+    assert folded(quality_of(rows), rows, 250).units.tolist() == [
+        0,
+        1,
+        3,
+        4,
+        *(unit for unit in range(5, 30) if 100 * unit // 250 == (100 * unit + 99) // 250),
+    ]
+
+
+def test_runs_of_equal_rows_are_counted_and_added_without_being_multiplied() -> None:
+    rows = rows_of()
+    rows[600:1200] = rows[600]
+    quality = quality_of(rows)
+    row = np.broadcast_to(rows[600], (600, D))
+    blocks = [Block(rows[:600], 0), Block(row, 600, equal=((0, 600),)), Block(rows[1200:], 1200)]
+    state = fold(quality, blocks, D)
+    assert_same(Quality.absorb(quality, quality.init(D), state), state)
+    expected = folded(quality, rows, 300)
+    np.testing.assert_allclose(state.means, expected.means, rtol=1e-12)
+    np.testing.assert_allclose(state.scatter, expected.scatter, rtol=1e-10, atol=1e-9)
+    assert state.unwritten.sum() == 600
+    assert not set(range(6, 12)) & set(state.units.tolist())
+
+
+@pytest.mark.parametrize("shape", [(200, 500_000), (100_000_000, 20), (1, 1), (7, 3), (70_000, 784), (5_000, 40_000)])
+def test_states_of_tables_of_any_shape_are_bounded(shape: tuple[int, int]) -> None:
+    quality = Quality.of(shape, "float32", (1, shape[1]), min(shape[0], 10_000), missing=True)
+    assert quality.state_bytes(shape[1]) <= 24 * (2**16 + 2**16) + 8 * shape[1] + 40 * 2**16
+    assert 1 <= quality.n_parts <= 64
+    assert quality.edges[-1] == shape[0]
