@@ -212,7 +212,7 @@ def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fa
     )
     text = config_text(bucket.url, "out").replace(f"'{bucket.url}'", f"'{bucket.url}', storage_options: {told}")
     (tmp_path / "c.yaml").write_text(text)
-    bucket.faults.stall_seconds = 40.0
+    bucket.faults.stall_seconds = 120.0
     bucket.faults.start(lambda path, rng: fault if "/c/" in path else None)
     command = [sys.executable, "-m", "streampca", "run", "c.yaml", "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -221,7 +221,7 @@ def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fa
         while bucket.faults.injected.total() < 10 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=40)  # a third of what a request takes that nobody interrupts
     finally:
         process.kill()
     assert (process.returncode, out) == (130, ""), err
