@@ -84,11 +84,14 @@ def fit(url: str, port: str) -> Row:
     """Fit 10 components from a path or URL."""
     import streampca as sp
 
+    def opened() -> Any:
+        return sp.sources.open_source(url, storage_options=_options(url, port)) if "://" in url else url
+
     sp.PCA(2).fit(np.random.default_rng(0).standard_normal((500, 8)))
+    sp.PCA(2).plan(opened())  # which imports the client
 
     def work() -> Row:
-        source = sp.sources.open_source(url, storage_options=_options(url, port)) if "://" in url else url
-        pca = sp.PCA(10, solver="covariance").fit(source)
+        pca = sp.PCA(10, solver="covariance").fit(opened())
         budget = pca.plan_.budget
         return {"bytes": pca.bytes_read_, "projected_mib": budget.projected_bytes / 2**20}
 
@@ -101,13 +104,14 @@ def download(url: str, names: str) -> Row:
 
     from streampca.sources.fetching.plain_http import PlainHTTP
 
-    keys = [URL(f"{url}/{name}") for name in json.loads(Path(names).read_text())]
+    chunks: dict[str, int] = json.loads(Path(names).read_text())
+    keys, most = [URL(f"{url}/{name}") for name in chunks], max(chunks.values())
 
     async def main() -> None:
         client, left = PlainHTTP(), iter(keys)
 
         async def worker() -> None:
-            buffer = memoryview(bytearray(40 * 10**6))
+            buffer = memoryview(np.empty(most, dtype=np.uint8).data)
             for key in left:
                 await client.get(key, None, buffer)
 
@@ -148,7 +152,8 @@ def contenders(root: Path, name: str, kind: str, port: int) -> Iterator[Contende
     web = f"http://127.0.0.1:{port}/bench/{place.name}"
     url = web if kind == "http" else f"s3://bench/{place.name}"
     names = root / f"{place.name}.json"
-    names.write_text(json.dumps([str(path.relative_to(place)) for path in sorted(place.rglob("c/*/*"))]))
+    chunks = {str(path.relative_to(place)): path.stat().st_size for path in sorted(place.rglob("c/*/*"))}
+    names.write_text(json.dumps(chunks))
     yield Contender("local fit", "remote", "fit", (str(place), ""))
     yield Contender("fit", "remote", "fit", (url, str(port)))
     yield Contender("bare download", "remote", "download", (web, str(names)))
