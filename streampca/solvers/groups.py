@@ -230,9 +230,10 @@ def _pooled(states: Sequence[FittedState]) -> FittedState:
 def _between(states: Sequence[FittedState]) -> FittedState:
     """Return the state of the group means, each with the weight of its group; at most one component less than groups."""
     first = states[0]
-    parameters = replace(
-        first.parameters, n_components=capped(first.parameters.n_components, min(len(states) - 1, first.n_features))
-    )
+    asked, limit = first.parameters.n_components, min(len(states) - 1, first.n_features)
+    # Rules separate components from the noise of rows, which means of groups do not have.
+    every = asked is None or isinstance(asked, str)
+    parameters = replace(first.parameters, n_components=limit if every else capped(asked, limit))
     return _of_all(states, replace(first, parameters=parameters, state=_total(states)))
 
 

@@ -72,7 +72,7 @@ def accumulate(
         )  # rows without labels have the variables of the fit
     parameters = CONTINUABLE[solver].mergeable(with_columns(replace(parameters, sampling_errors=0), source))
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
-    n_components = capped(parameters.n_components, min(source.shape))
+    n_components = None if isinstance(parameters.n_components, str) else capped(parameters.n_components, min(source.shape))
     client = active_client(source)
     plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
     accumulator = None if fitted is None else fitted.accumulator
@@ -203,8 +203,7 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
 def solve(fitted: FittedState) -> PCAModel:
     """Return the model of all rows behind `fitted`; while they are few, it has as many components as they can give."""
     limit = min(fitted.state.n_samples, fitted.n_features)
-    asked = fitted.parameters.n_components
-    parameters = replace(fitted.parameters, n_components=asked if isinstance(asked, str) else capped(asked, limit))
+    parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
         model = CONTINUABLE[fitted.solver].solve_model(replace(fitted, parameters=parameters), _work(fitted))
     model = replace(model, labels=fitted.labels)
@@ -233,9 +232,7 @@ def _work(fitted: FittedState) -> str:
 
 
 def capped(n_components: NComponents, limit: int) -> NComponents:
-    """Return `n_components`, a count no larger than `limit`; None for a rule, which is asked of all rows together."""
-    if isinstance(n_components, str):
-        return None
+    """Return `n_components`, a count no larger than `limit`."""
     return min(int(n_components), limit) if is_count(n_components) else n_components
 
 

@@ -76,6 +76,22 @@ def test_limits_and_rules_within_groups_are_those_of_rows_whose_group_means_were
                 np.testing.assert_allclose(found.figures[figure], value, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["parallel", "mle"])
+def test_a_rule_counts_the_components_of_each_group_from_its_rows(rule: str, labels: Any) -> None:
+    rng = np.random.default_rng(1)
+    rows, n_factors = rng.standard_normal((N, 20)), dict(zip(NAMES, (1, 2, 3), strict=True))
+    for name, n in n_factors.items():
+        mine = labels == name
+        rows[mine] += 3 * rng.standard_normal((mine.sum(), n)) @ rng.standard_normal((n, 20))
+    models = sp.PCA(rule).fit_groups(rows, labels)
+    for name in NAMES:
+        assert models[name].n_components_ == sp.PCA(rule).fit(rows[labels == name]).n_components_
+    if rule == "mle":
+        assert [models[name].n_components_ for name in NAMES] == [1, 2, 3]
+    assert models["pooled"].n_components_ < 20
+    assert models["between"].n_components_ == len(NAMES) - 1
+
+
 def test_groups_of_float32_rows_equal_fits_of_their_rows(rows: Any, labels: Any) -> None:
     single = rows.astype(np.float32)
     models = sp.PCA(3).fit_groups(single, labels)
