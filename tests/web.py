@@ -20,7 +20,7 @@ class Web(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.requests: Counter[tuple[str, str | None]] = Counter()
         """Requests for files other than metadata, by path and range."""
-        self.serves_ranges, self.redirects, self.closes = True, False, False
+        self.serves_ranges, self.redirects, self.closes, self.shifts = True, False, False, False
         """Whether ranges are not ignored, files are elsewhere, and connections are closed after each answer, without saying so."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
         """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
@@ -89,6 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
             if not part:
                 self._send(416, b"")
                 return
+            if web.shifts and first:
+                first -= 8
+                part = data[first : first + len(part)]
             self._send(206, part, **{"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(data)}"})
         self.close_connection = web.closes
 

@@ -72,7 +72,9 @@ def accumulate(
         )  # rows without labels have the variables of the fit
     parameters = CONTINUABLE[solver].mergeable(with_columns(replace(parameters, sampling_errors=0), source))
     # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
-    n_components = None if isinstance(parameters.n_components, str) else capped(parameters.n_components, min(source.shape))
+    n_components = (
+        None if isinstance(parameters.n_components, str) else capped(parameters.n_components, min(source.shape))
+    )
     client = active_client(source)
     plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
     accumulator = None if fitted is None else fitted.accumulator

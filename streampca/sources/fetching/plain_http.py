@@ -26,7 +26,7 @@ class UnusualAnswerError(Exception):
 
 
 class HTTPStatusError(Exception):
-    """A refusal by a web server."""
+    """A refusal by a web server, or an answer that is not that of the request."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
@@ -47,6 +47,8 @@ class Answer:
     """Size in bytes of the whole object."""
     is_range: bool
     """Whether the body is the range that was requested, not the whole object."""
+    start: int = 0
+    """Where the body begins in the object."""
 
 
 @dataclass
@@ -89,7 +91,7 @@ class PlainHTTP:
         FileNotFoundError
             If it does not exist.
         HTTPStatusError
-            For every other refusal.
+            For every other refusal, and for another range than the requested one.
         UnusualAnswerError
             If the answer is uncommon.
         OSError, IncompleteReadError
@@ -99,11 +101,11 @@ class PlainHTTP:
         request = self._request(url, span)
         while (connection := self._taken(place)) is not None:
             try:
-                return await self._exchange(connection, request, buffer)
+                return _checked(await self._exchange(connection, request, buffer), span)
             except ConnectionError:
                 if connection.answered:
                     raise  # else the server had closed it before it was used again
-        return await self._exchange(await self._connect(place), request, buffer)
+        return _checked(await self._exchange(await self._connect(place), request, buffer), span)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
@@ -256,8 +258,10 @@ class _Connection(asyncio.BufferedProtocol):
         if n_bytes > len(self._buffer):  # a server that ignores ranges, or an object that is too large
             self._answer = Answer(0, n_bytes, is_range=False)
             return
-        total = int(headers["content-range"].rpartition("/")[2]) if status == 206 else n_bytes
-        self._body, self._answer = self._buffer[:n_bytes], Answer(n_bytes, total, status == 206)
+        self._body, self._answer = self._buffer[:n_bytes], Answer(n_bytes, n_bytes, is_range=False)
+        if status == 206:
+            place, _, total = headers["content-range"].removeprefix("bytes ").partition("/")
+            self._answer = Answer(n_bytes, int(total), is_range=True, start=int(place.partition("-")[0]))
         self._n_body = self._n_head - start
         self._body[: self._n_body] = self._head[start : self._n_head]
         self.reusable = headers.get("connection", "").lower() != "close"
@@ -274,6 +278,14 @@ class _Connection(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
+
+
+def _checked(answer: Answer, span: tuple[int, int] | None) -> Answer:
+    """Return `answer`, unless it is a range that begins elsewhere than the requested one."""
+    if answer.is_range and answer.start != (0 if span is None else span[0]):
+        asked = "the whole object was" if span is None else f"those from byte {span[0]} were"
+        raise HTTPStatusError(206, f"the server sent bytes from byte {answer.start}, where {asked} requested")
+    return answer
 
 
 def _parsed(head: bytes) -> tuple[int, str, dict[str, str]]:

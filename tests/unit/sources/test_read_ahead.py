@@ -115,6 +115,14 @@ def test_servers_that_ignore_ranges_redirect_or_close_connections_give_the_same_
             np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
 
 
+def test_server_that_sends_another_range_than_the_requested_one_is_an_error(web, small_parts):
+    source, web.shifts = open_source(f"{web.url}/none"), True
+    with pytest.raises(
+        StoreError, match=r"c/\d/0.*the server sent bytes from byte \d+, where those from byte \d+ were requested"
+    ):
+        source.read(0, 430)
+
+
 def test_missing_and_damaged_chunks_are_named_and_damaged_ones_requested_three_times(tmp_path):
     store = write_store(tmp_path / "x", VALUES, chain="zstd-checksum", chunks=(100, 24))
     with Web(tmp_path) as web:
