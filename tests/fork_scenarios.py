@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from streampca import PCA, KernelPCA
 from streampca.linalg.tiles import spread
-from streampca.sources import open_source
+from streampca.sources import open_source, remote
 from streampca.storage.scratch import Scratch
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
@@ -155,6 +155,8 @@ def store_behind_a_url() -> None:
     """A store that the parent has opened, whose connections and loop are the parent's."""
 
     class Quiet(SimpleHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # so that connections are used again
+
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
@@ -171,8 +173,16 @@ def store_behind_a_url() -> None:
             require(np.array_equal(PCA(3).fit(opened).components_, here))
             require(np.array_equal(PCA(3).fit(url).components_, here))
 
+        def work_and_end() -> None:
+            require(np.array_equal(PCA(3).fit(url).components_, here))
+            remote._close_connections()
+
         in_a_fork(work)
         require(np.array_equal(PCA(3).fit(opened).components_, here))
+        in_a_fork(work_and_end)
+        start = time.monotonic()
+        require(np.array_equal(PCA(3).fit(opened).components_, here))
+        require(time.monotonic() - start < FORK_SECONDS)  # else the connections had fallen silent
     finally:
         os.kill(serving, 9)
         os.waitpid(serving, 0)

@@ -20,8 +20,9 @@ class Web(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.requests: Counter[tuple[str, str | None]] = Counter()
         """Requests for files other than metadata, by path and range."""
-        self.serves_ranges, self.redirects, self.closes, self.shifts = True, False, False, False
-        """Whether ranges are not ignored, files are elsewhere, and connections are closed after each answer, without saying so."""
+        self.serves_ranges, self.redirects, self.closes, self.shifts, self.shortens = True, False, False, False, False
+        """Whether ranges are not ignored, files are elsewhere, connections are closed after each answer, without saying so, and
+        ranges begin elsewhere or end early."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
         """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -92,6 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
             if web.shifts and first:
                 first -= 8
                 part = data[first : first + len(part)]
+            if web.shortens:
+                part = part[: len(part) // 2]
             self._send(206, part, **{"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(data)}"})
         self.close_connection = web.closes
 

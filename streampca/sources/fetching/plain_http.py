@@ -7,6 +7,7 @@ What is uncommon (`UnusualAnswerError`) is left to the client of fsspec.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 2**14
 _MOST_IDLE = 32
 _IDLE_SECONDS = 15.0
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 class UnusualAnswerError(Exception):
@@ -62,6 +64,7 @@ class PlainHTTP:
     read_seconds: float | None = 60.0
     """Longest time without a byte."""
     _idle: list[_Connection] = field(default_factory=list)
+    _context: ssl.SSLContext | None = None  # that of all connections: it reads all certificates
 
     @classmethod
     def of(cls, file_system: Any) -> PlainHTTP | None:
@@ -113,13 +116,15 @@ class PlainHTTP:
             self._idle.pop().abort()
 
     def _request(self, url: URL, span: tuple[int, int] | None) -> bytes:
-        headers = {"Host": _host_of(url), "Accept": "*/*", "Accept-Encoding": "identity", **self.headers}
+        usual = {"Host": _host_of(url), "Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "streampca"}
+        given = {name.lower() for name in self.headers}
+        headers = {name: value for name, value in usual.items() if name.lower() not in given} | self.headers
         if span is not None:
             headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
         lines = [f"GET {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if any("\r" in line or "\n" in line for line in lines):
             raise UnusualAnswerError("a header has a line break")
-        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+        return "\r\n".join([*lines, "", ""]).encode()
 
     def _taken(self, place: tuple[str, str, int]) -> _Connection | None:
         for connection in reversed(self._idle):
@@ -130,7 +135,9 @@ class PlainHTTP:
 
     async def _connect(self, place: tuple[str, str, int]) -> _Connection:
         scheme, host, port = place
-        context = ssl.create_default_context() if scheme == "https" else None
+        if scheme == "https" and self._context is None:
+            self._context = ssl.create_default_context()
+        context = self._context if scheme == "https" else None
         async with asyncio.timeout(self.connect_seconds):
             made = await asyncio.get_running_loop().create_connection(
                 lambda: _Connection(place), host, port, ssl=context
@@ -213,9 +220,11 @@ class _Connection(asyncio.BufferedProtocol):
             self._fail(TimeoutError(f"no byte was received for {read_seconds:g} s"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go: the head of an answer, or its body."""
+        """Return where the next bytes go: the head of an answer, or its body; never nothing, which ends the connection."""
         if self._n_body < len(self._body):
             return self._body[self._n_body :]
+        if self._done is None or self._done.done():
+            return memoryview(self._head)
         return memoryview(self._head)[self._n_head :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -250,18 +259,21 @@ class _Connection(asyncio.BufferedProtocol):
         if status >= 400:
             raise HTTPStatusError(status, reason)
         length, encoding = headers.get("content-length"), headers.get("content-encoding", "identity")
-        if status not in (200, 206) or length is None or "transfer-encoding" in headers or encoding != "identity":
+        place = _RANGE.fullmatch(headers.get("content-range", ""))
+        in_pieces = length is None or not length.isdecimal() or "transfer-encoding" in headers or encoding != "identity"
+        if status not in (200, 206) or in_pieces or (status == 206 and place is None):
             raise UnusualAnswerError(f"status {status}")
-        n_bytes = int(length)
+        n_bytes = int(length or 0)
         if n_bytes < self._n_head - start:
             raise UnusualAnswerError("more bytes than the headers say")
         if n_bytes > len(self._buffer):  # a server that ignores ranges, or an object that is too large
             self._answer = Answer(0, n_bytes, is_range=False)
             return
         self._body, self._answer = self._buffer[:n_bytes], Answer(n_bytes, n_bytes, is_range=False)
-        if status == 206:
-            place, _, total = headers["content-range"].removeprefix("bytes ").partition("/")
-            self._answer = Answer(n_bytes, int(total), is_range=True, start=int(place.partition("-")[0]))
+        if status == 206 and place is not None:
+            if int(place[2]) - int(place[1]) + 1 != n_bytes:
+                raise UnusualAnswerError("the range has another size than the body")
+            self._answer = Answer(n_bytes, int(place[3]), is_range=True, start=int(place[1]))
         self._n_body = self._n_head - start
         self._body[: self._n_body] = self._head[start : self._n_head]
         self.reusable = headers.get("connection", "").lower() != "close"

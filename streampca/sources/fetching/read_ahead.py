@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 import numpy as np
@@ -114,8 +114,8 @@ class ReadAhead:
     def stored(self, chunk: StoredChunk, scratch: Callable[[], Bytes]) -> Iterator[Bytes | None]:
         """Wait for a chunk and return its bytes, None if it does not exist; `scratch` returns memory to join its parts in."""
         first = self._answer_of(chunk, chunk.parts[0])
-        if first is not None and chunk.parts[0].span is not None and not first.is_range:
-            self.store.transfer.serves_ranges = False
+        if first is not None and not self._is_usable(chunk, first):
+            self.store.transfer.serves_ranges = self.store.transfer.serves_ranges and first.is_range
             self.again(chunk)
             first = self._answer_of(chunk, chunk.parts[0])
         chunk.total = 0 if first is None else first.total
@@ -138,6 +138,14 @@ class ReadAhead:
             with self._lock:
                 self._release(chunk)
                 self._send()
+
+    def _is_usable(self, chunk: StoredChunk, first: Fetched) -> bool:
+        """Return whether `first` is what was requested, and the size of the chunk is known, or known from `first`."""
+        span = chunk.parts[0].span
+        if span is None:
+            return True
+        tells_size = self.size is not None or self.store.transfer.receives_in_place
+        return first.is_range and (tells_size or len(chunk.parts) > 1 or len(first.data) < span[1] - span[0])
 
     def _answer_of(self, chunk: StoredChunk, part: Part) -> Fetched | None:
         """Wait for the answer to a request, which is sent first if it was not."""
@@ -294,6 +302,8 @@ class ReadAhead:
         with self._lock:
             self._n_requests -= 1
             error = self._stopped() if task.cancelled() else task.exception()
+            if task.cancelled() and part.is_wanted:
+                self.cancel()  # the process ends
             if error is not None:
                 part.answer.set_exception(error)
             else:
@@ -331,7 +341,8 @@ class ReadAhead:
         if not part.answer.done():
             part.is_wanted = False
             if part.task is not None:
-                event_loop().call_soon_threadsafe(part.task.cancel)
+                with suppress(RuntimeError):  # its event loop was closed, at the end of the process
+                    part.task.get_loop().call_soon_threadsafe(part.task.cancel)
             return
         part.is_held = False
         self._held_bytes -= part.cost

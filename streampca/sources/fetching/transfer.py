@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,16 +38,17 @@ class Transfer:
     def __init__(self, store: Store):
         self.store = store
         self._plain = _plain_client(store)
+        self._is_plain = self._plain is not None
         _opened.add(self)
 
     @property
     def receives_in_place(self) -> bool:
         """Return whether bytes are received where they are needed, and a range comes with the size of the object."""
-        return self._plain is not None
+        return self._is_plain
 
     async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
         """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one."""
-        if self._plain is not None and buffer is not None and isinstance(self.store, FsspecStore):
+        if self._is_plain and self._plain is not None and buffer is not None and isinstance(self.store, FsspecStore):
             from streampca.sources.fetching.plain_http import HTTPStatusError, UnusualAnswerError
 
             url = self.store.fs.encode_url("/".join(filter(None, (self.store.path.rstrip("/"), key))))
@@ -62,7 +64,7 @@ class Transfer:
                 return Fetched(buffer[:0], 0, is_range=True)  # the object ends before the range
             except UnusualAnswerError:
                 pass
-            self._plain = None
+            self._is_plain = False
         stored = await self.store.get(
             key, default_buffer_prototype(), None if span is None else RangeByteRequest(*span)
         )
@@ -87,10 +89,21 @@ def close_all() -> None:
         transfer.close()
 
 
+def _leave_to_the_parent() -> None:
+    """Neither use nor close connections in a forked process: its event loop shares what it waits for with that of its parent."""
+    _of_the_parent.extend(_opened)  # closed, too, where they were collected
+    _opened.clear()
+
+
+_of_the_parent: list[Transfer] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 def _plain_client(store: Store) -> PlainHTTP | None:
     """Return the client that receives in place for `store`, None if there is none."""
     if not isinstance(store, FsspecStore) or "http" not in str(store.fs.protocol):
         return None
     from streampca.sources.fetching.plain_http import PlainHTTP
 
-    return PlainHTTP.of(store.fs)
+    return PlainHTTP.of(store.fs) if PlainHTTP.reads(store.fs.encode_url(store.path)) else None

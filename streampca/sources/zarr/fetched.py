@@ -201,6 +201,8 @@ class FetchedReader:
             raise self._damaged(place, f"{len(stored) or total:,} bytes stored, expected {self.chunk_bytes:,}")
         if total > self.requests.most:
             raise self._damaged(place, f"{total:,} bytes stored, expected at most {self.requests.most:,}")
+        if len(stored) != total:
+            raise self._damaged(place, f"{len(stored):,} of {total:,} bytes were received")
         if self.known is not None:
             self.known.note(key, stored.data)
 

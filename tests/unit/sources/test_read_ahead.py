@@ -20,6 +20,7 @@ from streampca.planning.read_ahead import READ_AHEAD_BYTES
 from streampca.sources import open_source
 from streampca.sources.fetching import read_ahead
 from streampca.sources.fetching.read_ahead import ReadAhead
+from streampca.sources.fetching.requests import Block, Part, StoredChunk
 from streampca.sources.fetching.transfer import Fetched
 from streampca.sources.schedule import Schedule
 from streampca.storage.zarr_interface import event_loop
@@ -106,10 +107,12 @@ def test_requests_in_flight_do_not_depend_on_the_threads(web, stores, monkeypatc
     assert pca.components_.tobytes() == fit(stores / "blosc").components_.tobytes()
 
 
-@pytest.mark.parametrize("fault", ["serves_ranges", "redirects", "closes"])
-def test_servers_that_ignore_ranges_redirect_or_close_connections_give_the_same_rows(web, small_parts, fault):
+@pytest.mark.parametrize("fault", ["serves_ranges", "redirects", "closes", "shortens"])
+def test_servers_that_ignore_or_shorten_ranges_redirect_or_close_connections_give_the_same_rows(
+    web, small_parts, fault
+):
     setattr(web, fault, fault != "serves_ranges")
-    for name in ("none", "zstd"):
+    for name in ("none", "zstd", "crc32c"):
         source = open_source(f"{web.url}/{name}")
         for _ in range(2):
             np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
@@ -309,3 +312,35 @@ def test_cancelled_readings_end_with_an_error_and_release_their_memory():
             pass
     store.released.set()
     assert settled(requests)._held_bytes == 0
+
+
+def test_requests_cancelled_at_the_end_of_the_process_are_not_followed_by_others():
+    store = Store(1_000)
+    requests, plan = ReadAhead(store, keys_of, 1_000, 1_000), schedule(4, 9, 10**6)
+
+    async def end():
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with requests.ahead(plan):
+        with requests.reading(0, 10) as chunks:
+            asyncio.run_coroutine_threadsafe(end(), event_loop()).result(30)
+            with pytest.raises(StoreError, match="the reading was stopped"), requests.stored(chunks[0], lambda: None):
+                pass
+        assert settled(requests)._held_bytes == 0
+        assert store.n_requests.total() == read_ahead.MOST_REQUESTS
+        with pytest.raises(StoreError, match="the reading was stopped"), requests.reading(10, 20):
+            pass
+
+
+def test_request_whose_event_loop_was_closed_is_released_without_another_loop(monkeypatch):
+    monkeypatch.setattr(read_ahead, "event_loop", lambda: pytest.fail("an event loop was asked for"))
+    loop = asyncio.new_event_loop()
+    loop.close()
+    requests, block = ReadAhead(Store(10), keys_of, 10, 10), Block((0, 1))
+    part = Part(None, 10, task=SimpleNamespace(get_loop=lambda: loop, cancel=None), is_held=True)
+    block.chunks.append(StoredChunk("0", [part], block))
+    requests._close(block)
+    assert not part.is_wanted
