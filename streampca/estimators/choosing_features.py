@@ -10,7 +10,7 @@ import numpy as np
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.sources import Source
 from streampca.sources.subsets import SubsetSource
-from streampca.typing import BoolArray
+from streampca.typing import Array, BoolArray
 
 
 def subset_of(source: Source, chosen: object, name: str) -> Source:
@@ -56,16 +56,17 @@ def _used(source: Source, chosen: object, what: str) -> BoolArray:
     d = source.shape[1]
     used = np.zeros(d, dtype=bool)
     if isinstance(chosen, slice):
-        used[chosen] = True
-        return used
-    if isinstance(chosen, str) or (isinstance(chosen, list | tuple) and all(isinstance(each, str) for each in chosen)):
-        for each in [chosen] if isinstance(chosen, str) else chosen:
+        chosen = _places_of(chosen, d, what)
+    if isinstance(chosen, str):
+        return _named(source, chosen, what)
+    places = _as_array(chosen, what)
+    if places.ndim == 1 and all(isinstance(each, str) for each in places):
+        for each in places:
             used |= _named(source, str(each), what)
         return used
-    places = np.asarray(chosen)
     if places.dtype.kind == "b" and places.shape == (d,):
         return places.astype(bool)
-    if places.dtype.kind not in "iu" or places.ndim != 1 or len(np.unique(places)) < len(places):
+    if places.dtype.kind not in "iu" or places.ndim != 1 or len(np.unique(places % d)) < len(places):
         raise ParameterError(
             f"{what} are of shape {places.shape} and type {places.dtype}: expected names, {d} truth values or different places"
         )
@@ -73,6 +74,24 @@ def _used(source: Source, chosen: object, what: str) -> BoolArray:
         raise ParameterError(f"{what} have a place outside of the {d} features")
     used[places] = True
     return used
+
+
+def _places_of(chosen: slice, n_features: int, what: str) -> range:
+    """Return the places that a slice means."""
+    try:
+        return range(n_features)[chosen]
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"{what} are {chosen}: expected a slice of places: {error}") from error
+
+
+def _as_array(chosen: object, what: str) -> Array:
+    """Return chosen features as an array; `ParameterError` for lists of different lengths."""
+    if isinstance(chosen, list | tuple) and any(isinstance(each, str) for each in chosen):
+        return np.array([*chosen], dtype=object)
+    try:
+        return np.asarray(chosen)
+    except ValueError as error:
+        raise ParameterError(f"{what} are no array: {error}") from error
 
 
 def _named(source: Source, name: str, what: str) -> BoolArray:

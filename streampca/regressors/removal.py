@@ -98,16 +98,38 @@ def removal_of(value: object) -> Removal | None:
 
 def as_groups(values: object, key: str = "remove: groups") -> Array:
     """Return labels of rows as an array of numbers, times or text, ``(n_rows,)``; `ParameterError` if they are not."""
-    groups = np.asarray(values)
-    if groups.dtype.kind == "O" and all(isinstance(label, str) for label in groups.ravel()):
-        groups = groups.astype(str)
+    groups = _as_array(values, key)
+    if groups.dtype.kind == "O" and groups.ndim == 1:
+        labels = groups.tolist()
+        missing = any(map(_is_missing, labels))
+        groups = groups.astype(str) if labels and all(isinstance(label, str) for label in labels) else groups
+    else:
+        missing = groups.dtype.kind in "fM" and bool(
+            (np.isnat(groups) if groups.dtype.kind == "M" else np.isnan(groups)).any()
+        )
+    if missing or np.ma.is_masked(values):
+        raise ParameterError(f"{key} hold missing labels (NaN): expected a label for every row")
     if groups.ndim != 1 or groups.dtype.kind not in "biufUM":
         raise ParameterError(
             f"{key} of shape {groups.shape} and type {groups.dtype}: expected one label for each row, numbers, times or text"
         )
-    if groups.dtype.kind in "fM" and (np.isnat(groups) if groups.dtype.kind == "M" else np.isnan(groups)).any():
-        raise ParameterError(f"{key} hold missing labels (NaN): expected a label for every row")
     return groups
+
+
+def _as_array(values: object, key: str) -> Array:
+    """Return labels as an array; of objects where a list has text, of which numpy would make text of all else."""
+    try:
+        groups = np.asarray(values)
+    except ValueError as error:
+        raise ParameterError(f"{key} are no array: {error}") from error
+    mixed = groups.dtype.kind == "U" and isinstance(values, list | tuple)
+    return np.array(values, dtype=object) if mixed else groups
+
+
+def _is_missing(label: object) -> bool:
+    """Tell whether a label is None, NaN, NaT, or the missing value of pandas."""
+    nan = isinstance(label, float | np.floating) and bool(np.isnan(label))
+    return label is None or nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def as_covariates(values: ArrayLike) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streampca.errors import DataError
+from streampca.errors import DataError, ParameterError
 from streampca.estimators.groups import groups_of
 from streampca.regressors.removal import as_groups, groups_from
 from streampca.runs.config import RunConfig
@@ -38,7 +38,7 @@ def groups_of_rows(config: RunConfig, source: Source) -> Groups:
     Raises
     ------
     ParameterError
-        If there is no such coordinate, or labels are missing or not one for each row.
+        If there is no such coordinate, it would be a feature, too, or labels are missing or not one for each row.
     DataError
         If there is no such file, column or array, or a group has the name of another part of the result.
     """
@@ -55,6 +55,10 @@ def _values(config: RunConfig, source: Source) -> Array:
     if name in coordinates or name.rpartition(".")[0] in coordinates:
         return groups_from(labels, name, source.description, _KEY)
     if _is_parquet(config):
+        if config.source.columns is None and name in (source.feature_names or ()):
+            raise ParameterError(
+                f"{_KEY}={name!r}: this column would be a feature, too: name the features in source.columns, without it"
+            )
         return groups_from(source_of(config, id_column=name).labels, name, source.description, _KEY)
     values = obs_column(_KEY, name, path, options)
     if values is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import time
@@ -184,8 +185,9 @@ def directory_names(groups: Groups) -> list[str]:
 
 
 def _plain(label: Any) -> str | int | float | bool:
-    """Return a label as JSON has it, times as text."""
-    return str(label) if isinstance(label, np.datetime64) else label
+    """Return a label as JSON has it, times and infinity as text."""
+    infinite = isinstance(label, float) and math.isinf(label)
+    return str(label) if infinite or isinstance(label, np.datetime64) else label
 
 
 def _write_model(job: Job, fit: Fit, path: Path, run_id: str) -> None:

@@ -176,6 +176,30 @@ def assert_groups(run: Any, rows: Any, labels: Any) -> None:
         assert run.model[name].n_samples_seen_ == (labels == name).sum()
 
 
+def test_infinite_labels_are_text_in_a_run(store: Path, rows: Any, tmp_path: Path) -> None:
+    labels = np.where(np.arange(N) % 3 == 0, np.inf, 1.5)
+    np.save(tmp_path / "labels.npy", labels)
+    run = sp.run(configuration(store, tmp_path, str(tmp_path / "labels.npy"), source={"array": "x"}))
+    assert run.model.groups_ == (1.5, "inf")
+    expected = sp.PCA(2).fit(rows[::3]).explained_variance_
+    np.testing.assert_allclose(run.model["inf"].explained_variance_, expected, rtol=1e-12)
+
+
+def test_a_column_of_labels_that_would_be_a_feature_is_refused(rows: Any, tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {f"f{i}": rows[:, i] for i in range(D)}
+    table = pa.table({**columns, "phase": np.arange(N) % 3, "id": [f"r{i}" for i in range(N)]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    source: dict[str, Any] = {"id_column": "id"}
+    with pytest.raises(
+        ParameterError, match=r"this column would be a feature, too: name the features in source.columns"
+    ):
+        sp.run(configuration(tmp_path / "x.parquet", tmp_path, "phase", source=dict(source)))
+    source["columns"] = list(columns)
+    run = sp.run(configuration(tmp_path / "x.parquet", tmp_path, "phase", source=source, output={"report": False}))
+    assert_groups(run, rows, np.arange(N) % 3)
+
+
 def test_labels_of_parquet_columns_files_and_arrays_divide_the_rows(
     store: Path, rows: Any, labels: Any, tmp_path: Path
 ) -> None:

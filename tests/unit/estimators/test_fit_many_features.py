@@ -90,6 +90,9 @@ def test_features_of_arrays_and_frames(rows: Any) -> None:
     frame = pd.DataFrame(rows, columns=[f"f{i}" for i in range(D)])
     fitted = sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, frame, features={"b": ["f9", "f3", "f4"]})
     assert list(fitted["b"].feature_names_in_) == ["f3", "f4", "f9"]
+    for names in (np.array(["f9", "f3"]), frame.columns[[9, 3]]):
+        of_array = sp.fit_many({"b": sp.PCA(1)}, frame, features={"b": names})["b"]
+        assert list(of_array.feature_names_in_) == ["f3", "f9"]
     fortran = np.asfortranarray(rows)
     fitted = sp.fit_many({"a": sp.PCA(2), "b": sp.PCA(2)}, fortran, features={"b": EVEN})
     assert_same(fitted["b"], sp.PCA(2).fit(np.ascontiguousarray(rows[:, EVEN])))
@@ -138,6 +141,10 @@ def test_a_value_that_is_not_finite_counts_for_models_that_have_its_feature(rows
         ({"a": []}, "a has none of the 12 features"),
         ({"a": [12]}, "a have a place outside of the 12 features"),
         ({"a": [1, 1]}, "expected names, 12 truth values or different places"),
+        ({"a": [0, -12]}, "expected names, 12 truth values or different places"),
+        ({"a": [[0], [1, 2]]}, "features: a are no array"),
+        ({"a": [0, "f1"]}, "of shape .2,. and type object: expected names"),
+        ({"a": slice("f1", "f3")}, "features: a are .*: expected a slice of places"),
         ({"a": "f1"}, "there is no variable or feature 'f1'"),
     ],
 )

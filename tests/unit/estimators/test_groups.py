@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,13 @@ def test_what_does_not_go_together_with_groups_is_refused(made: Any, message: st
     [
         (np.zeros(5), ParameterError, r"labels has shape \(5,\): expected one label for each of the 3000 rows"),
         (np.full(N, np.nan), ParameterError, "labels hold missing labels"),
+        (["a", math.nan] * (N // 2), ParameterError, "labels hold missing labels"),
+        (np.array(["a", None] * (N // 2), dtype=object), ParameterError, "labels hold missing labels"),
+        (pd.array(["a", None] * (N // 2), dtype="string"), ParameterError, "labels hold missing labels"),
+        (pd.array([1, None] * (N // 2), dtype="Int64"), ParameterError, "labels hold missing labels"),
+        (np.ma.masked_equal([0, 1] * (N // 2), 1), ParameterError, "labels hold missing labels"),
+        (["a", 1] * (N // 2), ParameterError, "type object: expected one label for each row"),
+        ([[1], [1, 2]] * (N // 2), ParameterError, "labels are no array"),
         (np.r_[1, np.zeros(N - 1)], DataError, r"group 1.0 has 1 row\(s\), with ddof=1 at least 2 are needed"),
         (np.repeat(["pooled", "b"], N // 2), DataError, "a group is called 'pooled'"),
     ],

@@ -232,6 +232,7 @@ def test_the_table_of_other_rows_tells_groups_and_positions_by_its_labels() -> N
         ({"groups": "month"}, "has no sample coordinate 'month'; sample coordinates: time"),
         ({"groups": np.arange(7)}, "groups has 7 values: expected one for each of the 40 rows"),
         ({"groups": np.full(40, np.nan)}, "groups hold missing labels"),
+        ({"groups": ["a", np.nan] * 20}, "groups hold missing labels"),
         ({"groups": np.arange(40)}, "nothing would be left"),
         ({"covariates": np.zeros((39, 1))}, "covariates has 39 values"),
         ({"covariates": np.full(40, np.inf)}, "hold NaN or infinity in row 0"),
