@@ -21,7 +21,8 @@ from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
-from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
+from streampca.runs.config import KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
+from streampca.runs.config.kernels import KernelConfig
 from streampca.runs.config.values import FrobeniusValue, ThresholdValue, plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
 from streampca.solvers.kernel.base import KernelFit

@@ -14,7 +14,8 @@ from streampca import PCA, KernelPCA
 from streampca.errors import ParameterError
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter, Parameters
 from streampca.parameters.domains import Choice, Special
-from streampca.runs.config import KernelConfig, KernelPCAConfig, PCAConfig, PreprocessConfig, parse_config
+from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, parse_config
+from streampca.runs.config.kernels import KernelConfig
 from streampca.solvers.kernel.parameters import KernelParameters
 
 STATED = {PCA: PCA_PARAMETERS, KernelPCA: KERNEL_PCA_PARAMETERS}

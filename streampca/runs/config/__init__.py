@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationError, model_validator
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
-from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted
 from streampca.runs.config.cells import NormalizeConfig
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
 from streampca.runs.config.document import Document, read_text
+from streampca.runs.config.kernels import KernelConfig, Kernels
 from streampca.runs.config.problems import problems_of
 from streampca.runs.config.removal import RemoveConfig
 from streampca.runs.config.statistics import StatisticsConfig
 from streampca.runs.config.values import (
     AutoOrCount,
     AutoOrSize,
-    Count,
     Directory,
     Duration,
     Flag,
@@ -30,7 +29,6 @@ from streampca.runs.config.values import (
     Natural,
     NComponents,
     Options,
-    Positive,
     PrivateOptions,
     PublishURL,
     RunName,
@@ -39,7 +37,6 @@ from streampca.runs.config.values import (
     SourcePath,
     Text,
     memory_in_bytes,
-    one_list_of_kernels,
     seconds_of,
     section_of,
 )
@@ -135,62 +132,6 @@ class PreprocessConfig(_Preprocess):
 
     if TYPE_CHECKING:
         center: bool = True
-
-
-_KERNEL_KEYS = {
-    "linear": (),
-    "rbf": ("gamma", "sigma"),
-    "poly": ("gamma", "degree", "coef0"),
-    "sigmoid": ("gamma", "coef0"),
-    "tanh": ("gamma", "coef0"),
-    "laplacian": ("gamma",),
-    "cosine": (),
-}
-
-
-class KernelConfig(Section):
-    """One kernel of a sum; keys that are null are those of the model."""
-
-    name: KernelName = "rbf"
-    """Name of the kernel function."""
-    gamma: Positive | None = Field(default=None, description="a number above 0, or null")
-    """Factor of the inner product or of the distance."""
-    sigma: Positive | None = Field(default=None, description="a number above 0, or null")
-    """Width of an rbf kernel, in place of gamma."""
-    degree: Count | None = Field(default=None, description="a whole number of at least 1, or null")
-    """Degree of a polynomial kernel."""
-    coef0: float | None = Field(default=None, description="a number, or null")
-    """Constant added to the inner product."""
-    weight: Positive = 1.0
-    """Factor of this kernel in the sum."""
-
-    @model_validator(mode="after")
-    def _only_keys_of_its_kind(self) -> KernelConfig:
-        accepted = _KERNEL_KEYS[self.name]
-        for key in ("gamma", "sigma", "degree", "coef0"):
-            if key not in accepted and getattr(self, key) is not None:
-                keys = ", ".join(("name", *accepted, "weight"))
-                raise PydanticCustomError("rule", f"kernel {self.name} has no {key} (keys: {keys})")
-        if self.gamma is not None and self.sigma is not None:
-            raise PydanticCustomError("rule", "gamma and sigma say the same: give one of them")
-        return self
-
-
-class AnyFormOfKernels:
-    """Lets the JSON Schema of kernels accept a name, a mapping, or a list of these."""
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
-        """Return the schema, from that of a list of mappings."""
-        one = {"anyOf": [{"enum": list(get_args(KernelName))}, handler(schema)["items"]]}
-        return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "items": one}]}
-
-
-Kernels = Annotated[
-    tuple[KernelConfig, ...],
-    BeforeValidator(one_list_of_kernels),
-    AnyFormOfKernels(),
-    Field(description="the name of a kernel, a mapping with name, gamma, …, or a list of these"),
-]
 
 
 if TYPE_CHECKING:
