@@ -62,7 +62,7 @@ def test_configuration_has_the_stated_default(estimator: type, parameter: Parame
 
 def test_sections_have_no_other_keys() -> None:
     for estimator, section in SECTIONS.items():
-        assert set(section.model_fields) - {"kind", "kernel"} == {
+        assert set(section.model_fields) - {"kind", "kernel", "group_by"} == {
             p.name for p in STATED[estimator] if p.key == "model" and p.name != "kernel"
         }
     stated = {p.name for p in (*PCA_PARAMETERS, *KERNEL_PCA_PARAMETERS) if p.key == "preprocess"}
@@ -75,9 +75,9 @@ def test_sections_have_no_other_keys() -> None:
         (
             PCA,
             Parameters,
-            {"threads", "sample_weight", "feature_weight", "weight_expression", "remove", "n_regressors"},
+            {"threads", "read_ahead", "sample_weight", "feature_weight", "weight_expression", "remove", "n_regressors"},
         ),
-        (KernelPCA, KernelParameters, {"threads", "kernel", "sampling", "given"}),
+        (KernelPCA, KernelParameters, {"threads", "read_ahead", "kernel", "sampling", "given"}),
     ],
 )
 def test_parameters_of_a_fit_have_the_stated_defaults(estimator: type, of_a_fit: type, others: set[str]) -> None:
