@@ -18,7 +18,7 @@ N_GROUPS: Final = 7
 MOST_COMPONENTS: Final = 200
 """Largest number of components that is tried."""
 NOT_ASKED: Final = (
-    f"fits have the covariances of {N_GROUPS} groups of rows where n_components='cross_validation' asks for them"
+    f"it needs the covariances of {N_GROUPS} groups of rows, which fits with n_components='cross_validation' compute"
 )
 """Why it does not apply to other fits."""
 _UNKNOWN = 1e-10

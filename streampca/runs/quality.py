@@ -360,8 +360,8 @@ def _of_drift(drift: Json | None) -> Iterator[str]:
     mean, deviation, stuck = drift["mean"], drift["deviation"], drift["stuck"]
     if abs(mean["shift"]) > max(LARGE_SHIFT, 2 * drift["noise"]):
         yield (
-            f"the data drift: in rows {_span(mean['rows'])} the mean of feature {_named(mean)} is {mean['shift']:+.3g} standard deviations "
-            "away from that of all rows"
+            f"the data drift: in rows {_span(mean['rows'])} the mean of feature {_named(mean)} differs from that of all rows "
+            f"by {mean['shift']:+.3g} standard deviations within parts"
         )
     if not 1 / LARGE_RATIO < deviation["ratio"] < LARGE_RATIO:
         yield (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.runs.report import words
-from streampca.runs.report.figures import ACCENT, INK, SECOND, component_axis, decades, dots, inline, plain
+from streampca.runs.report.figures import ACCENT, INK, MUTED, SECOND, component_axis, decades, dots, inline, plain
 from streampca.runs.report.parts import Chart, ComponentCount, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
@@ -73,7 +73,7 @@ def _chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
         f"Thresholds: {listed}.",
         (
             ("accent", "kept"),
-            *((("ink", "left out"),) if len(values) > run.n_components else ()),
+            *((("muted", "left out"),) if len(values) > run.n_components else ()),
             ("edge", "threshold"),
         ),
     )
@@ -93,7 +93,7 @@ def scree(values: FloatArray, edges: dict[str, float], n_components: int) -> str
             axes.set_yscale("log")
             decades(axes)
         axes.plot(number[:n_components], shown[:n_components], color=ACCENT, linewidth=0, **dots(k))
-        axes.plot(number[n_components:], shown[n_components:], color=INK, linewidth=0, **dots(k))
+        axes.plot(number[n_components:], shown[n_components:], color=MUTED, linewidth=0, **dots(k))
         low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.0, 1.0)
         drawn = [edge for edge in edges.values() if edge > 0]
         low, high = min([low, *drawn]), max([high, *drawn])

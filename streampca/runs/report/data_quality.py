@@ -74,7 +74,11 @@ def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, ...]]:
     shift, noise = words.number(field(drift, "mean", "shift")), words.figure(field(drift, "noise"), 2)
     if shift is not None:
         beside = f"; up to about {noise} is noise"
-        yield "largest shift of a mean", f"{shift:+.3g} standard deviations", f"{_place(drift.get('mean'))}{beside}"
+        yield (
+            "largest shift of a mean",
+            f"{shift:+.3g} standard deviations within parts",
+            f"{_place(drift.get('mean'))}{beside}",
+        )
     ratio = words.number(field(drift, "deviation", "ratio"))
     if ratio is not None:
         yield "largest change of spread", f"{ratio:.3g} times", _place(drift.get("deviation"))

@@ -95,7 +95,7 @@ def _digits(values: FloatArray) -> list[list[str]]:
     """Return numbers with the same decimals, three or four digits of the largest; each with three digits where that is too long."""
     largest_value = float(np.abs(values).max(initial=0.0))
     exponent = math.floor(math.log10(largest_value)) if largest_value > 0 else 0
-    style = f"+.{max(0, (3 if exponent >= 0 else 2) - exponent)}f" if -6 <= exponent < 6 else "+.3g"
+    style = f"+z.{max(0, (3 if exponent >= 0 else 2) - exponent)}f" if -6 <= exponent < 6 else "+z.3g"
     return [[f"{value:{style}}".replace("-", "−") for value in row] for row in values]
 
 
