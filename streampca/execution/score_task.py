@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
-import zarr
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out
@@ -24,6 +23,7 @@ from streampca.models.pca import PCAModel
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 from streampca.storage.directories import DIAGNOSTICS
+from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow
 from streampca.typing import Array
 
@@ -140,7 +140,7 @@ class ScoreTask(WritingTask[WrittenScores]):
         arrays, moments = state.arrays, state.moments
         if not arrays:
             names = ("scores", *DIAGNOSTICS)[: len(values)]
-            arrays = tuple(zarr.open_array(self.path / name, mode="r+") for name in names)
+            arrays = tuple(opened_for_writing(self.path / name) for name in names)
         for array, value in zip(arrays, values, strict=True):
             array[block.start : block.start + n_rows] = value
         if moments is not None and self.groups is not None:

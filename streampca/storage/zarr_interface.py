@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import zarr
@@ -26,6 +27,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from zarr.abc.codec import CodecPipeline
     from zarr.abc.store import ByteGetter
+    from zarr.core.array_spec import ArrayConfigParams
     from zarr.core.common import JSON
     from zarr.core.indexing import SelectorTuple
     from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
@@ -51,6 +53,7 @@ __all__ = [
     "default_buffer_prototype",
     "event_loop",
     "has_regular_chunks",
+    "opened_for_writing",
     "sync",
 ]
 
@@ -60,12 +63,19 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return _get_loop()
 
 
-def array_of(metadata: ArrayMetadata, store: Store, path: str) -> ZarrArray:
+def array_of(metadata: ArrayMetadata, store: Store, path: str, *, write_empty_chunks: bool = False) -> ZarrArray:
     """Return the array in `store` at `path` with these metadata instead of the stored ones."""
     place = StorePath(store, path)
+    config: ArrayConfigParams = {"write_empty_chunks": write_empty_chunks}
     if metadata.zarr_format == 2:
-        return zarr.Array(zarr.AsyncArray(metadata, place))
-    return zarr.Array(zarr.AsyncArray(metadata, place))
+        return zarr.Array(zarr.AsyncArray(metadata, place, config))
+    return zarr.Array(zarr.AsyncArray(metadata, place, config))
+
+
+def opened_for_writing(path: Path) -> ZarrArray:
+    """Return a stored array that writes all chunks, also those of zeros, which no metadata ask for."""
+    array = zarr.open_array(path, mode="r+")
+    return array_of(array.metadata, array.store, array.path, write_empty_chunks=True)
 
 
 def has_regular_chunks(metadata: ArrayV3Metadata) -> bool:
