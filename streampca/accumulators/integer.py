@@ -127,6 +127,8 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
     def absorb(self, state: IntegerState, other: IntegerState) -> IntegerState:
         """Return the state of the rows behind both, in the memory of `state`."""
         require_same_layout(state, other, (state.products.size, other.products.size))
+        if other.n_samples == 0:
+            return state
         np.add(state.products, other.products, out=state.products)
         return IntegerState(state.n_samples + other.n_samples, state.total + other.total, state.products)
 

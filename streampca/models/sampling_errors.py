@@ -32,12 +32,12 @@ class SamplingErrors:
     angles: FloatArray
     """Root mean square angle between each component and that of the population, in radians, at most π/2, ``(k,)``."""
     north: FloatArray
-    """North's rule: λ √(2/N), with the effective number of samples of each component, ``(k,)``."""
+    """North's rule: λ √(2/N), with the effective number of samples of each component or, where that is not known, of rows, ``(k,)``."""
     effective_n_samples: FloatArray
-    """Effective number N of independent samples for the variance of each component, ``(k,)``."""
+    """Effective number N of independent samples for the variance of each component, ``(k,)``; NaN where autocorrelations are not known."""
     method: str
     """Where the scores came from: ``"known scores"`` without another reading, ``"scores"`` with the reading that writes scores,
-    or ``"reading"``."""
+    or ``"reading"``; ``"groups"`` where the fit kept the covariances of the groups instead, and autocorrelations are not known."""
     n_blocks: int
     """Number of groups of consecutive rows that are left out one at a time."""
 
@@ -103,7 +103,7 @@ class SamplingErrors:
 
 _OF_GROUPS = ("weights", "sums", "products", "lengths", "features")
 """Sums of which there is one for each group."""
-Method = Literal["known scores", "scores", "reading"]
+Method = Literal["known scores", "scores", "reading", "groups"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ class Population:
     """How features were scaled."""
     freedom: float = 1.0
     """Share of the degrees of freedom of the rows that `remove` left."""
+    outside: FloatArray | None = None
+    """Mean squared turns out of the space of the components, ``(k,)``, where the covariances of the groups tell them."""
 
 
 def sampling_errors(moments: GroupMoments, population: Population, method: Method) -> SamplingErrors:
@@ -166,14 +168,16 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
         rescaled = np.stack([_rescaling(moments, population, g) for g in range(len(weights))])
         without -= (rescaled * values + values[:, None] * rescaled) / 2
     eigenvalues = np.sqrt(jackknife_variance(values, np.einsum("gii->gi", without), weights) / population.freedom)
-    north_n = np.maximum(effective_n_samples(moments) * population.freedom, 1.0)
+    effective_n = np.maximum(effective_n_samples(moments) * population.freedom, 1.0)
+    rows = max(1.0, moments.weights[:, 0].sum() ** 2 / moments.weights[:, 1].sum() * population.freedom)
+    north_n = np.where(np.isnan(effective_n), rows, effective_n)
     return SamplingErrors(
         estimates=population.eigenvalues,
         eigenvalues=population.factor * eigenvalues,
         shares=_share_errors(moments, population, values, without),
         angles=_angles(moments, population, values, full, without, divisor),
         north=population.eigenvalues * np.sqrt(2 / north_n),
-        effective_n_samples=north_n,
+        effective_n_samples=effective_n,
         method=method,
         n_blocks=len(weights),
     )
@@ -183,7 +187,7 @@ def effective_n_samples(moments: GroupMoments) -> FloatArray:
     """Return N (1 − r²) / (1 + r²) for the autocorrelation r of the scores at lag one, ``(k,)``, and N = (Σ w)² / Σ w².
 
     That is the number of independent samples from which a variance has the same error as from the series, if it is a first-order
-    autoregressive process (Bretherton et al. 1999, for quadratic statistics).
+    autoregressive process (Bretherton et al. 1999, for quadratic statistics). NaN where the products of neighbours are not known.
     """
     total, squares = moments.weights.sum(axis=0)
     sums = np.einsum("gii->i", moments.products)
@@ -206,7 +210,13 @@ def _covariance(moments: GroupMoments, population: Population, left_out: int | N
 
 
 def _rescaling(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
-    """Return V E Vᵀ, ``(k, k)``: by how much the variances that features are scaled by change without a group."""
+    """Return V E Vᵀ, ``(k, k)``, with the `scale_changes` of a group as E."""
+    change: FloatArray = (population.axes * scale_changes(moments, population, left_out)) @ population.axes.T
+    return change
+
+
+def scale_changes(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
+    """Return by how much the variances that features are scaled by change without a group, relative to them, ``(n_features,)``."""
     squares, weight = moments.features.sum(axis=0), moments.weights[:, 0].sum()
     others = squares - moments.features[left_out]
     if population.scaling is not True and population.scaling is not False:
@@ -214,10 +224,11 @@ def _rescaling(moments: GroupMoments, population: Population, left_out: int) -> 
         squares = np.repeat(np.add.reduceat(squares, population.scaling[:-1]), sizes)
         others = np.repeat(np.add.reduceat(others, population.scaling[:-1]), sizes)
     ratio = np.divide(others, squares, out=np.ones_like(squares), where=squares > 0)
-    changes = ratio * (weight - population.ddof) / (weight - moments.weights[left_out, 0] - population.ddof) - 1
+    changes: FloatArray = (
+        ratio * (weight - population.ddof) / (weight - moments.weights[left_out, 0] - population.ddof) - 1
+    )
     changes[squares == 0] = 0.0
-    change: FloatArray = (population.axes * changes) @ population.axes.T
-    return change
+    return changes
 
 
 def _share_errors(moments: GroupMoments, population: Population, values: FloatArray, without: FloatArray) -> FloatArray:
@@ -267,7 +278,7 @@ def _angles(
         if not np.isfinite(outside).all():  # as of a normal distribution
             outside = divisor * values * residual
         beyond = np.where(outside > 0, outside / divisor**2 * inverse, 0.0)
-    beyond = np.where(residual > 0, beyond, 0.0)
+    beyond = np.where(residual > 0, beyond if population.outside is None else population.outside, 0.0)
     squares = np.nan_to_num(inside + beyond, nan=np.inf) / population.freedom
     angles: FloatArray = np.minimum(np.sqrt(squares), np.pi / 2)
     return angles

@@ -54,7 +54,7 @@ class FittedState:
     fragments: tuple[Fragment, ...] = ()
     """Records of the files whose rows are in the state; none of rows that came from elsewhere."""
     groups: tuple[Any, ...] = ()
-    """States of groups of its rows, for cross-validation; empty where it was not asked for."""
+    """States of groups of its rows, for cross-validation or sampling errors; empty where no reading kept them."""
     stored: StoreRecord | None = None
     """The record of the zarr arrays whose rows, and no others, are in the state, where one was made."""
 

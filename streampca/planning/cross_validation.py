@@ -15,10 +15,10 @@ from streampca.planning.plan import Plan, Resources
 from streampca.sources.base import Source
 
 
-def grouped_accumulator(parameters: Parameters, source: Source) -> ByGroup:
-    """Return the accumulator of the rows of each group."""
+def grouped_accumulator(parameters: Parameters, source: Source, n_groups: int = N_GROUPS) -> ByGroup:
+    """Return the accumulator of the rows of each of `n_groups` groups of consecutive rows, at most as many as rows."""
     n, accumulator = source.shape[0], accumulator_of(parameters, source)
-    n_groups = min(N_GROUPS, n)
+    n_groups = min(n_groups, n)
     return ByGroup(accumulator, ConsecutiveGroups(n, n_groups), n_groups)
 
 

@@ -56,7 +56,8 @@ class Cost:
     """Size of the temporary files."""
     sampling_errors: str = ""
     """Where the scores for sampling errors come from: ``"known scores"`` of the solver, ``"scores"`` with the reading that writes
-    them, ``"reading"`` for one more reading; empty = there are none."""
+    them, ``"reading"`` for one more reading; ``"groups"``: the reading of the fit keeps covariances of groups of rows; empty = there are
+    no sampling errors."""
 
 
 class _Of(Generic[T]):

@@ -12,11 +12,12 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.parameters import Parameters
 from streampca.planning.covariance_accumulators import accumulator_of
+from streampca.planning.cross_validation import grouped_accumulator
 from streampca.runs.checks import Check
 from streampca.runs.cross_validation_checks import cross_validation_checks, groups_measured
 from streampca.runs.measuring import MOST_FEATURES
 from streampca.runs.pairwise_checks import pairwise_checks
-from streampca.runs.sampling_checks import sampling_checks
+from streampca.runs.sampling_checks import sampling_checks, sampling_group_checks
 from streampca.sources import Source
 
 Further = list[tuple[AnyAccumulator, Callable[[Any], list[Check]]]]
@@ -28,8 +29,12 @@ def further_measurements(model: PCAModel | KernelModel, parameters: object, sour
     further: Further = []
     if (errors := model.sampling_errors) is not None:
         scaling = getattr(parameters, "scaling", False)
-        scores = ScoreGroups(model, source.shape[0], errors.n_blocks)
-        further.append((scores, lambda state: sampling_checks(model, state, scaling)))
+        if errors.method == "groups" and isinstance(model, PCAModel) and isinstance(parameters, Parameters):
+            by_group = grouped_accumulator(parameters, source, parameters.sampling_errors)
+            further.append((by_group, partial(sampling_group_checks, model, by_group, scaling)))
+        else:
+            scores = ScoreGroups(model, source.shape[0], errors.n_blocks)
+            further.append((scores, lambda state: sampling_checks(model, state, scaling)))
     pairwise = isinstance(model, PCAModel) and model.missing == "pairwise" and source.shape[1] <= MOST_FEATURES
     if isinstance(model, PCAModel) and isinstance(parameters, Parameters) and pairwise:
         pairs = accumulator_of(parameters, source)

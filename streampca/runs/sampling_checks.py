@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from streampca.accumulators import ByGroup, GroupStates
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.linalg.scaling import Scaling
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.sampling_errors import SamplingErrors
+from streampca.planning.covariance_accumulators import general_form
 from streampca.runs.checks import Check, close
-from streampca.solvers.sampling import errors_of
+from streampca.solvers.sampling_figures import errors_of
+from streampca.solvers.sampling_groups import errors_of_groups
 
 _ALLOWED = 1e-3
 """Standard errors are compared to three digits, which rounding of the scores leaves them."""
@@ -24,13 +28,24 @@ def sampling_checks(model: PCAModel | KernelModel, moments: GroupMoments, scalin
     more than scores tell.
     """
     recorded = model.sampling_errors
+    return [] if recorded is None else _compared(model, recorded, errors_of(model, moments, "reading", scaling))
+
+
+def sampling_group_checks(model: PCAModel, accumulator: ByGroup, scaling: Scaling, state: GroupStates) -> list[Check]:
+    """Compare the recorded sampling errors with those of the measured covariances of the groups."""
+    recorded = model.sampling_errors
     if recorded is None:
         return []
-    measured = errors_of(model, moments, "reading", scaling)
+    forms = [general_form(accumulator.inner, group)[1] for group in state.groups]
+    return _compared(model, recorded, errors_of_groups(model, accumulator.grid(len(model.mean)), forms, scaling))
+
+
+def _compared(model: PCAModel | KernelModel, recorded: SamplingErrors, measured: SamplingErrors) -> list[Check]:
+    """Return the checks of all figures."""
     values = recorded.estimates
     gaps = np.minimum(np.abs(np.diff(values, prepend=np.inf)), np.abs(np.diff(values, append=np.inf)))
     told = values > 1e-6 * values[0]
-    names = ["eigenvalues", "north", "effective_n_samples"]
+    names = ["eigenvalues", "north"] + ([] if recorded.method == "groups" else ["effective_n_samples"])
     names += [] if isinstance(model, KernelModel) and recorded.method == "known scores" else ["shares", "angles"]
     checks = []
     for name in names:

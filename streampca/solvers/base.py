@@ -66,6 +66,10 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
         """Return an accumulator as the first pass uses it, to measure how fast blocks are accumulated."""
 
+    def plan_with_groups(self, source: Source, parameters: Parameters, resources: Resources, plan: Plan) -> Plan | None:
+        """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none."""
+        return None
+
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
         return "chosen because no other solver fits"

@@ -14,6 +14,7 @@ from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.errors import PlanError
 from streampca.formatting import as_text
+from streampca.linalg.cross_validation import N_GROUPS
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -21,6 +22,7 @@ from streampca.planning.covariance import plan_covariance
 from streampca.planning.covariance_accumulators import accumulator_of, general_form
 from streampca.planning.cross_validation import grouped_accumulator, plan_cross_validated
 from streampca.planning.plan import Plan, Resources
+from streampca.planning.sampling_groups import plan_sampling_groups
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model
@@ -44,10 +46,7 @@ class CovarianceSolver(ContinuableSolver):
         PlanError
             If that does not fit either, or else with what the matrix on disk would take.
         """
-        if parameters.sample_weight is not None:
-            # Of a panel, the rows whose weight is not zero are copied.
-            panel = 8 * source.shape[1] * panel_rows(source.shape[1], work_dtype(source.dtype))
-            resources = replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
+        resources = _with_weights(resources, source, parameters)
         if parameters.n_components == "cross_validation":
             return plan_cross_validated(source, parameters, resources)
         accumulator, n_components = accumulator_of(parameters, source), parameters.count(source)
@@ -67,6 +66,12 @@ class CovarianceSolver(ContinuableSolver):
         raise PlanError(
             f"{refusal}; solver='covariance', asked for by name, would take {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
         )
+
+    def plan_with_groups(self, source: Source, parameters: Parameters, resources: Resources, plan: Plan) -> Plan | None:
+        """Return `plan` with the covariances of the groups that sampling errors leave out in turn, None where another way is better."""
+        if plan.tile_groups or parameters.n_components == "cross_validation" or parameters.remove is not None:
+            return None
+        return plan_sampling_groups(source, parameters, _with_weights(resources, source, parameters), plan)
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
         """Return the accumulator of rows of this kind: of every group of them, for cross-validation."""
@@ -95,7 +100,9 @@ class CovarianceSolver(ContinuableSolver):
                 f"to: use fit, or give it more memory; {plan.notes[-1]}"
             )
         if parameters.n_components == "cross_validation":
-            return _by_group(source, parameters, plan, options)
+            return _by_group(source, parameters, plan, options, N_GROUPS)
+        if plan.sampling_errors == "groups":
+            return _by_group(source, parameters, plan, options, parameters.sampling_errors)
         covariance = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
         state, samples, count = options.accumulate_and_sample(source, covariance, plan, parameters)
         general, state, n_left_out = general_form(replace(covariance, n_threads=plan.threads), state)
@@ -118,9 +125,17 @@ class CovarianceSolver(ContinuableSolver):
         return replace(fit, fitted_state=None) if parameters.n_components == "cross_validation" else fit
 
 
-def _by_group(source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Accumulated:
-    """Read `source` once and return the state of all rows, with those of the groups that cross-validation leaves out in turn."""
-    by_group = replace(grouped_accumulator(parameters, source), n_threads=plan.threads_per_leaf)
+def _with_weights(resources: Resources, source: Source, parameters: Parameters) -> Resources:
+    """Return `resources` less what weights of samples take: of a panel, the rows whose weight is not zero are copied."""
+    if parameters.sample_weight is None:
+        return resources
+    panel = 8 * source.shape[1] * panel_rows(source.shape[1], work_dtype(source.dtype))
+    return replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
+
+
+def _by_group(source: Source, parameters: Parameters, plan: Plan, options: RunOptions, n_groups: int) -> Accumulated:
+    """Read `source` once and return the state of all rows, with those of the groups that are left out in turn."""
+    by_group = replace(grouped_accumulator(parameters, source, n_groups), n_threads=plan.threads_per_leaf)
     state, samples, count = options.accumulate_and_sample(source, by_group, plan, parameters)
     shared = replace(by_group, n_threads=plan.threads).inner
     forms = [general_form(shared, group) for group in state.groups]

@@ -56,14 +56,15 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
     n_missing = 0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0))
     selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, n_missing)
-    errors = _prediction_errors(fitted, reduced) if fitted.groups else None
+    validated = bool(fitted.groups) and parameters.n_components == "cross_validation"
+    errors = _prediction_errors(fitted, reduced) if validated else None
     if isinstance(selection, Rule) and errors is not None:
         selection = selection.with_errors(errors)
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
     spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
-    if n_samples >= _ROWS_PER_FEATURE * d or fitted.groups:  # of which no state is kept
+    if n_samples >= _ROWS_PER_FEATURE * d or validated:  # of which no state is kept
         spectrum = with_every(spectrum, reduced)
     n_missing = int(getattr(state, "n_missing", 0)) if parameters.missing == "pairwise" else 0
     if n_missing and clipped is not None:

@@ -88,7 +88,10 @@ def plan_fit(
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
         scaled, known = parameters.scaling is not False, SOLVERS[plan.solver].has_scores
-        plan = with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=scores)
+        grouped = None
+        if n_groups and not scores:
+            grouped = SOLVERS[plan.solver].plan_with_groups(source, parameters, resources, plan)
+        plan = grouped or with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=scores)
     if plan.axis == "samples":
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular

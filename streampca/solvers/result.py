@@ -38,7 +38,7 @@ class Accumulated:
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
     groups: tuple[Any, ...] = ()
-    """States of groups of these rows, for cross-validation; empty where it was not asked for."""
+    """States of groups of these rows, for cross-validation or sampling errors; empty where no reading kept them."""
 
     def fitted_state(self, source: Source, parameters: Parameters, plan: Plan) -> FittedState:
         """Return the state with the configuration that it was made with, so that it can be continued."""

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
 from streampca.block import RowWeights
 from streampca.errors import NotAvailableError, ParameterError
@@ -23,10 +21,12 @@ from streampca.linalg.scaling import Scaling
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import residuals_of
-from streampca.models.sampling_errors import Method, Population, SamplingErrors, sampling_errors
+from streampca.models.sampling_errors import Method, SamplingErrors
 from streampca.planning.plan import AnyPlan, Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit
+from streampca.solvers.sampling_figures import errors_of
+from streampca.solvers.sampling_groups import errors_of_groups
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import FloatArray
@@ -149,11 +149,21 @@ class Sampling:
         return errors_of(model, moments, "reading", self.scaling), count
 
     def added_to(self, fit: AnyFit, client: DaskClient | None, progress: ProgressCallback | None) -> AnyFit:
-        """Return `fit` with its sampling errors if its plan has them computed now: from its scores, or by another reading."""
+        """Return `fit` with its sampling errors if its plan has them computed now: from scores, groups, or another reading."""
         model, method = fit.model, self.plan.sampling_errors
         scores, lengths = fit.known_scores()
         if method == "known scores" and scores is not None:
             return replace(fit, model=replace(model, sampling_errors=self.of_scores(model, scores, lengths)))
+        if method == "groups" and isinstance(model, PCAModel) and fit.fitted_state is not None:
+            began, state = time.perf_counter(), fit.fitted_state
+            with one_blas_thread():
+                errors = errors_of_groups(model, state.accumulator.grid(state.n_features), state.groups, self.scaling)
+            return replace(
+                fit,
+                model=replace(model, sampling_errors=errors),
+                fitted_state=replace(state, groups=()),
+                solve_seconds=fit.solve_seconds + time.perf_counter() - began,
+            )
         if method not in ("known scores", "reading"):
             return fit
         began = time.perf_counter()
@@ -182,42 +192,3 @@ def with_errors(fit: AnyFit, moments: GroupMoments | None, parameters: object) -
         return fit
     errors = errors_of(fit.model, moments, "scores", getattr(parameters, "scaling", False))
     return replace(fit, model=replace(fit.model, sampling_errors=errors))
-
-
-def errors_of(
-    model: PCAModel | KernelModel, moments: GroupMoments, method: Method, scaling: Scaling = False
-) -> SamplingErrors:
-    """Return the sampling errors of `model`, whose features were scaled as `scaling` says, from `moments` in units of `score_unit`."""
-    weight = None if isinstance(model, KernelModel) or scaling is False else model.feature_weight
-    if weight is not None:  # the squares that scales follow from have no weights
-        factor = np.divide(1.0, weight, out=np.zeros(len(weight)), where=weight > 0)
-        moments = replace(moments, features=moments.features * factor)
-    unit = score_unit(model) ** 2
-    errors = sampling_errors(moments, _population(model, unit, scaling), method)
-    return replace(
-        errors,
-        estimates=model.eigenvalues if isinstance(model, KernelModel) else model.explained_variance,
-        eigenvalues=errors.eigenvalues * unit,
-        north=errors.north * unit,
-    )
-
-
-def _population(model: PCAModel | KernelModel, unit: float, scaling: Scaling) -> Population:
-    """Return what sampling errors need of `model`, with variances divided by `unit`."""
-    n, k = model.n_samples, model.n_components
-    if isinstance(model, KernelModel):
-        outside = n - int(model.center) - k
-        return Population(model.eigenvalues / unit, 0, model.center, model.total / unit / n, max(0, outside), float(n))
-    varying = len(model.mean) - len(model.constant_features)
-    return Population(
-        eigenvalues=model.explained_variance / unit,
-        ddof=model.ddof,
-        center=model.center,
-        total=model.total_variance / unit,
-        n_outside=max(0, min(n - model.n_means, varying) - k),
-        others=None if model.eigenvalues is None else model.eigenvalues[k:] / unit,
-        moments=model.residual_moments,
-        axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
-        scaling=scaling,
-        freedom=1.0 if model.removal is None else (n - model.n_means) / (n - 1),
-    )
