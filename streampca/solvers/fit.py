@@ -87,11 +87,7 @@ def plan_fit(
     with naming_the_limit(resources, limits):
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
-        scaled, known = parameters.scaling is not False, SOLVERS[plan.solver].has_scores
-        grouped = None
-        if n_groups and not scores:
-            grouped = SOLVERS[plan.solver].plan_with_groups(source, parameters, resources, plan)
-        plan = grouped or with_sampling(plan, source, n_groups, scaled=scaled, known=known, scores=scores)
+        plan = _with_sampling(plan, source, parameters, resources)
     if plan.axis == "samples":
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular
@@ -182,6 +178,17 @@ def fit(
 def report_rows(source: Source) -> int:
     """Return how many rows a report is drawn from: 2,000, fewer where they are long."""
     return int(max(4, min(_REPORT_ROWS, source.shape[0], _REPORT_BYTES // source.dense_row_bytes)))
+
+
+def _with_sampling(plan: Plan, source: Source, parameters: Parameters, resources: Resources) -> Plan:
+    """Return `plan` with what sampling errors take: covariances of groups where no scores are written, else products of scores."""
+    n_groups, solver, scores = parameters.sampling_errors, SOLVERS[plan.solver], resources.scores
+    if n_groups and not scores:
+        grouped = solver.plan_with_groups(source, parameters, resources, plan)
+        if grouped is not None:
+            return grouped
+    scaled = parameters.scaling is not False
+    return with_sampling(plan, source, n_groups, scaled=scaled, known=solver.has_scores, scores=scores)
 
 
 def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:
