@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +15,9 @@ class Web(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, directory: Path):
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, directory: Path, host: str = "127.0.0.1"):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
         self.directory = directory
         self.lock = threading.Lock()
         self.requests: Counter[tuple[str, str | None]] = Counter()
@@ -30,7 +32,8 @@ class Web(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Return the address."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        host = f"[{self.server_address[0]}]" if self.address_family == socket.AF_INET6 else self.server_address[0]
+        return f"http://{host}:{self.server_address[1]}"
 
     def sent_bytes(self, name: str) -> int:
         """Return how many bytes of a file were requested."""

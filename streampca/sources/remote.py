@@ -7,8 +7,10 @@ import atexit
 import contextlib
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import TypeVar, cast
 
 import zarr
@@ -31,6 +33,7 @@ _CONNECTIONS = 32
 _S3 = '"streampca[s3]"'
 _CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
 """Package that pip installs for the client of a protocol."""
+_ADDRESS = re.compile(r"(?<=[/@])\[([0-9A-Fa-f:.]+)\]")
 _SHOWN_OPTIONS = ("endpoint_url", "region_name")
 
 
@@ -222,7 +225,9 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
     """
     protocol = protocol_of(url)
     try:
-        store = FsspecStore.from_url(url, storage_options=_with_limits(protocol, options or {}), read_only=True)
+        store = FsspecStore.from_url(
+            _without_double_colons(url), storage_options=_with_limits(protocol, options or {}), read_only=True
+        )
     except ImportError as error:
         package = _CLIENTS.get(protocol)
         how = f"pip install {package}" if package else f"install the fsspec client of {protocol}://"
@@ -298,6 +303,11 @@ def _url_of(store: FsspecStore) -> str:
     scheme = protocol if isinstance(protocol, str) else protocol[0]
     path = store.path.lstrip("/") if scheme == "memory" else store.path
     return path if "://" in path else f"{scheme}://{path}"
+
+
+def _without_double_colons(url: str) -> str:
+    """Return a URL with an IPv6 address in full: fsspec takes two colons for a chain of file systems."""
+    return _ADDRESS.sub(lambda match: f"[{IPv6Address(match[1]).exploded}]", url, count=1)
 
 
 def protocol_of(url: str) -> str:

@@ -53,7 +53,7 @@ class Answer:
     """Where the body begins in the object."""
 
 
-@dataclass
+@dataclass(eq=False)
 class PlainHTTP:
     """Connections to web servers, kept open between requests; used in one event loop."""
 

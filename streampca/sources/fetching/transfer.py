@@ -39,7 +39,6 @@ class Transfer:
         self.store = store
         self._plain = _plain_client(store)
         self._is_plain = self._plain is not None
-        _opened.add(self)
 
     @property
     def receives_in_place(self) -> bool:
@@ -74,19 +73,15 @@ class Transfer:
         is_range = span is not None and len(data) <= span[1] - span[0]
         return Fetched(data, span[0] + len(data) if span is not None and is_range else len(data), is_range)
 
-    def close(self) -> None:
-        """Close connections that are not in use."""
-        if self._plain is not None:
-            self._plain.close()
 
-
-_opened: weakref.WeakSet[Transfer] = weakref.WeakSet()
+_opened: weakref.WeakSet[PlainHTTP] = weakref.WeakSet()
+"""Clients, which outlive their stores as long as they have connections."""
 
 
 def close_all() -> None:
     """Close all connections that are not in use; called in the event loop."""
-    for transfer in list(_opened):
-        transfer.close()
+    for client in list(_opened):
+        client.close()
 
 
 def _leave_to_the_parent() -> None:
@@ -95,7 +90,7 @@ def _leave_to_the_parent() -> None:
     _opened.clear()
 
 
-_of_the_parent: list[Transfer] = []
+_of_the_parent: list[PlainHTTP] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
 
@@ -106,4 +101,7 @@ def _plain_client(store: Store) -> PlainHTTP | None:
         return None
     from streampca.sources.fetching.plain_http import PlainHTTP
 
-    return PlainHTTP.of(store.fs) if PlainHTTP.reads(store.fs.encode_url(store.path)) else None
+    client = PlainHTTP.of(store.fs) if PlainHTTP.reads(store.fs.encode_url(store.path)) else None
+    if client is not None:
+        _opened.add(client)
+    return client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections import Counter
@@ -18,7 +19,7 @@ import streampca as sp
 from streampca.errors import DamagedChunkError, MissingChunkError, StoreError
 from streampca.planning.read_ahead import READ_AHEAD_BYTES
 from streampca.sources import open_source
-from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching import read_ahead, transfer
 from streampca.sources.fetching.read_ahead import ReadAhead
 from streampca.sources.fetching.requests import Block, Part, StoredChunk
 from streampca.sources.fetching.transfer import Fetched
@@ -344,3 +345,26 @@ def test_request_whose_event_loop_was_closed_is_released_without_another_loop(mo
     block.chunks.append(StoredChunk("0", [part], block))
     requests._close(block)
     assert not part.is_wanted
+
+
+def test_connections_of_a_source_that_is_gone_are_closed_at_exit(web):
+    open_source(f"{web.url}/zstd").read(0, 430)
+    gc.collect()
+    clients = [client for client in transfer._opened if client._idle]
+    assert clients
+
+    async def close():
+        transfer.close_all()
+
+    asyncio.run_coroutine_threadsafe(close(), event_loop()).result(30)
+    assert not any(client._idle for client in clients)
+
+
+def test_address_of_ipv6_is_read(stores):
+    try:
+        server = Web(stores, "::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with server as web:
+        assert web.url.startswith("http://[::1]:")
+        np.testing.assert_array_equal(open_source(f"{web.url}/zstd").read(0, 430)[0], VALUES)
