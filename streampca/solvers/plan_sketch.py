@@ -248,7 +248,7 @@ class _Planner:
 
 def _block_rows(source: Source, dtype: DType, solver: str) -> list[int]:
     """Return rows per block, best first; enough rows that adding products of features x columns costs little."""
-    n, d = source.shape
+    n, d = source.shape[0], source.n_features_read
     size = min(_MOST_BLOCK_BYTES, max(BLOCK_BYTES, _ROWS_PER_BLOCK * d * dtype.itemsize))
     if solver == "adaptive":  # many blocks, so that a shuffled order mixes what lies far apart
         band = min(source.chunk_rows, n)

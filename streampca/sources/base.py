@@ -174,6 +174,11 @@ class Source(ABC):
         return self.shape[1] * self.dtype.itemsize
 
     @property
+    def n_features_read(self) -> int:
+        """Return the length of the rows in memory while a block is read, of which this source may have some features only."""
+        return self.shape[1]
+
+    @property
     def dense_row_bytes(self) -> int:
         """Return the size in bytes of one row in which zeros are stored, too."""
         return self.shape[1] * self.dtype.itemsize

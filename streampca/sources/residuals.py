@@ -67,6 +67,11 @@ class ResidualSource(RowwiseSource):
         """Return the description of the rows as they are stored."""
         return self.source.describe()
 
+    @property
+    def n_features_read(self) -> int:
+        """Return the length of the rows of the other source."""
+        return self.source.n_features_read
+
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored rows, and of what is subtracted from some of them."""
         return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * _SLAB_BYTES

@@ -55,6 +55,11 @@ class RowRange(DerivedSource):
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
         return self.source.reads_of(self.start + start, self.start + stop)
 
+    @property
+    def n_features_read(self) -> int:
+        """Return the length of the rows of the other source."""
+        return self.source.n_features_read
+
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
         return self.source.overhead_bytes(n_rows)

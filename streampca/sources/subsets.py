@@ -73,6 +73,11 @@ class SubsetSource(RowwiseSource):
         """Return the description of the table for a manifest."""
         return super().describe() if self.alike is None else self.alike.describe()
 
+    @property
+    def n_features_read(self) -> int:
+        """Return the length of the rows of the other source."""
+        return self.source.n_features_read
+
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of two blocks of all features, and of reading one."""
         return self.source.overhead_bytes(n_rows) + 2 * n_rows * self.source.row_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import streampca as sp
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.execution.checkpoint import progress_log
 from streampca.planning import blocks
+from streampca.runs.config.models import ModelsConfig, parse_any_config
+from streampca.runs.from_config import source_of
+from streampca.runs.many import plan_of_models
 from streampca.sources.subsets import SubsetSource
 
 pytestmark = pytest.mark.numerical
@@ -156,3 +160,25 @@ def test_wrong_features_are_refused(features: Any, message: str, rows: Any) -> N
 def test_features_of_sparse_rows_are_refused(rows: Any) -> None:
     with pytest.raises(NotAvailableError, match=r"features: a: .* sparse rows"):
         sp.fit_many({"a": sp.PCA(2)}, scipy.sparse.csr_array(rows), features={"a": [1, 2, 3]})
+
+
+def test_few_features_take_blocks_of_whole_rows_and_little_memory(tmp_path: Path) -> None:
+    shape = 200_000, 2000
+    zarr.create_array(tmp_path / "x.zarr", shape=shape, chunks=(500, shape[1]), dtype="f4")
+    np.save(tmp_path / "few.npy", np.arange(shape[1]) < 3)
+    plans = {}
+    for names in (["all"], ["all", "b"], ["all", "b", "c"]):
+        few = {"n_components": 2, "source": {"mask": str(tmp_path / "few.npy")}}
+        document = {
+            "source": {"path": str(tmp_path / "x.zarr")},
+            "models": {name: {"n_components": 2} if name == "all" else few for name in names},
+            "output": {"directory": str(tmp_path / "run")},
+            "resources": {"memory": "8GiB", "threads": 2},
+        }
+        config = parse_any_config(json.dumps(document), name="config.yaml")
+        assert isinstance(config, ModelsConfig)
+        plans[len(names)] = plan_of_models(config, source_of(config.common)).together
+    assert len({plan.rows_per_block for plan in plans.values()}) == 1
+    assert plans[2].leaves_in_flight == plans[3].leaves_in_flight == 2
+    block = plans[1].rows_per_block * shape[1] * 4
+    assert plans[3].projected_bytes < plans[1].projected_bytes + 8 * block
