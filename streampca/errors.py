@@ -39,6 +39,10 @@ class NotAvailableError(StreamPCAError, NotImplementedError):
     exit_status = 2
 
 
+class NotComputedError(NotAvailableError, AttributeError):
+    """A fitted attribute that this fit did not compute; an `AttributeError`, so that `hasattr` and `dir` take it for absent."""
+
+
 class MergeError(StreamPCAError, ValueError):
     """States or models that were made with different parameters, or whose states were not kept, cannot be merged."""
 

@@ -13,7 +13,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.accumulators.centring import refuse_not_finite
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import NotComputedError, ParameterError
 from streampca.estimators.exporting import Exporting
 from streampca.estimators.inputs import (
     is_array_like,
@@ -146,15 +146,21 @@ class StreamEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporti
     def sampling_error_(self) -> SamplingErrors:
         """The sampling errors of eigenvalues, shares and components: how far those of the population may be.
 
-        They are statistical, and apart from `error_`, which is about the numbers. `NotAvailableError` if the fit computed none.
+        They are statistical, and apart from `error_`, which is about the numbers. `NotComputedError` if the fit computed none.
         """
         errors = self._model.sampling_errors
         if errors is None:
-            raise NotAvailableError(
+            raise self._absent("sampling_error_")
+        return errors
+
+    def _absent(self, name: str) -> AttributeError:
+        """Return the error for an attribute that there is not; `__getattr__` is asked for properties that raise one, too."""
+        if name == "sampling_error_" and "_model" in self.__dict__:
+            return NotComputedError(
                 "there are no sampling errors: they are computed by a fit of all rows with sampling_errors=20, not by partial_fit, "
                 "partial_unfit or merge, nor are they in models of earlier versions"
             )
-        return errors
+        return AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def labels_(self) -> Labels | None:

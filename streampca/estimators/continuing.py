@@ -114,7 +114,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         if name in _SOLVED and fitted is not None and "_model" not in self.__dict__ and fitted.solvable:
             self._set_model(solve(fitted))
             return self.__dict__[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise self._absent(name)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Tell whether there is a model, or there are enough rows for one."""

@@ -268,7 +268,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
             roots = np.sqrt(self.eigenvalues_)
             self.eigenvectors_ = np.divide(scores, roots, out=np.zeros_like(scores), where=roots > 0)
             return self.eigenvectors_
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise self._absent(name)
 
     def __getstate__(self) -> Json:
         state = dict(super().__getstate__())

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 import streampca as sp
 from streampca import PCA, KernelPCA
-from streampca.errors import ModelError
+from streampca.errors import ModelError, NotAvailableError
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, KernelCertificate
 
 ROWS = np.random.default_rng(0).normal(size=(120, 8)) * np.arange(1.0, 9.0)
@@ -90,3 +90,14 @@ def test_unfitted_estimator_has_no_certificate() -> None:
 def test_missing_figure_raises_named_error() -> None:
     with pytest.raises(ModelError, match="no statement"):
         ExactCertificate.of({"kind": "exact"})
+
+
+@pytest.mark.parametrize("kind", [PCA, KernelPCA])
+def test_attributes_of_fits_without_sampling_errors_can_be_listed(kind: type[PCA] | type[KernelPCA]) -> None:
+    fitted = kind(2).fit(np.random.default_rng(0).standard_normal((30, 4)))
+    assert "components_" in dir(fitted) or "eigenvalues_" in dir(fitted)
+    assert not hasattr(fitted, "sampling_error_")
+    with pytest.raises(NotAvailableError, match="sampling_errors=20"):
+        _ = fitted.sampling_error_
+    with pytest.raises(AttributeError, match="no attribute 'nothing_'"):
+        _ = fitted.nothing_
