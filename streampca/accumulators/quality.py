@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.quality_panels import (
+    COUNTED_VALUES,
+    PANEL_VALUES,
     Sums,
     common_values,
     count_common,
@@ -33,8 +36,10 @@ _ROWS_OF_A_PART, _FEW_ROWS_OF_A_PART, _FEW_PARTS = 128, 16, 8
 """Examined rows of a part, at least; fewer where there would be less than eight parts."""
 _MOST_EVERY, _LEAST_ROWS, _ROWS_IN_ALL = 64, 2**11, 2**17
 """Of 64 rows one is examined, more of few rows, but 2,048, and less of very many rows, but 131,072."""
-_UNIT_VALUES, _FEW_UNITS = 2**15, 512
-"""Values of a unit, of which a digest is made, at least; fewer where there are at most 512 units."""
+_UNIT_VALUES, _FEW_UNITS, _LEAST_UNIT_VALUES = 2**15, 512, 2**8
+"""Values of a unit, of which a digest is made, at least; fewer where there are at most 512 units, but 256."""
+_EVERY_COMPARED = 4
+"""Of how many examined rows one is compared with the most common value; all where fewer than 2,048 are examined."""
 _MOST_UNITS = 2**16
 _MOST_BETWEEN, _COMPARED_ROWS = 16, 64
 """Of 16 rows of a unit one enters its digest, more of few rows, but 64."""
@@ -70,7 +75,7 @@ class QualityState:
     units: IntArray
     """Numbers of the units that lie in one block, ascending, ``(u,)``."""
     digests: NDArray[np.uint64]
-    """The xxh3-128 of each, ``(u, 2)``; zeros where all values are the same."""
+    """The xxh3-128 of each, ``(u, 2)``; zeros where the values hardly change."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,11 @@ class Quality(SequentialMerge[QualityState]):
     def rows_compared(self) -> int:
         """Return of how many rows of a unit one enters its digest."""
         return max(1, min(_MOST_BETWEEN, self.unit[0] // _COMPARED_ROWS))
+
+    @property
+    def every_compared(self) -> int:
+        """Return of how many examined rows one is compared with the most common value of each feature."""
+        return _EVERY_COMPARED if self.n_samples // self.every >= _LEAST_ROWS else 1
 
     def extent(self, unit: int) -> tuple[int, int, int, int]:
         """Return first and last row and first and last feature of a unit; the last are exclusive."""
@@ -215,23 +225,27 @@ class Quality(SequentialMerge[QualityState]):
         chosen = slice((column + offset) // step, (column + values.shape[1] - 1) // step + 1)
         if chosen.start >= chosen.stop:
             return state
-        piece = panel_rows(chosen.stop - chosen.start) * every
+        width = values.shape[1] if issparse(values) else chosen.stop - chosen.start
+        piece = panel_rows(width) * every
         stop = row + values.shape[0]
         for start in range(row + -row % every, stop, piece):
             rows = dense(values[start - row : min(stop, start + piece) - row : every])[:, offset::step]
-            self._note_common(state, rows, chosen)
+            self._note_common(state, rows, chosen, start // every)
             of_rows = np.searchsorted(self.edges, np.arange(start, min(stop, start + piece), every), side="right") - 1
             parts, starts = np.unique(of_rows, return_index=True)
             state = self._with_sums(state, parts, chosen, sums_of(rows, starts))
         return state
 
-    def _note_common(self, state: QualityState, rows: Array, chosen: slice) -> None:
-        """Compare some of the `rows` with the most common value of each feature; the first rows tell which that may be."""
+    def _note_common(self, state: QualityState, rows: Array, chosen: slice, first: int) -> None:
+        """Compare some of the `rows`, the examined ones from number `first` on, with the most common value of each feature.
+
+        Which are compared follows from their numbers, not from the block; the rows seen first decide which value may be that.
+        """
         if not state.n_compared[chosen].any():
             state.common[chosen] = common_values(rows)
-        n_common, n_rows = count_common(rows, state.common[chosen])
-        state.n_common[chosen] += n_common
-        state.n_compared[chosen] += n_rows
+        compared = rows[-first % self.every_compared :: self.every_compared]
+        state.n_common[chosen] += count_common(compared, state.common[chosen])
+        state.n_compared[chosen] += len(compared)
 
     def _with_sums(self, state: QualityState, parts: IntArray, chosen: slice, sums: Sums) -> QualityState:
         """Return `state` with `sums` of the features `chosen` in some parts of the file added, in place where these were seen."""
@@ -318,11 +332,13 @@ class Quality(SequentialMerge[QualityState]):
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of an update: panels of examined rows, a copy of the rows of a unit, and sums."""
-        panel = panel_rows(self.n_features) * self.n_features
+        followed, values = len(self.followed), max(PANEL_VALUES, self.n_features)
+        panel = max(PANEL_VALUES, followed) * (32 if self.missing else 16) + values * itemsize
         unit = (
             -(-min(self.unit[0], self.n_samples) // self.rows_compared) * min(self.unit[1], self.n_features) * itemsize
         )
-        return 4 * 8 * panel + unit + 2 * 24 * len(self.followed) * (1 + self.n_parts)
+        holes = max(COUNTED_VALUES, self.n_features) if self.missing else 0
+        return panel + holes + unit + 2 * 24 * followed * (1 + self.n_parts)
 
 
 def _unit(shape: tuple[int, int], chunk: tuple[int, int], rows_per_block: int) -> tuple[int, int]:
@@ -330,7 +346,7 @@ def _unit(shape: tuple[int, int], chunk: tuple[int, int], rows_per_block: int) -
     n, d = shape
     width = max(1, min(chunk[1], d))
     rows = min(max(1, chunk[0]), rows_per_block, n)
-    least = -(-min(_UNIT_VALUES, n * d // _FEW_UNITS) // (rows * width))
+    least = -(-max(_LEAST_UNIT_VALUES, min(_UNIT_VALUES, n * d // _FEW_UNITS)) // (rows * width))
     if least > 1 and width < d:
         wider = min(-(-d // width), least)
         width, least = min(d, wider * width), -(-least // wider)

@@ -13,14 +13,16 @@ from streampca.typing import Array, FloatArray, IntArray, SparseRows
 
 PANEL_VALUES = 2**17
 """Values that are examined at once, at most; a row at least."""
-_FIRST_ROWS = 33
+_SOME_ROWS = 33
 """Rows whose median is taken for the most common value."""
-_EVERY_COMPARED = 4
-"""Of how many examined rows one is compared with the most common value."""
+_LEAST_CHANGES, _LEAST_STORED = 32, 16
+"""Changes from a value to the next one, or values that sparse rows store, from which equal values are no coincidence."""
+_CHANGES_AT_ONCE = 2**14
+"""Values whose changes are counted at once."""
 _ROUNDING = 1e-13
 """Rounding of a sum of squares relative to it."""
-_COUNTED_ROWS = 255
-"""Rows whose missing values are counted in 8 bits."""
+COUNTED_VALUES, _COUNTED_ROWS = 2**18, 255
+"""Values among which missing ones are counted at once, at most, a row at least; rows whose missing values are counted in 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,15 @@ def _sums_of_equal(row: FloatArray, lengths: IntArray) -> Sums:
 
 
 def common_values(rows: Array) -> Array:
-    """Return the medians of the first of `rows`: the most common value of each feature of which it has more than half."""
-    few = rows[:_FIRST_ROWS]
+    """Return the medians of some evenly spaced `rows`: the most common value of each feature that more than half of these have."""
+    few = rows[:: max(1, len(rows) // _SOME_ROWS)][:_SOME_ROWS]
     middle: Array = np.partition(few, len(few) // 2, axis=0)[len(few) // 2]
     return middle
 
 
-def count_common(rows: Array, common: Array) -> tuple[IntArray, int]:
-    """Return how many of some of `rows` have the value `common`, ``(n_features,)``, and how many rows were compared."""
-    some = rows[::_EVERY_COMPARED]
-    return np.count_nonzero(some == common, axis=0).astype(np.int64), len(some)
+def count_common(rows: Array, common: Array) -> IntArray:
+    """Return how many of `rows` have the value `common`, ``(n_features,)``."""
+    return np.count_nonzero(rows == common, axis=0).astype(np.int64)
 
 
 def panel_rows(n_features: int) -> int:
@@ -117,27 +118,40 @@ def count_missing(values: Array) -> IntArray:
     if not values.strides[0]:
         return np.where(np.isnan(values[0]), len(values), 0)
     total = np.zeros(values.shape[1], dtype=np.int64)
-    for start in range(0, len(values), _COUNTED_ROWS):
-        holes = np.isnan(values[start : start + _COUNTED_ROWS])
+    rows = max(1, min(_COUNTED_ROWS, COUNTED_VALUES // max(1, values.shape[1])))
+    for start in range(0, len(values), rows):
+        holes = np.isnan(values[start : start + rows])
         total += np.add.reduce(holes.view(np.uint8), axis=0, dtype=np.uint8)
     return total
 
 
 def digest(values: Array | SparseRows) -> NDArray[np.uint64]:
-    """Return the xxh3-128 of `values` as two numbers; zeros where all values are the same."""
+    """Return the xxh3-128 of `values` as two numbers; zeros where they hardly change, so that others are the same by chance."""
     if issparse(values):
         return _digest_of_sparse(csr_matrix(values))
     data = np.ascontiguousarray(values).reshape(-1)
     bits = data.view(f"u{data.dtype.itemsize}")
-    if bits[0] == bits[-1] == bits[len(bits) // 2] and (bits == bits[0]).all():
+    if _hardly_changes(bits):
         return np.zeros(2, dtype=np.uint64)
     return np.frombuffer(xxhash.xxh3_128_digest(bits.data, len(values)), dtype=">u8").astype(np.uint64)
 
 
+def _hardly_changes(bits: Array) -> bool:
+    """Return whether fewer than `_LEAST_CHANGES` of the values are others than those before them; stops at so many."""
+    changes = 0
+    for start in range(0, len(bits) - 1, _CHANGES_AT_ONCE):
+        some = bits[start : start + _CHANGES_AT_ONCE + 1]
+        changes += int(np.count_nonzero(some[1:] != some[:-1]))
+        if changes >= _LEAST_CHANGES:
+            return False
+    return True
+
+
 def _digest_of_sparse(rows: csr_matrix) -> NDArray[np.uint64]:
-    if not rows.nnz:
+    if rows.nnz < _LEAST_STORED:
         return np.zeros(2, dtype=np.uint64)
-    rows.sort_indices()
+    if not rows.has_sorted_indices:
+        rows = rows.sorted_indices()  # a copy: the rows are those of the fit
     state = xxhash.xxh3_128(seed=rows.shape[0])
     for array in (np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int64), rows.data):
         state.update(np.ascontiguousarray(array).data)

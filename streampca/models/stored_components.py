@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -95,22 +95,25 @@ class StoredComponents:
     @cached_property
     def array(self) -> ZarrArray:
         """Return the zarr array, which cannot be written to and keeps a temporary directory alive."""
+        import zarr
+
         from streampca.sources.zarr.strictness import strict
 
-        array = strict(self._opened("r"))
+        self._require_there()
+        array = strict(zarr.open_array(self.path, mode="r"))
         setattr(array.store, "keep", self._keep)  # noqa: B010 (a name of ours on an object of zarr)
         return array
 
     @cached_property
     def _writable(self) -> ZarrArray:
-        return self._opened("r+")
+        from streampca.storage.zarr_interface import opened_for_writing
 
-    def _opened(self, mode: Literal["r", "r+"]) -> ZarrArray:
-        import zarr
+        self._require_there()
+        return opened_for_writing(self.path)
 
+    def _require_there(self) -> None:
         if not (self.path / "zarr.json").exists():
             raise self._missing_error()
-        return zarr.open_array(self.path, mode=mode)
 
     def _missing_error(self) -> ModelError:
         return ModelError(

@@ -128,11 +128,13 @@ def _examined(quality: Quality, state: QualityState) -> Json:
     }
 
 
-def _listed(features: IntArray, name: Namer, values: FloatArray | None = None) -> list[Json]:
-    """Return the first of the `features` with their names, and one figure each."""
+def _listed(features: IntArray, name: Namer, shares: FloatArray | None = None, least: float = 0.0) -> list[Json]:
+    """Return the first of the `features` with their names, and one share each, None where it is below `least`."""
+    listed = [{"feature": int(feature), "name": name(int(feature))} for feature in features[:MOST_LISTED]]
+    if shares is None:
+        return listed
     return [
-        {"feature": int(feature), "name": name(int(feature))} | ({} if values is None else {"share": float(values[i])})
-        for i, feature in enumerate(features[:MOST_LISTED])
+        one | {"share": float(x) if x >= least else None} for one, x in zip(listed, shares[:MOST_LISTED], strict=True)
     ]
 
 
@@ -170,7 +172,9 @@ def _nearly_constant(quality: Quality, state: QualityState, never: IntArray, nam
     )
     return {
         "count": int(chosen.sum()),
-        "features": _listed(quality.followed[chosen], name, shares[chosen]),
+        "features": _listed(
+            quality.followed[chosen], name, shares[chosen], COMMON_SHARE
+        ),  # smaller ones depend on the blocks
         "share": COMMON_SHARE,
     }
 
@@ -250,7 +254,7 @@ def _missing(quality: Quality, state: QualityState, name: Namer) -> Json:
 
 
 def _copies(quality: Quality, state: QualityState) -> Json:
-    """Return the units with the same values as an earlier one, and how many were compared; units of one value are left out."""
+    """Return the units with the same values as an earlier one, and how many were compared; units whose values hardly change are left out."""
     several = state.digests.any(axis=1)
     units, digests = state.units[several], state.digests[several]
     groups: dict[tuple[int, int], list[int]] = {}

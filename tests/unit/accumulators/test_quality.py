@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, random_array
 
 from streampca.accumulators.quality import Quality, QualityState
 from streampca.block import Block
@@ -143,3 +144,65 @@ def test_states_of_tables_of_any_shape_are_bounded(shape: tuple[int, int]) -> No
     assert quality.state_bytes(shape[1]) <= 24 * (2**16 + 2**16) + 8 * shape[1] + 40 * 2**16
     assert 1 <= quality.n_parts <= 64
     assert quality.edges[-1] == shape[0]
+
+
+@pytest.mark.parametrize("size", [3000, 333, 7])
+def test_rows_that_are_compared_with_the_most_common_value_do_not_depend_on_blocks(size: int) -> None:
+    rows = rows_of()
+    rows[:, 1] = np.arange(len(rows)) % 50 == 7
+    quality = quality_of(rows)
+    state, compared = folded(quality, rows, size), rows[:: quality.every * quality.every_compared]
+    assert (state.n_compared == len(compared)).all()
+    assert state.n_common[1] == np.count_nonzero(compared[:, 1] == 0)
+
+
+def test_of_few_rows_all_are_compared_with_the_most_common_value() -> None:
+    rows = rows_of()[:2]
+    state = folded(quality_of(rows), rows, 2)
+    assert (state.n_compared == 2).all()
+    assert (state.n_common == 1).all()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_units_whose_values_hardly_change_are_no_copies(sparse: bool) -> None:
+    rows = (np.random.default_rng(0).random((5000, 4)) < 0.01).astype(np.uint8)
+    quality = quality_of(rows, chunk=(1, 4))
+    assert quality.unit == (75, 4)
+    state = folded(quality, csr_array(rows) if sparse else rows, 5000)
+    several = [tuple(digest) for digest in state.digests.tolist() if any(digest)]
+    assert len(set(several)) == len(several)
+
+
+def test_tables_of_few_small_integers_have_no_copies_by_chance() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, (400, 4)).astype(np.uint8)
+    state = folded(quality_of(rows, chunk=(1, 4)), rows, 400)
+    keys = {tuple(digest) for digest in state.digests.tolist()}
+    assert len(keys) == len(state.units) > 3
+
+
+def test_examining_wide_sparse_rows_takes_the_planned_memory_and_leaves_them_as_they_are() -> None:
+    rows = random_array((40, 200_000), density=1e-4, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    rows.indices[: rows.indptr[1]] = rows.indices[: rows.indptr[1]][::-1].copy()
+    before = rows.indices.copy()
+    quality = Quality.of(rows.shape, "float32", (1, 200_000), 40, missing=False)
+    state = quality.init(200_000)
+    tracemalloc.start()
+    quality.update(state, Block(rows, 0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < quality.scratch_bytes(200_000, 40, 4) + quality.state_bytes(200_000)
+    np.testing.assert_array_equal(rows.indices, before)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((600, 60_000), "f4"), ((20_000, 50), "f8"), ((3000, 784), "u1")])
+def test_examining_dense_rows_takes_the_planned_memory(shape: tuple[int, int], dtype: str) -> None:
+    rows = (np.random.default_rng(0).random(shape, dtype=np.float32) * 200).astype(dtype)
+    if missing := dtype[0] == "f":
+        rows[::7, 1] = np.nan
+    quality = Quality.of(shape, dtype, (100, shape[1]), shape[0], missing=missing)
+    state = quality.init(shape[1])
+    tracemalloc.start()
+    quality.update(state, Block(rows, 0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < quality.scratch_bytes(shape[1], shape[0], rows.itemsize) + quality.state_bytes(shape[1])
