@@ -129,13 +129,12 @@ def _examined(quality: Quality, state: QualityState) -> Json:
 
 
 def _listed(features: IntArray, name: Namer, shares: FloatArray | None = None, least: float = 0.0) -> list[Json]:
-    """Return the first of the `features` with their names, and one share each, None where it is below `least`."""
+    """Return the first of the `features` with their names, and one share each, None where it is below `least` and depends on blocks."""
     listed = [{"feature": int(feature), "name": name(int(feature))} for feature in features[:MOST_LISTED]]
     if shares is None:
         return listed
-    return [
-        one | {"share": float(x) if x >= least else None} for one, x in zip(listed, shares[:MOST_LISTED], strict=True)
-    ]
+    known = [float(share) if share >= least else None for share in shares[:MOST_LISTED]]
+    return [one | {"share": share} for one, share in zip(listed, known, strict=True)]
 
 
 def _total(state: QualityState) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
@@ -172,9 +171,7 @@ def _nearly_constant(quality: Quality, state: QualityState, never: IntArray, nam
     )
     return {
         "count": int(chosen.sum()),
-        "features": _listed(
-            quality.followed[chosen], name, shares[chosen], COMMON_SHARE
-        ),  # smaller ones depend on the blocks
+        "features": _listed(quality.followed[chosen], name, shares[chosen], COMMON_SHARE),
         "share": COMMON_SHARE,
     }
 
