@@ -105,7 +105,8 @@ def common_values(rows: Array) -> Array:
 
 def count_common(rows: Array, common: Array) -> IntArray:
     """Return how many of `rows` have the value `common`, ``(n_features,)``."""
-    return np.count_nonzero(rows == common, axis=0).astype(np.int64)
+    counts: IntArray = np.count_nonzero(rows == common, axis=0).astype(np.int64)
+    return counts
 
 
 def panel_rows(n_features: int) -> int:
