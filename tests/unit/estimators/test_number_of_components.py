@@ -167,7 +167,10 @@ def test_cross_validation_has_the_components_of_a_plain_fit(rows, dtype):
     assert 0 < figures["error"] < 0.5
     assert figures["tried"] == 29
     assert not plain.component_rules_["cross_validation"].applies
-    assert "where n_components='cross_validation' asks" in plain.component_rules_["cross_validation"].statement
+    assert (
+        "which fits with n_components='cross_validation' compute"
+        in plain.component_rules_["cross_validation"].statement
+    )
 
 
 def test_cross_validation_does_not_depend_on_blocks_and_is_saved(rows, tmp_path):
