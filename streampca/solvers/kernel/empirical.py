@@ -167,7 +167,7 @@ class EmpiricalMapMethod(KernelMethod):
 
         With A = HKH and a test matrix Ω, both forms use Z = AΩ and Y = AZ: the literature's takes eigenpairs (μ, u) of ZᵀZ,
         λ = √μ and the vectors Yu; Nyström's approximation of A² = (AΩ ↦ A²Ω) uses the same products better: on 1,797 digits
-        with an RBF kernel and 100 columns its first ten vectors agree to 0.9999 with the exact ones, against 0.72.
+        with an RBF kernel and 100 columns its first ten vectors agree to 0.9999 with the exact ones, against 0.73.
         """
         kernel, n = parameters.kernel.bound(source.shape[1]), source.shape[0]
         began = time.perf_counter()
