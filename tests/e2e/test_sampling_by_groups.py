@@ -20,6 +20,7 @@ from streampca.linalg.jackknife import jackknife_variance
 from streampca.planning import blocks
 from streampca.runs.verify import verify_run
 from streampca.solvers.covariance import CovarianceSolver
+from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -138,7 +139,7 @@ def test_plan_counts_the_states_of_all_groups_and_reads_again_where_they_do_not_
     table = np.broadcast_to(np.float32(1.0), (200_000, 1000))
     plain = sp.PCA(3, memory="4GiB").plan(table)
     large = sp.PCA(3, memory="4GiB", sampling_errors=N_GROUPS).plan(table)
-    small = sp.PCA(3, memory="500MiB", sampling_errors=N_GROUPS).plan(table)
+    small = sp.PCA(3, memory=process_bytes() + 200 * 2**20, sampling_errors=N_GROUPS).plan(table)
     state = 8 * 1000 * 1001 / 2
     assert large.projected_bytes - plain.projected_bytes > 2 * (N_GROUPS - 1) * state
     assert (large.sampling_errors, large.passes) == ("groups", 1)
