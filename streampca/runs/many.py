@@ -270,10 +270,12 @@ def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, lo
     started, began = datetime.now(UTC), time.perf_counter()
     directory = common.output.directory
 
-    def kept() -> tuple[str, ...]:
+    def names_of_unfinished() -> tuple[str, ...]:
         return tuple(f"models/{name}/{each}" for each in unfinished_outputs(log) for name in jobs)
 
-    unfinished = AtomicDirectory(directory, KIND, overwrite=common.output.overwrite, run_id=run_id, keeps=kept)
+    unfinished = AtomicDirectory(
+        directory, KIND, overwrite=common.output.overwrite, run_id=run_id, keeps=names_of_unfinished
+    )
     with cluster_of(common, _notice_of(jobs)), unfinished as path:
         fits = _fits(config, jobs, source)
         plan = recorded_plans(log, _plan(config, fits, source))

@@ -197,7 +197,10 @@ def update(
         stopped = run_of(place)
         remove_leftovers(directory, lock, stopped)
         if finished_run(directory, place) is None:
-            raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
+            raise ModelError(
+                f"{directory} is not a finished run of one model: expected a directory that streampca run has written; of a run of several "
+                "models, give the directory of one, models/NAME inside it"
+            )
         manifest, config = read_manifest(directory), _config_of(directory, overrides)
         fitted = _state_of(directory, config)
         source = source_of(config)

@@ -236,7 +236,7 @@ def test_runs_that_cannot_be_continued_are_refused(sections, status, word, tmp_p
 def test_wrong_usage_is_refused(finished, call):
     finished()
     call.quietly("update", "runs/none").refused(5, "no such run")
-    call.quietly("update", "data").refused(5, "not a finished run")
+    call.quietly("update", "data").refused(5, "not a finished run of one model", "models/NAME")
     call.quietly("update", "runs/job", "--set", "model.n_components=4").refused(2, "--set model.n_components")
     with Lock(Path("runs/job"), "0123456789abcdef"):
         call.quietly("update", "runs/job").refused(6, "runs/job")
