@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the tables of docs/parameters.md from the statements of the parameters and the schema of configuration files.
+"""Writes the tables of docs/reference/parameters.md from the statements of the parameters and the schema of configuration files.
 
 Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if the page is not up to date)
 """
@@ -17,7 +17,7 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Paramete
 from streampca.parameters.domains import Number, Whole
 from streampca.runs.config.schema import json_schema
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "parameters.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "parameters.md"
 
 
 def table_of(parameters: tuple[Parameter, ...]) -> str:

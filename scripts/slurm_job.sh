@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A whole run inside one SLURM allocation: scheduler and streampca on its first node, one worker for each task.
 # Usage: sbatch --ntasks=16 --cpus-per-task=1 --mem-per-cpu=4G --time=4:00:00 scripts/slurm_job.sh CONFIG [options of streampca run]
-# Submit the same again after it ran out of time: it goes on from its checkpoint. See docs/clusters.md.
+# Submit the same again after it ran out of time: it goes on from its checkpoint. See docs/how-to/clusters.md.
 #SBATCH --job-name=streampca
 #SBATCH --signal=B:TERM@120
 set -euo pipefail

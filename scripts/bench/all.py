@@ -1,4 +1,4 @@
-"""Run every benchmark in one go: data, limits, exact, wide, memory; print the tables of docs/performance.md.
+"""Run every benchmark in one go: data, limits, exact, wide, memory; print the tables of docs/reference/archive/performance.md.
 
 Called by ``scripts/bench/all``, which makes the environments first. Needs about 25 GB below ``data/bench`` (40 GB with
 ``--large``) and a quiet machine: the first line of every case says whether it was.
@@ -341,8 +341,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--data", type=Path, default=ROOT / "data" / "bench", help="where the stores are (%(default)s)")
     parser.add_argument("--out", type=Path, help="where JSON goes (default: results.json beside the stores)")
-    parser.add_argument("--update", type=Path, nargs="?", const=ROOT / "docs" / "performance.md", metavar="PAGE",
-                        help="write the tables into docs/performance.md, or PAGE")  # fmt: skip
+    parser.add_argument("--update", type=Path, nargs="?", const=ROOT / "docs" / "reference" / "archive" / "performance.md", metavar="PAGE",
+                        help="write the tables into docs/reference/archive/performance.md, or PAGE")  # fmt: skip
     options = parser.parse_args()
     if not 0 < options.scale <= 1 or options.repeats < 1 or options.count < 0:
         parser.error("--scale must be in (0, 1], --repeats at least 1, --count at least 0")

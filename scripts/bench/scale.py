@@ -10,7 +10,7 @@ worker cores would put on one scheduler.
 ``states``: leaves with a state of 72 MiB each, merged on the workers in branches and, beside that, one by one in the driver; prints
 seconds and what came to the driver.
 
-``model``: the cost model of docs/scaling.md from 1 to 1,000 workers and from 1 GB to 1 PB, with the measured costs.
+``model``: the cost model of docs/explanation/scaling.md from 1 to 1,000 workers and from 1 GB to 1 PB, with the measured costs.
 
     .venv/bin/python scripts/bench/scale.py blocks
     .venv/bin/python scripts/bench/scale.py waiting --threads 16,32,64,128
@@ -165,7 +165,7 @@ def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, A
 
 @dataclass(frozen=True)
 class Costs:
-    """What the model takes each thing to cost; defaults as measured or as stated in docs/scaling.md."""
+    """What the model takes each thing to cost; defaults as measured or as stated in docs/explanation/scaling.md."""
 
     flops: float = 9e10
     """Float32 products of a core, in symmetric flops (rows x features²) per second."""
@@ -195,7 +195,7 @@ def model(n_bytes: float, d: int, workers: int, costs: Costs) -> dict[str, float
 
 
 def print_model(costs: Costs) -> None:
-    """Print the table of docs/scaling.md."""
+    """Print the table of docs/explanation/scaling.md."""
     print("| data | features | leaves | " + " | ".join(f"{w:,} workers" for w in (1, 10, 100, 1000)) + " |")
     print("|---|---:|---:|" + "---:|" * 4)
     for name, n_bytes in (("1 GB", 1e9), ("100 GB", 1e11), ("10 TB", 1e13), ("1 PB", 1e15)):

@@ -12,7 +12,7 @@ landmarks (with every way of drawing them), each with q columns or landmarks. Ha
 Data: z-scores of 1,797 digits (64 features) and of 1,500 patches (3,072 features; 600 with ``--quick``).
 
     .venv/bin/python scripts/reproduce/kernel_pca.py --quick
-    .venv/bin/python scripts/reproduce/kernel_pca.py --json data/kernel.json --pictures docs/pictures/accuracy --update docs/accuracy.md
+    .venv/bin/python scripts/reproduce/kernel_pca.py --json data/kernel.json --pictures docs/pictures/accuracy --update docs/reference/archive/accuracy.md
 """
 
 from __future__ import annotations

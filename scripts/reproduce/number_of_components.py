@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Counts how often each rule finds the number of factors of simulated tables.
 
-Usage: scripts/reproduce/number_of_components.py [--repetitions 200] [--update docs/number-of-components.md] [--json counts.json]
+Usage: scripts/reproduce/number_of_components.py [--repetitions 200] [--update docs/how-to/number-of-components.md] [--json counts.json]
 
 A table has k = 5 factors with variances from 2² to 4² times what is detectable at all, (√γ for γ = features / samples, Baik,
 Ben Arous & Péché 2005), plus noise: Gaussian of variance 1; of Student's t with 5 degrees of freedom; or of variances that

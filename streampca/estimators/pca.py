@@ -54,7 +54,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         λᵢ ≥ eps·λ₁; the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers;
         ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); as many as a rule finds above noise, but at least one:
         ``"parallel"``, ``"marchenko_pastur"``, ``"tracy_widom"``, ``"gavish_donoho"``, ``"cross_validation"`` or ``"mle"``, of which `component_rules_`
-        has the figures and ``docs/number-of-components.md`` the assumptions; or min(n_samples, n_features).
+        has the figures and ``docs/how-to/number-of-components.md`` the assumptions; or min(n_samples, n_features).
     solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
         Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
         are at most half as many samples as features; a d × d triangular factor, two to four times slower, for singular

@@ -31,7 +31,7 @@ def write_npz(
     memory: int | str | None = None,
     overwrite: bool = False,
 ) -> Exported:
-    """Write the arrays of `model` to a file of numpy; ``docs/export.md`` has its keys."""
+    """Write the arrays of `model` to a file of numpy; ``docs/how-to/export.md`` has its keys."""
     model = require_expressible(model, "npz")
     require_free(path, "npz", overwrite=overwrite)
     require_memory(model, memory, 16, names)

@@ -20,13 +20,13 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize(
     "page",
     [
-        "labelled-data.md",
-        "files-of-rows.md",
-        "anndata.md",
-        "many-models.md",
-        "export.md",
-        "rotation.md",
-        "growing-stores.md",
+        "how-to/labelled-data.md",
+        "how-to/files-of-rows.md",
+        "how-to/anndata.md",
+        "how-to/many-models.md",
+        "how-to/export.md",
+        "how-to/rotation.md",
+        "how-to/growing-stores.md",
     ],
 )
 def test_examples_print_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from streampca import load as load_model
 from streampca.errors import StreamPCAError
 
 EPS = float(np.finfo(np.float64).eps)
-_FLOAT32_PRODUCTS = 4e-6  # of the first eigenvalue, as stated in docs/numerics.md
+_FLOAT32_PRODUCTS = 4e-6  # of the first eigenvalue, as stated in docs/explanation/numerics.md
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ def _check_certificate(case: Case, pca: Any, truth: Truth, notes: list[str]) -> 
         raise Wrong("relative_residual_interval: the proven upper end does not hold")
     if said["relative_residual_interval"][0] > 1 - share + rounding:
         notes.append("lower end of the residual's interval")
-    # Values are those of the lower ends before room was left for rounding, δ in docs/numerics.md.
+    # Values are those of the lower ends before room was left for rounding, δ in docs/explanation/numerics.md.
     room = max(float(found[0] - intervals[0, 0]), 0.0)
     if case.parameters.get("recovery") != "conversion" and (found - expected > trusted + room).any():
         worst = float(((found - expected) / max(first, 1e-300)).max())

@@ -1,4 +1,4 @@
-"""Memory of the covariance solver, with the matrix in memory or on disk (``docs/memory.md``)."""
+"""Memory of the covariance solver, with the matrix in memory or on disk (``docs/explanation/memory.md``)."""
 
 from __future__ import annotations
 

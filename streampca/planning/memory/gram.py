@@ -1,4 +1,4 @@
-"""Memory of the Gram solver, with components in memory or on disk (``docs/memory.md``)."""
+"""Memory of the Gram solver, with components in memory or on disk (``docs/explanation/memory.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the QR solver (``docs/memory.md``)."""
+"""Memory of the QR solver (``docs/explanation/memory.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of a pass that only computes scores, by rows or by features (``docs/memory.md``)."""
+"""Memory of a pass that only computes scores, by rows or by features (``docs/explanation/memory.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the approximate solvers (``docs/memory.md``)."""
+"""Memory of the approximate solvers (``docs/explanation/memory.md``)."""
 
 from __future__ import annotations
 
