@@ -1,12 +1,19 @@
-"""Distances between two decompositions."""
+"""Distances between two decompositions, and bounds of what a change of the features does to the eigenvalues."""
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, IntArray
+
+Norm = Literal["frobenius", "spectral"]
+"""Norms in which a change of the Gram matrix is bounded."""
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def _pair(left: ArrayLike, right: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -16,8 +23,8 @@ def _pair(left: ArrayLike, right: ArrayLike) -> tuple[FloatArray, FloatArray]:
     return a, b
 
 
-def similarity(v: ArrayLike, w: ArrayLike) -> float:
-    """Return the mean absolute cosine between matching eigenvectors.
+def similarities(v: ArrayLike, w: ArrayLike) -> FloatArray:
+    """Return the absolute cosine between matching eigenvectors, shape ``(k,)``: one value for each axis.
 
     Parameters
     ----------
@@ -36,18 +43,30 @@ def similarity(v: ArrayLike, w: ArrayLike) -> float:
     a, b = (np.atleast_2d(x) for x in _pair(v, w))
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosine = np.abs(np.einsum("ij,ij->i", a, b))
-    return float(np.divide(cosine, lengths, out=np.zeros_like(cosine), where=lengths > 0).mean())
+    cosines: FloatArray = np.divide(cosine, lengths, out=np.zeros_like(cosine), where=lengths > 0)
+    return cosines
 
 
-def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the mean of |aᵢ − bᵢ| / aᵢ over eigenvalues, where `a` is the reference (Marukatat 2023, eq. 67).
+def similarity(v: ArrayLike, w: ArrayLike) -> float:
+    """Return the mean of `similarities`: the mean absolute cosine between matching eigenvectors."""
+    return float(similarities(v, w).mean())
+
+
+def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
+    """Return |aᵢ − bᵢ| / aᵢ for every eigenvalue, shape ``(k,)``, where `a` is the reference (Marukatat 2023, eq. 67).
 
     Both have shape ``(k,)``; `ParameterError` if their shapes differ or a reference is not positive.
     """
     reference, values = (np.atleast_1d(x) for x in _pair(a, b))
     if (reference <= 0).any():
         raise ParameterError("the reference eigenvalues must be positive")
-    return float((np.abs(reference - values) / reference).mean())
+    differences: FloatArray = np.abs(reference - values) / reference
+    return differences
+
+
+def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the mean of `relative_differences` over eigenvalues."""
+    return float(relative_differences(a, b).mean())
 
 
 def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
@@ -88,3 +107,125 @@ def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
         raise ParameterError(f"vectors of {v.shape[1]} and {w.shape[1]} entries: expected the same number of features")
     angles: FloatArray = np.sort(subspace_angles(v.T, w.T))
     return angles
+
+
+def replacement_bound(
+    covariance: ArrayLike, features: ArrayLike, replacements: ArrayLike, norm: Norm = "frobenius"
+) -> float:
+    """Return a bound of the change of every eigenvalue if features are replaced by others.
+
+    Where feature a takes the values of feature b, the Gram matrix changes by D = x_a x_aᵀ − x_b x_bᵀ, and no eigenvalue by
+    more than ‖D‖₂ ≤ ‖D‖_F = √(C_aa² + C_bb² − 2 C_ab²) (divided by the same number as the covariance C). For several
+    replacements D is the sum of w_j x_j x_jᵀ, with w_j = 1 less the number of features that have the values of j afterwards.
+
+    Parameters
+    ----------
+    covariance : array, shape (n_features, n_features)
+        Covariance C of the features, as `PCA.get_covariance` returns it with all components, or accumulated by
+        `streampca.accumulators.Covariance`.
+    features : int or array of ints, shape (r,)
+        Features that are replaced, each once.
+    replacements : int or array of ints, shape (r,)
+        The features whose values they take, before any replacement.
+    norm : {"frobenius", "spectral"}
+        ‖D‖_F, as published, in O(n_features²); or ‖D‖₂, which is smaller, in O(n_features³).
+
+    Raises
+    ------
+    ParameterError
+        If the covariance is not a symmetric matrix, or a feature does not exist or is replaced twice.
+
+    References
+    ----------
+    Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, eqs. 26 to 35.
+    """
+    matrix = _symmetric(covariance)
+    old, new = (np.atleast_1d(np.asarray(x)) for x in (features, replacements))
+    d = len(matrix)
+    if old.shape != new.shape or old.ndim != 1 or any(x.dtype.kind not in "iu" for x in (old, new)):
+        raise ParameterError("features and replacements: expected one number of a feature, or as many of each")
+    if len(np.unique(old)) < len(old) or any(((x < 0) | (x >= d)).any() for x in (old, new)):
+        raise ParameterError(
+            f"features and replacements: expected numbers from 0 to {d - 1}, each feature replaced once"
+        )
+    taken = np.arange(d)
+    taken[old] = new
+    weights = 1.0 - np.bincount(taken, minlength=d)
+    used = np.flatnonzero(weights)
+    weights, part = weights[used], matrix[np.ix_(used, used)]
+    # Rounding of the squares and of their sum: it may not take away from a bound.
+    rounding = 4 * _EPS * (len(used) + 1)
+    if _norm(norm) == "frobenius":
+        squares, signless = (w @ (part * part) @ w for w in (weights, np.abs(weights)))
+        return float(np.sqrt(max(squares, 0.0) + rounding * signless))
+    root = _root(part)
+    values = np.linalg.eigvalsh(root.T @ (weights[:, None] * root))
+    return float(np.abs(values).max(initial=0.0) + rounding * (np.abs(weights) @ part.diagonal()))
+
+
+def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobenius") -> float:
+    """Return a bound of the change of every eigenvalue if features are replaced by the mean of their group.
+
+    With P, the projection on vectors that are constant in every group (ΩΩᵀ of `streampca.transforms.Grouping`), the Gram
+    matrix loses X (1 − P) Xᵀ, which is positive semi-definite: eigenvalues decrease, and none by more than
+    ‖(1 − P) C (1 − P)‖₂ ≤ ‖(1 − P) C (1 − P)‖_F. It is small where the features of a group are highly correlated and
+    have similar variances.
+
+    Parameters
+    ----------
+    covariance : array, shape (n_features, n_features)
+        Covariance C of the features.
+    groups : array of ints, shape (n_features,)
+        The group of every feature, as `Grouping.groups` returns it.
+    norm : {"frobenius", "spectral"}
+        ‖·‖_F, in O(n_features²); or ‖·‖₂, in O(n_features³).
+
+    Raises
+    ------
+    ParameterError
+        If the covariance is not a symmetric matrix, or there is not one group for every feature.
+
+    References
+    ----------
+    Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, section 4.2: the bound of one
+    replacement, here for groups.
+    """
+    matrix, labels = _symmetric(covariance), np.asarray(groups)
+    if labels.shape != matrix.shape[:1]:
+        raise ParameterError(f"groups of shape {labels.shape}: expected one group for each of {len(matrix)} features")
+    _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    left = matrix - _group_means(matrix, members, sizes)[members]
+    left -= _group_means(left.T, members, sizes)[members].T
+    rounding = 8 * _EPS * float(np.linalg.norm(matrix))
+    if _norm(norm) == "frobenius":
+        return float(np.linalg.norm(left)) + rounding
+    return float(np.abs(np.linalg.eigvalsh((left + left.T) / 2)).max(initial=0.0)) + rounding
+
+
+def _group_means(rows: FloatArray, members: IntArray, sizes: IntArray) -> FloatArray:
+    """Return the mean of the rows of every group, ``(n_groups, n)``."""
+    order = np.argsort(members, kind="stable")
+    sums: FloatArray = np.add.reduceat(rows[order], np.cumsum(sizes) - sizes, axis=0)
+    return sums / sizes[:, np.newaxis]
+
+
+def _root(matrix: FloatArray) -> FloatArray:
+    """Return R with R Rᵀ = `matrix`, which is positive semi-definite up to rounding."""
+    values, vectors = np.linalg.eigh(matrix)
+    root: FloatArray = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
+
+
+def _symmetric(covariance: ArrayLike) -> FloatArray:
+    matrix = np.asarray(covariance, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size or not np.isfinite(matrix).all():
+        raise ParameterError(f"a covariance of shape {matrix.shape}: expected a square matrix of finite numbers")
+    if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=1e-9 * float(np.abs(matrix).max())):
+        raise ParameterError("a covariance that is not symmetric")
+    return matrix
+
+
+def _norm(name: str) -> str:
+    if name not in get_args(Norm):
+        raise ParameterError(f"norm={name!r}: expected one of {', '.join(get_args(Norm))}")
+    return name

@@ -1,4 +1,4 @@
-"""Grouping of adjacent features, or of square blocks of pixels, into their sum over the square root of their number."""
+"""Grouping of features into their sum over the square root of their number: neighbours, blocks of pixels, or any sets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
@@ -29,17 +30,17 @@ _PANEL_BYTES = 8 * 2**20
 class Grouping(SparseTransform):
     """Ω with the entry 1/√m for each of the m features of a group, so that its columns are orthonormal.
 
-    A group is a run of adjacent features (the first runs are one longer where the numbers do not divide) or, by
-    `Grouping.of_pictures`, a square block of the pixels of one channel (smaller at the lower and the right edge where
-    the sides do not divide). The map is not random: ⟨xΩ, yΩ⟩ is the dot product of the projections of x and y onto
+    A group is a run of adjacent features (the first runs are one longer where the numbers do not divide); by
+    `Grouping.of_pictures` a square block of the pixels of one channel (smaller at the lower and the right edge where
+    the sides do not divide); by `Grouping.by_correlation` or with `membership` any set of features. The map is not random: ⟨xΩ, yΩ⟩ is the dot product of the projections of x and y onto
     vectors that are constant in each group, at most ‖x‖ ‖y‖, and close to ⟨x, y⟩ only for smooth data. For pictures it
     is resizing, up to the scale √m.
 
     Raises
     ------
     ParameterError
-        If a count is not a whole number or less than 1, there are more groups than features, or `picture`, `factor` and
-        the counts contradict each other.
+        If a count is not a whole number or less than 1, there are more groups than features, or `picture`, `factor`,
+        `membership` and the counts contradict each other.
 
     References
     ----------
@@ -54,6 +55,8 @@ class Grouping(SparseTransform):
     """Height, width and channels of the picture that a row holds in C order; None for plain vectors."""
     factor: int | None = None
     """Side of a block of pixels; None for plain vectors."""
+    membership: tuple[int, ...] | None = None
+    """The group of every feature, 0 to size − 1; None for runs of features and for pictures."""
 
     def __post_init__(self) -> None:
         check_fields(self, seed=False)
@@ -63,6 +66,8 @@ class Grouping(SparseTransform):
             )
         if (self.picture is None) != (self.factor is None):
             raise ParameterError("picture and factor go together: give both, by Grouping.of_pictures, or neither")
+        if self.membership is not None:
+            self._check_membership()
         if self.picture is not None:
             shape = _picture_shape(self.picture, self.factor)
             object.__setattr__(self, "picture", shape)
@@ -80,13 +85,42 @@ class Grouping(SparseTransform):
         picture = _picture_shape(shape, factor)
         return cls(prod(picture), prod(_blocks(picture, factor)), picture, factor)
 
+    @classmethod
+    def by_correlation(cls, covariance: ArrayLike, size: int) -> Grouping:
+        """Return a grouping of features that vary together into `size` groups, for features without an order.
+
+        Groups are merged, two at a time, where that adds the least to tr((1 − P) C (1 − P)), the sum of what all eigenvalues
+        lose (Ward's method on the columns of the data, which the covariance suffices for). `metrics.grouping_bound` says by
+        how much any one of them can change. Takes O(d²) memory and time beside C.
+
+        Parameters
+        ----------
+        covariance : array, shape (n_features, n_features)
+            Covariance of the features, or their correlation for data that is scaled. Features that vary against each other
+            are not grouped, since their sum would vanish.
+        size : int
+            Number of groups.
+
+        References
+        ----------
+        Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, section 4.2: features may be grouped
+        where they are highly correlated; Ward (1963).
+        """
+        matrix = np.asarray(covariance, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
+            raise ParameterError(f"a covariance of shape {matrix.shape}: expected a square matrix of finite numbers")
+        (size,) = whole(1, size=size)
+        return cls(len(matrix), size, membership=tuple(_ward(matrix, min(size, len(matrix))).tolist()))
+
     @property
     def key(self) -> str:
         """Return the hash that identifies Ω."""
-        return key_of(self, self.picture, self.factor)
+        return key_of(self, self.picture, self.factor, *(() if self.membership is None else (self.membership,)))
 
     def group_sizes(self) -> IntArray:
         """Return the number of features of each group, shape ``(size,)``."""
+        if self.membership is not None:
+            return np.bincount(np.asarray(self.membership), minlength=self.size)
         if self.picture is None:
             return np.diff(self._edges, append=self.n_features)
         height, width, channels = self.picture
@@ -96,6 +130,8 @@ class Grouping(SparseTransform):
     def groups(self, start: int = 0, stop: int | None = None) -> IntArray:
         """Return the group of each of the features `start` to `stop`, shape ``(stop - start,)``."""
         start, stop = bounds(self.n_features, start, stop)
+        if self.membership is not None:
+            return np.asarray(self.membership[start:stop], dtype=np.int64)
         features = np.arange(start, stop)
         if self.picture is None or self.factor is None:
             runs: IntArray = np.searchsorted(self._edges, features, side="right") - 1
@@ -117,7 +153,7 @@ class Grouping(SparseTransform):
 
     def transform(self, block: Rows) -> Array:
         """Return block @ Ω as the base class does; dense rows are summed in place, one addition for each of their entries."""
-        if issparse(block):
+        if issparse(block) or self.membership is not None:
             return super().transform(block)
         table = np.asarray(table_of_features(block, self.n_features))
         out = np.empty((len(table), self.size), dtype=product_dtype(table.dtype))
@@ -126,6 +162,38 @@ class Grouping(SparseTransform):
             out[start : start + step] = self._sums(table[start : start + step], out.dtype)
         out *= self._scales.astype(out.dtype)
         return out
+
+    def inverse_transform(self, block: ArrayLike) -> Array:
+        """Return block @ Ωᵀ, shape ``(n_rows, n_features)``: features again, with one value for all of a group.
+
+        Parameters
+        ----------
+        block : array, shape (n_rows, size)
+            Rows as `transform` returns them; each feature of a group of m gets the entry of the group over √m. So rows of
+            data come back with the mean of each group in its place, and eigenvectors of grouped rows as vectors of the same
+            length for the features.
+
+        Raises
+        ------
+        ParameterError
+            If the block has another number of columns, or is not of real numbers.
+        """
+        table = np.asarray(table_of_features(np.asarray(block), self.size))
+        scaled = table * self._scales.astype(product_dtype(table.dtype))
+        return np.asarray(scaled[:, self.groups()])
+
+    def _check_membership(self) -> None:
+        """Convert `membership` to plain integers; `ParameterError` unless it gives every feature a group and no group is empty."""
+        given = np.asarray(self.membership)
+        if self.picture is not None or given.shape != (self.n_features,) or given.dtype.kind not in "iu":
+            raise ParameterError(
+                f"membership of shape {given.shape}: expected a whole number for each of {self.n_features} features, and no picture"
+            )
+        if not np.array_equal(np.unique(given), np.arange(self.size)):
+            raise ParameterError(
+                f"membership: expected every group from 0 to {self.size - 1} to have a feature, and no others"
+            )
+        object.__setattr__(self, "membership", tuple(given.tolist()))
 
     def _sums(self, rows: Array, dtype: DType) -> Array:
         if self.picture is None:
@@ -149,6 +217,31 @@ class Grouping(SparseTransform):
     def _scales(self) -> FloatArray:
         scales: FloatArray = 1.0 / np.sqrt(self.group_sizes())
         return scales
+
+
+def _ward(covariance: FloatArray, size: int) -> IntArray:
+    """Return the group of every feature, numbered by their first features, after Ward's merges to `size` groups."""
+    from scipy.cluster.hierarchy import ward  # here, because it takes a moment to import
+    from scipy.spatial.distance import squareform
+
+    d = len(covariance)
+    groups: IntArray = np.arange(d)
+    if d == size:
+        return groups
+    squares = covariance.diagonal()[:, np.newaxis] + covariance.diagonal() - covariance - covariance.T
+    np.fill_diagonal(squares, 0.0)
+    merges = ward(squareform(np.sqrt(np.maximum(squares, 0.0)), checks=False))
+    parent = np.arange(2 * d - 1)
+    for index, (left, right) in enumerate(merges[: d - size, :2].astype(np.int64)):
+        parent[[left, right]] = d + index
+    for _ in range(d):  # later merges have higher numbers, so every step brings all nearer to their roots
+        above = parent[parent]
+        if np.array_equal(above, parent):
+            break
+        parent = above
+    _, first, members = np.unique(parent[:d], return_index=True, return_inverse=True)
+    ranks: IntArray = np.argsort(np.argsort(first))
+    return ranks[members]
 
 
 def _picture_shape(shape: Sequence[int], factor: int | None) -> tuple[int, int, int]:

@@ -204,6 +204,8 @@ def test_keys_tell_matrices_apart() -> None:
         Grouping(61, 16),
         Grouping.of_pictures((4, 15), 2),
         Grouping.of_pictures((2, 30), 2),
+        Grouping(60, 16, membership=tuple(np.arange(60) % 16)),
+        Grouping(60, 16, membership=tuple(np.arange(60) * 7 % 16)),
     ]
     keys = [transform.key for transform in different]
     assert len(set(keys)) == len(keys)
@@ -266,6 +268,28 @@ def test_pictures_are_grouped_by_blocks_of_each_channel(shape: tuple[int, ...], 
     np.testing.assert_allclose(rows @ grouping.matrix(), means, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    "grouping",
+    [
+        Grouping(10, 3),
+        Grouping.of_pictures((5, 7, 3), 4),
+        Grouping(6, 3, membership=(2, 0, 1, 0, 2, 2)),
+        Grouping.by_correlation(np.diag([1.0, 2, 3]) + 5, 2),
+    ],
+    ids=["runs", "pictures", "sets", "correlation"],
+)
+def test_groups_come_back_as_the_means_of_their_features(grouping: Grouping) -> None:
+    rows = np.random.default_rng(0).standard_normal((4, grouping.n_features))
+    omega, groups = grouping.matrix(), grouping.groups()
+    np.testing.assert_allclose(omega.T @ omega, np.eye(grouping.size), atol=tolerances.orthonormality(len(omega)))
+    np.testing.assert_array_equal(np.bincount(groups), grouping.group_sizes())
+    small = grouping.transform(rows)
+    np.testing.assert_allclose(small, rows @ omega, atol=1e-13)
+    means = np.stack([rows[:, groups == group].mean(axis=1) for group in groups], axis=1)
+    np.testing.assert_allclose(grouping.inverse_transform(small), means, atol=1e-13)
+    assert grouping.inverse_transform(small.astype(np.float32)).dtype == np.float32
+
+
 def test_hashes_are_those_of_xxhash() -> None:
     values = np.concatenate([np.arange(500), np.random.default_rng(0).integers(0, 2**64, 500, dtype=np.uint64)]).astype(
         np.uint64
@@ -294,6 +318,11 @@ def test_hashes_are_those_of_xxhash() -> None:
         (lambda: Grouping(3, 4), "at most as many groups"),
         (lambda: Grouping(16, 4, picture=(4, 4)), "go together"),
         (lambda: Grouping(16, 5, picture=(4, 4), factor=2), "expected 16 and 4"),
+        (lambda: Grouping(3, 2, membership=(0, 1)), "for each of 3"),
+        (lambda: Grouping(3, 2, membership=(0, 2, 0)), "from 0 to 1"),
+        (lambda: Grouping.by_correlation(np.ones((2, 3)), 2), "square"),
+        (lambda: Grouping.by_correlation(np.eye(2), 0), "size=0"),
+        (lambda: Grouping(9, 3).inverse_transform(np.ones((2, 9))), "expected \\(n_rows, 3\\)"),
         (lambda: Grouping.of_pictures((4,), 2), "expected \\(h, w\\)"),
         (lambda: Grouping.of_pictures((4, 4), 0), "factor=0"),
         (lambda: GaussianProjection(9, 3).matrix(2, 10), "stop <= 9"),
