@@ -6,6 +6,34 @@ from typing import ClassVar
 
 from streampca.redaction import redacted
 
+__all__ = [
+    "AlteredChunkError",
+    "BlockFailedError",
+    "ChangedInputError",
+    "ClusterError",
+    "ConfigError",
+    "DamagedChunkError",
+    "DataError",
+    "InterruptedRunError",
+    "MergeError",
+    "MissingChunkError",
+    "MissingInnerChunkError",
+    "ModelError",
+    "NoSpaceError",
+    "NotAvailableError",
+    "NotComputedError",
+    "NotFiniteError",
+    "OutputError",
+    "OutsideStoreError",
+    "PackedDataError",
+    "ParameterError",
+    "PartlyMissingError",
+    "PlanError",
+    "RepeatedReadsError",
+    "StoreError",
+    "StreamPCAError",
+]
+
 
 class StreamPCAError(Exception):
     """Base of every error that streampca raises on purpose; URLs in messages have neither passwords nor queries."""

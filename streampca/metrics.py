@@ -10,6 +10,17 @@ from numpy.typing import ArrayLike
 from streampca.errors import ParameterError
 from streampca.typing import FloatArray, IntArray
 
+__all__ = [
+    "dot_product_error",
+    "grouping_bound",
+    "principal_angles",
+    "relative_difference",
+    "relative_differences",
+    "replacement_bound",
+    "similarities",
+    "similarity",
+]
+
 Norm = Literal["frobenius", "spectral"]
 """Norms in which a change of the Gram matrix is bounded."""
 
@@ -53,7 +64,7 @@ def similarity(v: ArrayLike, w: ArrayLike) -> float:
 
 
 def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
-    """Return |aᵢ − bᵢ| / aᵢ for every eigenvalue, shape ``(k,)``, where `a` is the reference (Marukatat 2023, eq. 67).
+    """Return ``|aᵢ − bᵢ| / aᵢ`` for every eigenvalue, shape ``(k,)``, where `a` is the reference (Marukatat 2023, eq. 67).
 
     Both have shape ``(k,)``; `ParameterError` if their shapes differ or a reference is not positive.
     """
@@ -70,7 +81,7 @@ def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
-    """Return the mean of |⟨xᵢ, xⱼ⟩ − ⟨zᵢ, zⱼ⟩| / |⟨xᵢ, xⱼ⟩| over pairs i ≤ j with a product that is not zero.
+    """Return the mean of ``|⟨xᵢ, xⱼ⟩ − ⟨zᵢ, zⱼ⟩| / |⟨xᵢ, xⱼ⟩|`` over pairs i ≤ j with a product that is not zero.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def check_kernel(kernel: Kernel, rows: Rows) -> KernelCheck:
     Returns
     -------
     dict
-        ``n_rows``; ``symmetric``, and ``asymmetry``, the largest |K − Kᵀ| relative to the largest |K|;
+        ``n_rows``; ``symmetric``, and ``asymmetry``, the largest ``|K − Kᵀ|`` relative to the largest ``|K|``;
         ``smallest_eigenvalue`` of (K + Kᵀ) / 2 relative to the largest in modulus, ``largest_eigenvalue`` itself; and
         ``positive_semidefinite``: no eigenvalue lies below 0 by more than n_rows roundings of the largest.
 

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from streampca.errors import ParameterError
 from streampca.typing import Array, FloatArray
 
+__all__ = ["components_from_gram", "gram_vectors_from_components"]
+
 
 def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: ArrayLike) -> FloatArray:
     """Return the components V = Xᵀ U S⁻¹ in rows, shape ``(k, n_features)``.

@@ -1,0 +1,114 @@
+"""Configuration of Sphinx; `scripts/docs` builds the site with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
+
+from inventories import write_inventories
+
+import streampca
+
+EXECUTE = os.environ.get("STREAMPCA_DOCS_EXECUTE", "1") == "1"
+ONLINE = os.environ.get("STREAMPCA_DOCS_ONLINE", "0") == "1"
+
+project = "streampca"
+author = "The streampca developers"
+project_copyright = author
+version = release = streampca.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery"]
+templates_path = ["_templates"]
+default_role = "literal"
+nitpicky = True
+
+# Pages: Markdown; those that begin with `file_format: mystnb` are executed, each in an empty directory.
+myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath", "deflist"]
+nb_execution_mode = "cache" if EXECUTE else "off"
+nb_execution_cache_path = str(HERE / "_build" / "notebooks")
+nb_execution_in_temp = True
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+suppress_warnings = [] if EXECUTE else ["myst-nb.lexer"]  # what is not run has no kernel that names its language
+
+# Reference of the API: types stand in the tables of parameters, so that signatures show names and defaults alone.
+autodoc_typehints = "none"
+autosummary_generate = True
+autosummary_ignore_module_all = False
+numpydoc_show_class_members = False
+numpydoc_use_plots = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "filename_pattern": r"plot_",
+    "plot_gallery": "True" if EXECUTE else "False",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
+
+# Names of other projects resolve without a network, from the lists in inventories.txt.
+intersphinx_mapping = {
+    name: (url, (None, str(path)) if ONLINE else str(path))
+    for name, (url, path) in write_inventories(HERE / "inventories.txt", HERE / "_build" / "inventories").items()
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "streampca"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_prev_next": False,
+    "show_toc_level": 2,
+    "header_links_before_dropdown": 6,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = False
+linkcheck_timeout = 20
+
+
+def require_every_public_name(app: Any, env: Any) -> None:
+    """Warn of public names that have no entry in the reference."""
+    from sphinx.util import logging
+
+    documented = env.get_domain("py").objects
+    modules = [streampca, *(getattr(streampca, name) for name in streampca._MODULES)]
+    for module in modules:
+        for name in module.__all__:
+            full = f"{module.__name__}.{name}"
+            elsewhere = f"{getattr(getattr(module, name), '__module__', '')}.{name}"  # the same class or function
+            if not {full, elsewhere} & set(documented) and name not in streampca._MODULES and not name.startswith("__"):
+                logging.getLogger(__name__).warning("%s is public and not in the reference", full)
+
+
+def setup(app: Any) -> None:
+    """Add the check of the reference."""
+    import_module("matplotlib").use("agg")
+    app.connect("env-check-consistency", require_every_public_name)
