@@ -144,7 +144,7 @@ def call_apart(*arguments: object, directory: Path, **environment: str) -> Calle
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,  # ends a hang; a busy machine may need minutes
         check=False,
     )
     return Called(done.returncode, done.stdout, done.stderr)
