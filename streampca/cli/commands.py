@@ -1,126 +1,92 @@
-"""The commands of the command line; each imports what it runs, so that ``--help`` answers at once."""
+"""The program and its commands about runs; each imports what it runs, so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import reduce
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
-from streampca.cli.descriptions import IN_WORDS, source_in_words
-from streampca.cli.output import notice, on_one_line, print_json, print_wrapped, progress_bar
+from streampca.cli.completion import complete_key
+from streampca.cli.framework import Command, Group
+from streampca.cli.output import on_one_line
+from streampca.cli.session import Line, Result, session
 from streampca.errors import ConfigError
 from streampca.version import __version__
 
 if TYPE_CHECKING:
     from streampca.planning.many import ManyPlan
     from streampca.planning.plan import Plan
-    from streampca.sources.options import SourceKeywords
+    from streampca.runs.update import Update
 
 _SET = click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY.SUB=VALUE",
+    shell_complete=complete_key,
     help="Change a key of the configuration; may be given again.",
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-_QUIET = click.option("--quiet", is_flag=True, help="No progress.")
+_CONFIG = click.argument("config", type=click.Path(path_type=Path))
+_RUN = click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """Return the names in a text with commas."""
-    return None if value is None else [name.strip() for name in value.split(",")]
-
-
-_OF_SOURCE = (
-    click.option("--array", help="Name of the array within a group."),
-    click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, read side by side."),
-    click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions whose places are the rows."),
-    click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions whose places are the columns."),
-    click.option("--columns", metavar="NAME,…", callback=_names, help="Columns of Parquet files that are read."),
-    click.option("--id-column", help="Column of Parquet files that names the rows."),
-    click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
-    click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
-    click.option("--layer", help="Layer of AnnData that is read in place of X."),
-    click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
-    click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
-)
-
-
-def _source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say how a store is read as a table, each None by default."""
-    return reduce(lambda inner, option: option(inner), reversed(_OF_SOURCE), command)
-
-
-_STATUSES = """\b
-Exit status:
-  0    done
-  2    configuration or usage
-  3    cluster lost
-  4    no space
-  5    input missing, damaged or not finite
-  6    output locked or not ours to touch
-  7    plan exceeds memory
-  130  stopped by SIGINT, 143 by SIGTERM"""
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_STATUSES)
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="streampca")
 def cli() -> None:
-    """Principal components of data bigger than memory."""
+    """Principal components of data bigger than memory.
+
+    `streampca COMMAND --help` describes a command. Results go to stdout, progress, log lines and errors to stderr.
+    """
 
 
-@cli.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@cli.command(
+    cls=Command,
+    section="Runs",
+    examples=(
+        "streampca run configs/quickstart.yaml",
+        "streampca run job.yaml --set model.n_components=20 --set resources.memory=2GiB",
+        "streampca run job.yaml --quiet --json --log-file job.log",
+    ),
+    statuses=(3, 4, 5, 6, 7),
+)
+@_CONFIG
 @_SET
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped; an error if there is none.")
 @click.option("--fresh", is_flag=True, help="Start over even if a stopped run could go on.")
-@_QUIET
-@_JSON
-def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool, quiet: bool, as_json: bool) -> None:
-    """Carry out the configuration file CONFIG.
+def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool) -> Result:
+    """Carry out a configuration file.
 
-    A run that was stopped goes on from where it was stopped.
+    CONFIG is a YAML file. The directory of the run gets the model, the scores, a manifest and a report. A run that was stopped goes on from where it was stopped.
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
-    from streampca.cli.finished import print_groups, print_run, readings_of_models
-    from streampca.runs.groups import RunOfGroups
-    from streampca.runs.many import RunOfModels
+    from streampca.cli.finished import lines_of
     from streampca.runs.many import run as carry_out
 
-    with progress_bar(quiet) as progress:
+    notice = session().notice
+    with session().progress() as progress:
         finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=notice)
-    if as_json:
-        print_json(finished.manifest)
-        return
-    if isinstance(finished, RunOfGroups):
-        print_groups(finished.directory, finished.manifest)
-        return
-    if isinstance(finished, RunOfModels):
-        for each in finished.runs.values():
-            print_run(each.directory, each.manifest)
-        click.echo(f"results in {finished.directory}, {readings_of_models(finished.manifest)}")
-        return
-    print_run(finished.directory, finished.manifest)
+    return Result(finished.manifest, lines_of(finished))
 
 
-@cli.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@cli.command(
+    cls=Command,
+    section="Runs",
+    examples=("streampca plan configs/quickstart.yaml", "streampca plan job.yaml --probe --set model.solver=sketch"),
+    statuses=(5, 7),
+)
+@_CONFIG
 @_SET
 @click.option(
     "--probe", is_flag=True, help="Read and fold a few blocks, about a second for each solver, to tell the time."
 )
-@_JSON
-def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -> None:
-    """Print what CONFIG would do, reading metadata only.
+def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
+    """Print what a run would do, reading metadata only.
 
-    Passes, bytes, memory, flops and time, also of the other solvers.
+    Passes, bytes to read, peak memory, flops and time of CONFIG, also with the other solvers.
     """
     from streampca.runs.classes import classes_of_samples
     from streampca.runs.config.models import ModelsConfig, load_any_config
@@ -141,35 +107,29 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -
             planned = plan_of_models(loaded, source)
         else:
             planned = fit_of(loaded).plan(loaded, source, probe=probe)
-    if as_json:
-        print_json(planned.to_dict())
-    else:
-        for line in str(planned).splitlines():
-            print_wrapped(line, 13)
+    return Result(planned.to_dict(), [(line, 13) for line in str(planned).splitlines()])
 
 
-@cli.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@cli.command(cls=Command, section="Runs", examples=("streampca check job.yaml --set model.solver=sketch",))
+@_CONFIG
 @_SET
-@_JSON
-def check(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Validate CONFIG without opening the data."""
+def check(config: Path, overrides: tuple[str, ...]) -> Result:
+    """Validate a configuration file without opening the data.
+
+    The status is 2, and the message names the key, if CONFIG has a key or a value that is not allowed.
+    """
     from streampca.runs.config.models import ModelsConfig, load_any_config
 
     loaded = load_any_config(config, overrides)
     common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
-    if as_json:
-        print_json({"valid": True, "name": common.name})
-    else:
-        kinds = f"models {', '.join(loaded.models)}" if isinstance(loaded, ModelsConfig) else common.model.kind
-        click.echo(
-            f"{config} is valid: {common.name}, {kinds} of {common.source.path_as_written}, results to {common.output.directory}"
-        )
+    kinds = f"models {', '.join(loaded.models)}" if isinstance(loaded, ModelsConfig) else common.model.kind
+    place = f"{kinds} of {common.source.path_as_written}, results to {common.output.directory}"
+    return Result({"valid": True, "name": common.name}, [f"{config} is valid: {common.name}, {place}"])
 
 
-@cli.command()
+@cli.command(cls=Command, section="Runs", examples=("streampca schema --out streampca.schema.json",), statuses=(6,))
 @click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of stdout.")
-def schema(out: Path | None) -> None:
+def schema(out: Path | None) -> Result:
     """Print the JSON Schema of configuration files.
 
     With it an editor completes keys, shows what they mean and marks errors.
@@ -177,218 +137,99 @@ def schema(out: Path | None) -> None:
     from streampca.runs.config.schema import json_schema
     from streampca.storage.files import write_atomically
 
-    if out is None:
-        print_json(json_schema())
-        return
-    write_atomically(out, [json.dumps(json_schema(), indent=2).encode() + b"\n"])
-    click.echo(str(out))
+    document = json_schema()
+    text = json.dumps(document, indent=2)
+    if out is not None:
+        write_atomically(out, [text.encode() + b"\n"])
+    return Result({"path": None if out is None else str(out), "schema": document}, [text if out is None else str(out)])
 
 
-@cli.command()
-@click.argument("path", type=str)
-@_source_options
-@_JSON
-def inspect(path: str, as_json: bool, **options: Unpack[SourceKeywords]) -> None:
-    """Say what PATH is: array, group, model, scores or run.
-
-    For a store also its dimensions, and which source reads it as a table; with options, the table that they make of it.
-    """
-    from streampca.runs.inspection import inspect_path
-
-    description = inspect_path(path, **options)
-    if as_json:
-        print_json(description)
-        return
-    width = max(len(key) for key in description)
-    for key, value in description.items():
-        if key in IN_WORDS and isinstance(value, list | tuple):
-            for entry in value:
-                print_wrapped(f"{key:<{width}}  {on_one_line(IN_WORDS[key](entry))}", width + 2)
-            continue
-        if key == "proposal" and isinstance(value, dict):
-            value = f"source: {source_in_words(value)}"
-        if key == "certificate" and isinstance(value, dict):
-            value = value.get("statement", value)
-        text, limit = (value, 1000) if isinstance(value, str) else (json.dumps(value), 300)
-        print_wrapped(f"{key:<{width}}  {on_one_line(text if len(text) <= limit else text[:limit] + '…')}", width + 2)
-
-
-@cli.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("source", type=str)
-@click.argument("out", type=click.Path(path_type=Path))
-@_source_options
-@click.option("--memory", help='Ceiling for the process, such as "2GiB".')
-@click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
-@click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
-@click.option("--diagnostics", is_flag=True, help="Write T² and Q of the rows beside their scores.")
-@_QUIET
-@_JSON
-def transform(
-    model: Path,
-    source: str,
-    out: Path,
-    memory: str | None,
-    overwrite: bool,
-    diagnostics: bool,
-    quiet: bool,
-    as_json: bool,
-    **options: Unpack[SourceKeywords],
-) -> None:
-    """Stream the scores of SOURCE to the zarr group OUT.
-
-    MODEL is a model or a run. SOURCE is read as the data of the fit were, with its variables, dimensions and mask, where no
-    option says otherwise.
-    """
-    from streampca.estimators.loading import load
-    from streampca.sources.like import open_like
-    from streampca.sources.options import given_keywords
-
-    estimator = load(model)
-    opened = open_like(source, estimator.labels_, estimator._model.source, given_keywords(options))
-    with progress_bar(quiet) as progress:
-        estimator.set_params(progress=progress, memory=memory)
-        estimator.transform_to(opened, out, overwrite=overwrite, diagnostics=diagnostics)
-    shape = [opened.shape[0], estimator.n_components_]
-    if as_json:
-        print_json({"path": str(out), "array": "scores", "shape": shape})
-    else:
-        click.echo(f"{out}: array scores, {shape[0]:,} x {shape[1]:,}")
-
-
-@cli.command()
-@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("url", type=str)
-@_JSON
-def publish(directory: Path, url: str, as_json: bool) -> None:
-    """Copy RUN, finished, or a model, to URL in an object store.
-
-    There it is whole or not there, and never replaced. Credentials are those of the environment; a run with output.publish takes output.storage_options. What broke off is gone on
-    with by the same command.
-    """
-    from streampca.formatting import as_text
-    from streampca.runs.publish import publish as carry_out
-
-    copy = carry_out(directory, url)
-    if as_json:
-        print_json(asdict(copy))
-        return
-    present = f", {copy.n_objects - copy.n_written:,} of them were there" if copy.n_written < copy.n_objects else ""
-    click.echo(f"{copy.url}: run {copy.run_id}, {copy.n_objects:,} objects, {as_text(copy.n_bytes)}{present}")
-
-
-@cli.command()
-@click.argument("url", type=str)
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Replace a result that is there already.")
-def fetch(url: str, directory: Path, overwrite: bool) -> None:
-    """Copy a published run or model from URL to DIRECTORY.
-
-    Credentials are those of the environment.
-    """
-    from streampca.runs.publish import fetch as carry_out
-
-    click.echo(str(carry_out(url, directory, overwrite=overwrite)))
-
-
-@cli.command()
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the merged model goes.")
-@click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
-@_JSON
-def merge(models: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -> None:
-    """Merge MODEL… into one.
-
-    They are models or runs of disjoint rows, saved with their state; the merged model is saved with its state too.
-    """
-    from streampca.estimators.merging import merge_saved
-    from streampca.storage.directories import require_replaceable
-
-    require_replaceable(out, "model", overwrite=overwrite)
-    total = merge_saved(models)
-    total.save(out, overwrite=overwrite, state=True)
-    k, d = total.components_.shape
-    if as_json:
-        print_json({"path": str(out), "models": len(models), "n_samples": total.n_samples_seen_, "components": [k, d]})
-    else:
-        click.echo(f"{out}: {k} components of {total.n_samples_seen_:,} x {d:,} from {len(models)} models")
-
-
-@cli.command()
-@click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
+@cli.command(cls=Command, section="Runs", examples=("streampca verify runs/digits",), statuses=(5, 7))
+@_RUN
 @_SET
-@_QUIET
-@_JSON
-def verify(run_directory: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
-    """Read the data of RUN once more and measure its numbers again.
+def verify(run_directory: Path, overrides: tuple[str, ...]) -> Result:
+    """Read the data of a run once more and measure its numbers again.
 
     These are mean, variances, residual, orthonormality and scores.
 
     Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
-    the run was made from, or give --set source.path=…; the status is 5 if anything differs.
+    RUN was made from, or give --set source.path=…; the status is 5 if anything differs.
     """
     from streampca.runs.many import verify_runs
 
-    with progress_bar(quiet) as progress:
+    with session().progress() as progress:
         results = verify_runs(run_directory, overrides=overrides, progress=progress)
-    if as_json:
-        first, *others = (each.to_dict() for each in results)
-        print_json({"runs": [first, *others]} if others else dict(first))
-    for result in () if as_json else results:
-        lines, indent = result.table()
-        for line in lines:
-            print_wrapped(on_one_line(line), indent)
-        click.echo(result.summary)
-    for result in results:
-        result.require()
+
+    def lines() -> Iterator[Line]:
+        for result in results:
+            rows, indent = result.table()
+            yield from ((on_one_line(row), indent) for row in rows)
+            yield result.summary
+
+    def require() -> None:
+        for result in results:
+            result.require()
+
+    first, *others = (each.to_dict() for each in results)
+    return Result({"runs": [first, *others]} if others else dict(first), lines(), require)
 
 
-@cli.command()
-@click.argument("source", type=str)
-@click.option("--array", help="Name of the array within a group.")
-@click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, each with a file.")
-@click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.json.")
+@cli.command(cls=Command, section="Runs", examples=("streampca report runs/digits --row 17",), statuses=(5, 6))
+@_RUN
 @click.option(
-    "--missing-chunks",
-    type=click.Choice(["error", "fill"]),
-    default="error",
-    show_default=True,
-    help="Whether chunks may be missing; the fingerprint says which are.",
+    "--row",
+    "rows",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="Add this row of the source, counted from 0, to the figure of rebuilt rows; may be given again.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a fingerprint that is there already.")
-@_QUIET
-@_JSON
-def fingerprint(
-    source: str,
-    array: str | None,
-    variables: list[str] | None,
-    out: Path | None,
-    missing_chunks: str,
-    overwrite: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Write a digest of every stored chunk of the array SOURCE.
+def report(run_directory: Path, rows: tuple[int, ...]) -> Result:
+    """Write the HTML page of a run again.
 
-    The digests (xxh3-128) are compared by source.verify and streampca verify.
-
-    SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
-    file stands beside a local store, and in the working directory for a URL. Several arrays have a file each.
+    Of a run of several models these are their pages, and the one that links them.
     """
-    from streampca.formatting import as_text
-    from streampca.runs.fingerprint import arrays_of, write_fingerprint
+    from streampca.runs.many import write_reports
 
-    if array is not None and variables is not None:
-        raise ConfigError("--array and --variables both name what is read: give one of them")
-    arrays = arrays_of(source, variables or ([array] if array else []), missing_chunks)
-    if out is not None and len(arrays) > 1:
-        raise ConfigError(f"--out is one file, and {source} is {len(arrays)} arrays: leave it out")
-    with progress_bar(quiet) as progress:
-        made = [write_fingerprint(each, out, overwrite=overwrite, progress=progress) for each in arrays]
-    if as_json:
-        print_json(made[0].to_dict() if len(made) == 1 else {"fingerprints": [each.to_dict() for each in made]})
-        return
-    for each in made:
-        missing = f", {each.n_missing:,} missing" if each.n_missing else ""
-        size = as_text(each.stored_bytes)
-        click.echo(f"{each.place}: {each.n_chunks:,} chunks{missing}, {size} stored, xxh3-128 {each.whole}")
+    pages = [str(page) for page in write_reports(run_directory, rows)]
+    return Result({"pages": pages}, pages)
+
+
+@cli.command(cls=Command, section="Runs", examples=("streampca update runs/embeddings",), statuses=(3, 4, 5, 6, 7))
+@_RUN
+@_SET
+def update(run_directory: Path, overrides: tuple[str, ...]) -> Result:
+    """Add the rows that are new since a run, reading only these.
+
+    RUN was made of files of rows or of zarr arrays, with output.state: true. It becomes the run that all rows make; scores, if it has
+    them, are written again from all rows. The status is 5 if a file or a chunk that was read before is missing or was changed. An
+    update that was stopped goes on from where it was stopped, with as much memory and as many threads as before; with others the
+    reading that was stopped may begin again. Without new rows the run stays as it is, and --set output.scores and output.report have
+    no effect.
+    """
+    from streampca.runs.update import update as carry_out
+
+    with session().progress() as progress:
+        result = carry_out(run_directory, overrides=overrides, progress=progress, notice=session().notice)
+    return Result(
+        {
+            "path": str(run_directory),
+            "n_samples": result.run.manifest["source"]["shape"][0],
+            "n_samples_added": result.n_rows,
+            "files": result.files,
+        },
+        [_updated(run_directory, result)],
+    )
+
+
+def _updated(directory: Path, result: Update) -> Line:
+    """Return in words which rows were added to the run in `directory`."""
+    from streampca.formatting import as_text
+
+    rows, read = result.run.manifest["source"]["shape"][0], result.run.manifest["reads"]
+    if not result.n_rows:
+        return f"{directory}: nothing is new: it has all {rows:,} rows of the source"
+    scores = "; all rows were read once more for the scores" if read["scores"] else ""
+    of_files = f" of {len(result.files):,} files" if result.files else ""
+    text = f"{result.n_rows:,} new rows{of_files} added, {rows:,} in all"
+    return f"{directory}: {text}; read {as_text(read['fit']['bytes'])} for the fit{scores}", 2

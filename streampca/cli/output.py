@@ -1,39 +1,32 @@
-"""How commands print: results on stdout, as text wrapped to the terminal or as JSON; progress and notices on stderr."""
+"""How commands print: results on stdout, as text wrapped to the terminal or as JSON; log lines, notices and errors on stderr."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from streampca.execution.progress import ProgressCallback
+
+def print_json(document: Mapping[str, object]) -> None:
+    """Print a document as JSON, with null for numbers that are not finite."""
+    text = json.dumps(document, indent=2, default=str)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(_finite(json.loads(text)), indent=2)
+    click.echo(text)
 
 
-@contextmanager
-def progress_bar(quiet: bool) -> Iterator[ProgressCallback | None]:
-    """Give a progress callback, or None; close it at the end."""
-    if quiet:
-        yield None
-        return
-    from streampca.runs.progress import ProgressBar
-
-    bar = ProgressBar()
-    try:
-        yield bar
-    finally:
-        bar.close()
-
-
-def print_json(data: Mapping[str, object]) -> None:
-    """Print a result as JSON."""
-    click.echo(json.dumps(data, indent=2, default=str))
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_wrapped(text: str, indent: int) -> None:
@@ -51,6 +44,17 @@ def on_one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def notice(sentence: str) -> None:
-    """Print a sentence on stderr."""
-    click.echo(f"streampca: {on_one_line(sentence)}", err=True)
+def write_line(text: str) -> None:
+    """Write a line to stderr, above a progress bar that is shown there."""
+    if "tqdm" in sys.modules:
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            click.echo(text, err=True)
+    else:
+        click.echo(text, err=True)
+
+
+def print_error_line(message: str, label: str = "error: ") -> None:
+    """Write a sentence of the program to stderr."""
+    write_line(f"streampca: {label}{message}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +18,8 @@ from streampca.execution.fold import FoldTask, merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.execution.sharing import Reading, reader_in_use
+from streampca.formatting import as_text
+from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import schedule_of
 from streampca.planning.shape import Leaf
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 _Total = TypeVar("_Total")
 _State = TypeVar("_State")
 _Read = TypeVar("_Read")
+_log = logger(__name__)
 
 
 class _Future(Protocol[_Read]):
@@ -108,6 +112,8 @@ def drive(
         meter.skip_begun(plan, record)
     results, merging = execute(task, plan, meter, client, next_leaf), False
     leaves_per_result = task.leaves_per_result(plan)
+    _log_start(record.phase, plan, next_leaf, client)
+    began = time.perf_counter()
     try:
         for result in results:
             raise_pending_signal()
@@ -123,11 +129,20 @@ def drive(
         results.close()
         if not merging:
             record.stopped(next_leaf, total, count)
+        _log.info("%s: stopped at leaf %d of %d by %s", record.phase, next_leaf, plan.n_leaves, type(error).__name__)
         raise
     finally:
         results.close()  # no thread writes when the caller cleans up
     release_freed_memory()
+    _log.info("%s: done, %s read in %.1f s", record.phase, as_text(count.bytes), time.perf_counter() - began)
     return total, count
+
+
+def _log_start(phase: str, plan: Plan, first: int, client: DaskClient | None) -> None:
+    """Log that a pass begins, and from where."""
+    where = "the workers of a cluster" if client is not None else f"{plan.leaves_in_flight} thread(s)"
+    start = f", from leaf {first} on" if first else ""
+    _log.info("%s: pass over %d %s in %d leaves on %s%s", phase, plan.extent, plan.axis, plan.n_leaves, where, start)
 
 
 def execute(

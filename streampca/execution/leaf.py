@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy as np
 
 from streampca.block import Block
 from streampca.execution.distributed.retries import read_with_retries
+from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
@@ -20,6 +22,7 @@ from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
 _State = TypeVar("_State")
+_log = logger(__name__)
 
 _LEAST_EQUAL = 128
 """Rows of a run of equal ones from which accumulating the rows around it by themselves is faster."""
@@ -105,7 +108,11 @@ def run_leaf(
     begun = None if task.record is None else task.record.begun(leaf)
     done, state, total = begun or (0, task.init(leaf), ReadCount())
     for block, count in read_ahead(task.source, leaf, done):
+        began = time.perf_counter()
         state = task.update(state, block)
+        _log.debug(
+            "leaf %d: block %d, %d rows, computed in %.3f s", leaf.index, done, len(block), time.perf_counter() - began
+        )
         done, total = done + 1, total + count
         if on_block is not None:
             on_block(block, count)

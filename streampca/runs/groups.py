@@ -32,6 +32,7 @@ from streampca.runs.deploy import cluster_of
 from streampca.runs.from_config import fit_of
 from streampca.runs.group_labels import group_by_of, groups_of_rows, source_by_groups
 from streampca.runs.manifest import described_source, read_json, write_json
+from streampca.runs.notices import log_findings
 from streampca.runs.report.groups import write_groups_report
 from streampca.runs.resume import identity_of_run
 from streampca.runs.run import Job, Run, begin_run, bytes_to_write
@@ -162,6 +163,7 @@ def _carry_out(job: Job, groups: Groups, log: ProgressLog) -> RunOfGroups:
         for name, fit in models.items():
             _write_model(job, fit, path / "models" / name, run_id)
         manifest = _manifest(job, groups, done, models, log, times)
+        log_findings(config.name, (), manifest["notes"])
         write_json(path / "manifest.json", manifest)
         if config.output.report:
             write_groups_report(path)

@@ -29,6 +29,7 @@ from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.group_labels import group_by_of
 from streampca.runs.groups import is_run_of_groups, run_groups
 from streampca.runs.manifest import Manifest, described_source, read_json, read_manifest, write_json
+from streampca.runs.notices import logged
 from streampca.runs.report.groups import write_groups_report
 from streampca.runs.report.models import write_models_report
 from streampca.runs.resume import (
@@ -177,7 +178,7 @@ def run(
         raise ConfigError("resume and fresh contradict each other: give one of them")
     if isinstance(config, str | Path):
         config = load_any_config(config, overrides)
-    notice = notice or (lambda _: None)
+    notice = logged(notice)
     if isinstance(config, RunConfig) and group_by_of(config) is not None:
         return run_groups(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
     if isinstance(config, RunConfig):

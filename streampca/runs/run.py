@@ -47,6 +47,7 @@ from streampca.runs.diagnostics import (
 from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
 from streampca.runs.into_anndata import require_free_slots, write_into_anndata
 from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_json, write_json
+from streampca.runs.notices import log_findings
 from streampca.runs.publish import publish, require_free
 from streampca.runs.quality import record_quality
 from streampca.runs.resume import (
@@ -292,6 +293,7 @@ def write_results(
     if recorded is not None:
         manifest["reads"]["record"] = asdict(recorded)
     record_quality(manifest, result, source, path / "scores.zarr" if config.output.scores else None)
+    log_findings(config.name, manifest["warnings"], manifest["notes"])
     _finish(config, path, manifest)
     return manifest
 

@@ -27,6 +27,7 @@ from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.from_config import ConfiguredFit, fit_of, source_of
 from streampca.runs.manifest import Manifest, read_manifest
+from streampca.runs.notices import logged
 from streampca.runs.report.run_files import read_samples
 from streampca.runs.resume import UPDATED, checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
 from streampca.runs.run import Job, Run, carry_out, log_of
@@ -189,7 +190,7 @@ def update(
     NotAvailableError
         For runs whose rows cannot be continued: other sources, rows between the others, sample weights, masks taken from the data.
     """
-    directory, notice = Path(directory), notice or (lambda _: None)
+    directory, notice = Path(directory), logged(notice)
     if not directory.is_dir() and not lock_of(directory).exists():
         raise ModelError(f"{directory}: no such run")
     with Lock(directory, secrets.token_hex(8)) as lock:

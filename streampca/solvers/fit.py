@@ -11,6 +11,7 @@ from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.linalg.selection import Count
+from streampca.logs import logger
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "Parameters", "fit", "plan_fit", "report_rows"]
 
+_log = logger(__name__)
 _WIDE_FROM = 512  # features from which the second reading of the Gram matrix pays
 _REPORT_ROWS, _REPORT_BYTES = 2000, 16 * 2**20
 
@@ -154,6 +156,7 @@ def fit(
     """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
     client, parameters = active_client(source), with_columns(parameters, source)
     plan = plan or plan_fit(source, parameters, client=client)
+    _log.info("plan: %r", plan)
     regressors = regressors_of(source, parameters)
     removing = None
     if regressors is not None:

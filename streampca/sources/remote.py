@@ -18,6 +18,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.storage import FsspecStore, WrapperStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
+from streampca.logs import logger
 from streampca.redaction import redacted, shown
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
 from streampca.sources.fetching.transfer import Fetched, Transfer, close_all
@@ -28,6 +29,7 @@ from streampca.storage.zarr_interface import Buffer, BufferPrototype, ZarrArray,
 
 Result = TypeVar("Result")
 
+_log = logger(__name__)
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
 _S3 = '"streampca[s3]"'
@@ -178,6 +180,7 @@ class RemoteStore(WrapperStore[Store]):
             try:
                 result = await request()
                 self._has_answered = True
+                _log.debug("%s: answered request %d", key, n_requests)
                 return result
             except StreamPCAError:
                 raise
@@ -186,6 +189,8 @@ class RemoteStore(WrapperStore[Store]):
                     raise StoreError(self._refused(key, error)) from None
                 if n_requests == PATIENCE.requests:
                     raise StoreError(self._given_up(key, error)) from None
+                reason = type(error).__name__
+            _log.info("%s: request %d of %d failed (%s): repeated", key, n_requests, PATIENCE.requests, reason)
             # The wait is random so that readers who failed together do not return together; no number depends on it.
             await asyncio.sleep(PATIENCE.wait(n_requests) * random.uniform(0.5, 1.0))  # noqa: S311
         raise AssertionError("the last request returns or raises")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
+from streampca.logs import logger
 from streampca.storage.figures import figures_of
 from streampca.storage.files import (
     existing_parent,
@@ -31,6 +32,7 @@ from streampca.storage.regular_files import read_regular
 if TYPE_CHECKING:
     from streampca.typing import Json
 
+_log = logger(__name__)
 _NOUNS = {"scores": "store of scores", "models": "run of several models", "groups": "run of groups"}
 _RUNS = ("run", "models", "groups")
 RECORD = "streampca.json"
@@ -266,6 +268,7 @@ class AtomicDirectory:
                 self.path.rename(old)
             self.temporary.rename(self.path)
             flush_one(self.path.parent)
+            _log.info("%s: %s written", self.path, self.kind)
         except BaseException:  # a signal too must not leave the earlier result under another name
             self._undo_renames(old)
             raise

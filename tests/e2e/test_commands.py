@@ -43,7 +43,7 @@ def test_help_and_check_load_nothing_heavy(call, job, tmp_path):
 def test_check_reads_no_data(call, job, tmp_path):
     shutil.rmtree(tmp_path / "good.zarr")
     called = call("check", job, "--json")
-    assert (called.status, json.loads(called.out)) == (0, {"valid": True, "name": "job"})
+    assert (called.status, json.loads(called.out)) == (0, {"format_version": 1, "valid": True, "name": "job"})
 
 
 def test_plan_reads_no_chunk(call, job, tmp_path):

@@ -18,12 +18,15 @@ import xxhash
 
 from streampca.errors import ClusterError
 from streampca.execution.checkpoint.directory import CheckpointDirectory, StoredState
+from streampca.formatting import as_text
+from streampca.logs import logger
 from streampca.sources.base import ReadCount
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes, write_state_file
 from streampca.typing import Json
 
 _T = TypeVar("_T")
+_log = logger(__name__)
 
 SHARE = 50.0
 """Writing a checkpoint may take one part in so many of the time since the last."""
@@ -218,6 +221,8 @@ class ProgressLog:
             self.directory.write(self._to_dict(), self.identity.texts)
             self.written, self._saved = True, time.monotonic()
             self._update_cost(n_bytes, self._saved - started)
+        leaves, seconds = f"{entry.next_leaf} of {entry.n_leaves} leaves", self._saved - started
+        _log.info("checkpoint: %s, %s, %s written in %.2f s", entry.key, leaves, as_text(n_bytes), seconds)
         return entry
 
     def require_held(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import xxhash
 from streampca.errors import ConfigError, OutputError, PlanError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.logs import logger
 from streampca.sources.base import DerivedSource, Source
 from streampca.storage.lock import Lock
 from streampca.typing import Json
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from streampca.planning.plan import Plan
 
+_log = logger(__name__)
 _Plan = TypeVar("_Plan", bound="Plan")
 _Fit = TypeVar("_Fit")
 
@@ -222,8 +223,7 @@ def fit_with_checkpoint(directory: Path, identity: dict[str, str], fit: Callable
     """
     with Lock(directory, secrets.token_hex(8)) as lock:
         terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
-        notice = logging.getLogger("streampca").info
-        log = open_log(place, terms, resume=False, fresh=False, notice=notice, require_held=lock.require_held)
+        log = open_log(place, terms, resume=False, fresh=False, notice=_log.info, require_held=lock.require_held)
         with concluding(log), recording(log):
             return fit(log)
 

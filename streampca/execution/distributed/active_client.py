@@ -39,8 +39,10 @@ def active_client(source: Source) -> DaskClient | None:
     client = _usable_client()
     if client is not None:
         from streampca.execution.distributed.credentials import give_credentials
+        from streampca.execution.distributed.forwarded_logs import forward_logs
 
         give_credentials(client)
+        forward_logs(client)
     return client
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from streampca.errors import ClusterError
 from streampca.execution.distributed.workers import Worker
+from streampca.logs import logger
 from streampca.planning.worker_limits import is_here
 from streampca.system import distributed_interface as interface
 from streampca.system.distributed_interface import DaskClient, DaskFuture, WorkerInfo
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 Enqueue = Callable[[Callable[[], None]], None]
 """Queues a call for the driver's thread."""
 
-_log = logging.getLogger("streampca")
+_log = logger(__name__)
 _ERROR_SECONDS = 30  # to fetch an error that the client has already
 
 
@@ -134,6 +134,7 @@ class ClusterClient:
     def restart(self, worker: Worker) -> None:
         """Restart the process of a worker if it has a nanny."""
         if worker.nanny and worker.address not in self._restarting:
+            _log.info("worker %s is restarted", worker.address)
             self._restarting.add(worker.address)
             self._run(self._restart(worker.address), lambda _: self._restarting.discard(worker.address))
 

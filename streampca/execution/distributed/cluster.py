@@ -27,10 +27,12 @@ from streampca.execution.distributed.tree_reduction import TreeReduction
 from streampca.execution.distributed.workers import Worker, WorkerPool
 from streampca.execution.leaf import LeafResult, Task
 from streampca.execution.progress import Meter
+from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.system.distributed_interface import DaskClient, WorkerInfo, killed_by
 
 _State = TypeVar("_State")
+_log = logger(__name__)
 
 
 class LostResultError(Exception):
@@ -253,6 +255,14 @@ class ClusterPass(Generic[_State]):
         if attempts.failures >= ATTEMPTS:
             self._fail(task.leaf, retries_exhausted(attempts, error, self._plan))
         else:
+            _log.info(
+                "leaf %d: attempt %d of %d failed on %s (%s): retried",
+                task.leaf,
+                attempts.failures,
+                ATTEMPTS,
+                task.worker,
+                type(error).__name__,
+            )
             self._end(task)
             self._requeue(attempts, pause_after(attempts.failures))
 
@@ -270,6 +280,10 @@ class ClusterPass(Generic[_State]):
     def _retry_tasks_of(self, address: str, keys: list[str], *, expected: bool) -> None:
         """Retry the tasks of a worker; if it was lost, each of their leaves may be the cause."""
         self._losses += not expected
+        if expected:
+            _log.info("worker %s left: %d leaves are moved", address, len(keys))
+        else:
+            _log.warning("worker %s was lost: %d leaves are read again", address, len(keys))
         alone = len(keys) == 1 and not self._policy.merges_at(address)
         self._policy.worker_lost(address, expected=expected)
         for key in keys:
@@ -331,6 +345,7 @@ class ClusterPass(Generic[_State]):
             return
         attempts, worker = self._attempts[oldest.leaf], self._workers.workers.get(oldest.worker)
         attempts.moves += 1
+        _log.info("leaf %d does not finish on %s: moved to another worker", oldest.leaf, oldest.worker)
         if attempts.moves > ATTEMPTS:
             raise stalled(attempts, self._plan, self._liveness.median_seconds)
         if worker is not None and worker.nanny and (attempts.moves > 1 or self._workers.usable == 1):

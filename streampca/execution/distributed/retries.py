@@ -7,6 +7,7 @@ import random
 import time
 
 from streampca.errors import DataError, StreamPCAError
+from streampca.logs import logger
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import Array
 
@@ -31,6 +32,7 @@ _PERMANENT = frozenset(
     ]
     if hasattr(errno, name)
 )
+_log = logger(__name__)
 _jitter = random.SystemRandom()  # its draws decide when, never what
 
 
@@ -71,4 +73,14 @@ def read_with_retries(source: Source, start: int, stop: int, out: Array | None =
                     f"{source.description}: rows {start} to {stop - 1} could not be read{tried}: {message}; see that the store can be "
                     "reached and read, and run again"
                 ) from error
-        time.sleep(pause_after(attempt))
+            pause = pause_after(attempt)
+            _log.info(
+                "rows %d to %d could not be read, attempt %d of %d: %s; again in %.1f s",
+                start,
+                stop - 1,
+                attempt,
+                ATTEMPTS,
+                error,
+                pause,
+            )
+        time.sleep(pause)

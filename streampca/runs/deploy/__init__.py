@@ -31,6 +31,7 @@ from streampca.runs.deploy.options import (
     settings_of,
     slurm_options,
 )
+from streampca.runs.notices import Notice
 from streampca.system.distributed_interface import mark_closed
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from streampca.runs.config import RunConfig
 
-Notice = Callable[[str], None]
+
 Startable = LocalCluster | SlurmCluster | KubernetesCluster
 
 _NOISE = re.compile(r"in <[^>]*>: |\[Errno -?[0-9]+\] ")

@@ -11,6 +11,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, PlanError, StreamPCAError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.logs import logger
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
@@ -32,6 +33,7 @@ from streampca.sources.naming import naming_places
 if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
 
+_log = logger(__name__)
 _EXACT_FLOPS = 1e13
 """Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
 
@@ -109,6 +111,7 @@ def fit_kernel(
     """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
     client = active_client(source)
     plan = plan or plan_kernel(source, parameters, client=client)
+    _log.info("plan: %r", plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
         examined = QualityReading.of(source, plan, "error") if quality else None
         options = RunOptions(client, progress, keep_rows, quality=examined)

@@ -1,0 +1,157 @@
+"""Commands about fitted models: scores, merging, formats of other programs, object stores."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from streampca.cli.commands import cli
+from streampca.cli.completion import complete_source
+from streampca.cli.framework import Command
+from streampca.cli.session import Result, session
+from streampca.cli.stores import source_options
+
+if TYPE_CHECKING:
+    from streampca.sources.options import SourceKeywords
+
+_MEMORY = click.option("--memory", metavar="SIZE", help='Ceiling for the process, such as "2GiB".')
+
+
+@cli.command(
+    cls=Command,
+    section="Models",
+    examples=("streampca transform runs/digits builtin:digits digit-scores.zarr",),
+    statuses=(4, 5, 6, 7),
+)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("source", type=str, shell_complete=complete_source)
+@click.argument("out", type=click.Path(path_type=Path))
+@source_options
+@_MEMORY
+@click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
+@click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
+@click.option("--diagnostics", is_flag=True, help="Write T² and Q of the rows beside their scores.")
+def transform(
+    model: Path,
+    source: str,
+    out: Path,
+    memory: str | None,
+    overwrite: bool,
+    diagnostics: bool,
+    **options: Unpack[SourceKeywords],
+) -> Result:
+    """Stream the scores of a store to a zarr group.
+
+    MODEL is a model or a run. SOURCE is read as the data of the fit were, with its variables, dimensions and mask, where no
+    option says otherwise. OUT is the new group; its array is called scores.
+    """
+    from streampca.estimators.loading import load
+    from streampca.sources.like import open_like
+    from streampca.sources.options import given_keywords
+
+    estimator = load(model)
+    opened = open_like(source, estimator.labels_, estimator._model.source, given_keywords(options))
+    with session().progress() as progress:
+        estimator.set_params(progress=progress, memory=memory)
+        estimator.transform_to(opened, out, overwrite=overwrite, diagnostics=diagnostics)
+    shape = [opened.shape[0], estimator.n_components_]
+    return Result(
+        {"path": str(out), "array": "scores", "shape": shape}, [f"{out}: array scores, {shape[0]:,} x {shape[1]:,}"]
+    )
+
+
+@cli.command(
+    cls=Command,
+    section="Models",
+    examples=("streampca merge january.zarr february.zarr --out winter.zarr",),
+    statuses=(4, 5, 6),
+)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the merged model goes.")
+@click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
+def merge(models: tuple[Path, ...], out: Path, overwrite: bool) -> Result:
+    """Merge models of different rows into one.
+
+    Each MODEL is a model or a run of rows that no other has, saved with its state; the merged model is saved with its state too.
+    """
+    from streampca.estimators.merging import merge_saved
+    from streampca.storage.directories import require_replaceable
+
+    require_replaceable(out, "model", overwrite=overwrite)
+    total = merge_saved(models)
+    total.save(out, overwrite=overwrite, state=True)
+    k, d = total.components_.shape
+    return Result(
+        {"path": str(out), "models": len(models), "n_samples": total.n_samples_seen_, "components": [k, d]},
+        [f"{out}: {k} components of {total.n_samples_seen_:,} x {d:,} from {len(models)} models"],
+    )
+
+
+@cli.command(
+    cls=Command,
+    section="Models",
+    examples=("streampca export runs/digits digits.onnx", "streampca export runs/digits loadings.csv"),
+    statuses=(4, 5, 6, 7),
+)
+@click.argument("model", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace a file of that format that is there already.")
+@_MEMORY
+def export(model: Path, out: Path, overwrite: bool, memory: str | None) -> Result:
+    """Write a model in the format of another program.
+
+    RUN is a run or a model. OUT ends with .onnx, .faiss, .npz, .nc, or .csv for a table of the loadings, and so names its format;
+    what the format cannot express is refused. The line that is printed says by how much scores in float32 differ.
+    """
+    from streampca.estimators.exporting import export as carry_out
+    from streampca.estimators.loading import load
+
+    estimator = load(model).set_params(memory=memory)
+    exported = carry_out(estimator, out, overwrite=overwrite)
+    return Result(asdict(exported), [str(exported)])
+
+
+@cli.command(
+    cls=Command,
+    section="Models",
+    examples=("streampca publish runs/digits s3://bucket/runs/digits",),
+    statuses=(5, 6),
+)
+@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("url", type=str)
+def publish(directory: Path, url: str) -> Result:
+    """Copy a finished run or a model to an object store.
+
+    At URL it is whole or not there, and never replaced. Credentials are those of the environment; a run with output.publish takes
+    output.storage_options. A copy that was interrupted is continued by the same command.
+    """
+    from streampca.formatting import as_text
+    from streampca.runs.publish import publish as carry_out
+
+    copy = carry_out(directory, url)
+    present = f", {copy.n_objects - copy.n_written:,} of them were there" if copy.n_written < copy.n_objects else ""
+    line = f"{copy.url}: run {copy.run_id}, {copy.n_objects:,} objects, {as_text(copy.n_bytes)}{present}"
+    return Result(asdict(copy), [line])
+
+
+@cli.command(
+    cls=Command,
+    section="Models",
+    examples=("streampca fetch s3://bucket/runs/digits runs/digits",),
+    statuses=(4, 5, 6),
+)
+@click.argument("url", type=str)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace a result that is there already.")
+def fetch(url: str, directory: Path, overwrite: bool) -> Result:
+    """Copy a published run or model from an object store.
+
+    URL is where it was published, DIRECTORY the local copy. Credentials are those of the environment.
+    """
+    from streampca.runs.publish import fetch as carry_out
+
+    path = str(carry_out(url, directory, overwrite=overwrite))
+    return Result({"path": path}, [path])

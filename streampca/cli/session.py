@@ -1,0 +1,129 @@
+"""One call of the command line: the options that all commands have, and where results, progress, notices and log lines go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streampca.cli.failures import Failure
+from streampca.cli.logs import file_handler, handled, terminal_handler
+from streampca.cli.output import on_one_line, print_error_line, print_json, print_wrapped
+from streampca.logs import SHOWN, logger
+from streampca.version import __version__
+
+if TYPE_CHECKING:
+    from streampca.execution.progress import ProgressCallback
+
+FORMAT_VERSION = 1
+"""Version of what ``--json`` prints."""
+Line = str | tuple[str, int]
+"""A line of text; with a number it is wrapped on a terminal, and goes on under so many spaces."""
+_log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command returns; it is printed as one JSON object or as lines of text."""
+
+    document: Mapping[str, object]
+    """The JSON object, without ``format_version`` where that is the version of `--json`."""
+    lines: Iterator[Line] | Sequence[Line]
+    """The text; an iterator is read only if text is printed."""
+    require: Callable[[], None] | None = None
+    """Raises the error with which the command ends although it has a result."""
+
+
+class Session:
+    """One call of the command line."""
+
+    def __init__(self, arguments: Sequence[str] = ()):
+        self.arguments = list(arguments)
+        self.command = "streampca"
+        """The command that is called, with the name of the program."""
+        own = self.arguments[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
+        self.as_json = "--json" in own
+        self.quiet = False
+        self._printed = False
+        self._stack = ExitStack()
+
+    def begin(self, command: str, *, as_json: bool, quiet: bool, verbose: int, log_file: Path | None) -> None:
+        """Note the options that all commands have, and begin to log."""
+        self.command, self.as_json, self.quiet = command, as_json, quiet
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose contradict each other: give one of them")
+        level = logging.CRITICAL if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+        handlers = [terminal_handler(level)]
+        if log_file is not None:
+            handlers.append(file_handler(log_file, logging.DEBUG if verbose > 1 else logging.INFO))
+        self._stack.enter_context(handled(handlers))
+        _log.info("%s, version %s", command, __version__)
+
+    def close(self) -> None:
+        """Stop logging."""
+        self._stack.close()
+
+    def print(self, result: Result) -> None:
+        """Print `result`, and raise the error that it ends with."""
+        error = None
+        try:
+            if result.require is not None:
+                result.require()
+        except Exception as raised:  # noqa: BLE001 raised again below, when the result is printed
+            error = raised
+        if self.as_json:
+            further = {} if error is None else self._failure(error).to_dict()
+            print_json({"format_version": FORMAT_VERSION, **result.document, **further})
+            self._printed = True
+        else:
+            for line in result.lines:
+                if isinstance(line, str):
+                    click.echo(line)
+                else:
+                    print_wrapped(*line)
+        if error is not None:
+            raise error
+
+    def fail(self, error: BaseException) -> int:
+        """Print `error` on stderr, and with ``--json`` on stdout; return its exit status."""
+        failure = self._failure(error)
+        _log.error("%s", failure.message, extra=SHOWN, exc_info=error if failure.is_internal else None)
+        print_error_line(failure.message)
+        if self.as_json and not self._printed:
+            print_json({"format_version": FORMAT_VERSION, **failure.to_dict()})
+        return failure.exit_status
+
+    def is_internal(self, error: BaseException) -> bool:
+        """Tell whether `error` is a defect of the program."""
+        return self._failure(error).is_internal
+
+    def _failure(self, error: BaseException) -> Failure:
+        return Failure.of(error, self.arguments, self.command)
+
+    @contextmanager
+    def progress(self) -> Iterator[ProgressCallback | None]:
+        """Give a callback that shows progress on stderr, or None; close it at the end."""
+        if self.quiet:
+            yield None
+            return
+        from streampca.runs.progress import ProgressBar
+
+        bar = ProgressBar()
+        try:
+            yield bar
+        finally:
+            bar.close()
+
+    def notice(self, sentence: str) -> None:
+        """Print a sentence on stderr."""
+        print_error_line(on_one_line(sentence), label="")
+
+
+def session() -> Session:
+    """Return the session of the command that is carried out."""
+    return click.get_current_context().ensure_object(Session)

@@ -1,0 +1,140 @@
+"""Commands about stores: what is there, and digests of what is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import click
+
+from streampca.cli.commands import cli
+from streampca.cli.completion import complete_source
+from streampca.cli.descriptions import IN_WORDS, source_in_words
+from streampca.cli.framework import Command
+from streampca.cli.output import on_one_line
+from streampca.cli.session import Line, Result, session
+from streampca.errors import ConfigError
+
+if TYPE_CHECKING:
+    from streampca.runs.fingerprint import Fingerprint
+    from streampca.sources.options import SourceKeywords
+
+_Function = TypeVar("_Function", bound=Callable[..., Result])
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """Return the names in a text with commas."""
+    return None if value is None else [name.strip() for name in value.split(",")]
+
+
+_OF_SOURCE = (
+    click.option("--array", help="Name of the array within a group."),
+    click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, read side by side."),
+    click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions whose places are the rows."),
+    click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions whose places are the columns."),
+    click.option("--columns", metavar="NAME,…", callback=_names, help="Columns of Parquet files that are read."),
+    click.option("--id-column", help="Column of Parquet files that names the rows."),
+    click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
+    click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
+    click.option("--layer", help="Layer of AnnData that is read in place of X."),
+    click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
+    click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
+)
+
+
+def source_options(command: _Function) -> _Function:
+    """Add the options that say how a store is read as a table, each None by default."""
+    return reduce(lambda inner, option: option(inner), reversed(_OF_SOURCE), command)
+
+
+@cli.command(
+    cls=Command,
+    section="Stores",
+    examples=("streampca inspect measurements.zarr", "streampca inspect field.zarr --variables sst,ice --samples time"),
+    statuses=(5,),
+)
+@click.argument("path", type=str, shell_complete=complete_source)
+@source_options
+def inspect(path: str, **options: Unpack[SourceKeywords]) -> Result:
+    """Say what is at a path: array, group, model, scores or run.
+
+    PATH is local or a URL. For a store also its dimensions, and which source reads it as a table; with options, the table that they make of it.
+    """
+    from streampca.runs.inspection import inspect_path
+
+    description = inspect_path(path, **options)
+    return Result(description, _described(description))
+
+
+def _described(description: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield the lines of a description."""
+    width = max(len(key) for key in description)
+    for key, value in description.items():
+        if key in IN_WORDS and isinstance(value, list | tuple):
+            for entry in value:
+                yield f"{key:<{width}}  {on_one_line(IN_WORDS[key](entry))}", width + 2
+            continue
+        if key == "proposal" and isinstance(value, dict):
+            value = f"source: {source_in_words(value)}"
+        if key == "certificate" and isinstance(value, dict):
+            value = value.get("statement", value)
+        text, limit = (value, 1000) if isinstance(value, str) else (json.dumps(value), 300)
+        yield f"{key:<{width}}  {on_one_line(text if len(text) <= limit else text[:limit] + '…')}", width + 2
+
+
+@cli.command(
+    cls=Command,
+    section="Stores",
+    examples=("streampca fingerprint measurements.zarr",),
+    statuses=(4, 5, 6),
+)
+@click.argument("source", type=str, shell_complete=complete_source)
+@click.option("--array", help="Name of the array within a group.")
+@click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, each with a file.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.json.")
+@click.option(
+    "--missing-chunks",
+    type=click.Choice(["error", "fill"]),
+    default="error",
+    show_default=True,
+    help="Whether chunks may be missing; the fingerprint says which are.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a fingerprint that is there already.")
+def fingerprint(
+    source: str,
+    array: str | None,
+    variables: list[str] | None,
+    out: Path | None,
+    missing_chunks: str,
+    overwrite: bool,
+) -> Result:
+    """Write a digest of every stored chunk of an array.
+
+    The digests (xxh3-128) are compared by source.verify and streampca verify.
+
+    SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
+    file stands beside a local store, and in the working directory for a URL. Several arrays have a file each.
+    """
+    from streampca.runs.fingerprint import arrays_of, write_fingerprint
+
+    if array is not None and variables is not None:
+        raise ConfigError("--array and --variables both name what is read: give one of them")
+    arrays = arrays_of(source, variables or ([array] if array else []), missing_chunks)
+    if out is not None and len(arrays) > 1:
+        raise ConfigError(f"--out is one file, and {source} is {len(arrays)} arrays: leave it out")
+    with session().progress() as progress:
+        made = [write_fingerprint(each, out, overwrite=overwrite, progress=progress) for each in arrays]
+    document = made[0].to_dict() if len(made) == 1 else {"fingerprints": [each.to_dict() for each in made]}
+    return Result(document, [_fingerprinted(each) for each in made])
+
+
+def _fingerprinted(made: Fingerprint) -> str:
+    """Return a line about a fingerprint that was written."""
+    from streampca.formatting import as_text
+
+    missing = f", {made.n_missing:,} missing" if made.n_missing else ""
+    size = as_text(made.stored_bytes)
+    return f"{made.place}: {made.n_chunks:,} chunks{missing}, {size} stored, xxh3-128 {made.whole}"
