@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 
 class Web(ThreadingHTTPServer):
@@ -25,6 +26,8 @@ class Web(ThreadingHTTPServer):
         self.serves_ranges, self.redirects, self.closes, self.shifts, self.shortens = True, False, False, False, False
         """Whether ranges are not ignored, files are elsewhere, connections are closed after each answer, without saying so, and
         ranges begin elsewhere or end early."""
+        self.query = ""
+        """Query that every request must have."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
         """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -66,9 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        name, web = self.path.lstrip("/"), self.server
+        (path, _, query), web = self.path.partition("?"), self.server
+        name = path.lstrip("/")
+        if parse_qsl(query) != parse_qsl(web.query):
+            self._send(403, b"")
+            return
         if web.redirects and not name.startswith("moved/"):
-            self._send(302, b"", Location=f"/moved/{name}")
+            self._send(302, b"", Location=f"/moved/{name}{'?' * bool(query)}{query}")
             return
         name = name.removeprefix("moved/")
         file, span = web.directory / name, self.headers.get("Range")

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import TypeVar, cast
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import zarr
 from zarr.abc.store import ByteRequest, Store
@@ -36,6 +37,8 @@ _S3 = '"streampca[s3]"'
 _CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
 """Package that pip installs for the client of a protocol."""
 _ADDRESS = re.compile(r"(?<=[/@])\[([0-9A-Fa-f:.]+)\]")
+_OF_ONE_OBJECT = frozenset({"x-amz-signature", "x-goog-signature", "signature"})
+"""Names in the query of a URL that S3 or Google Cloud Storage have signed."""
 _SHOWN_OPTIONS = ("endpoint_url", "region_name")
 
 
@@ -211,7 +214,10 @@ class RemoteStore(WrapperStore[Store]):
         """Return the answer of the store on one line, without strings of the options that may be secrets."""
         status = status_of(error)
         text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
-        for secret in sorted(_texts(self.options or {}), key=len, reverse=True):
+        query = urlsplit(self.url).query
+        for secret in sorted(
+            _texts([self.options or {}, query, *dict(parse_qsl(query)).values()]), key=len, reverse=True
+        ):
             text = text.replace(secret, "***")
         text = text if len(text) <= 160 else text[:160] + "…"
         pieces = [f"status {status}" if status else type(error).__name__, text]
@@ -226,12 +232,14 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
     NotAvailableError
         If the client package for such stores is not installed.
     DataError
-        If there is no such protocol, or its client does not take the options.
+        If there is no such protocol, its client does not take the options, or the URL is signed for one object.
     """
     protocol = protocol_of(url)
+    place, query = _without_query(url) if protocol in ("http", "https") else (url, [])
+    own = {**(options or {}), "params": query} if query else options or {}
     try:
         store = FsspecStore.from_url(
-            _without_double_colons(url), storage_options=_with_limits(protocol, options or {}), read_only=True
+            _without_double_colons(place), storage_options=_with_limits(protocol, own), read_only=True
         )
     except ImportError as error:
         package = _CLIENTS.get(protocol)
@@ -308,6 +316,18 @@ def _url_of(store: FsspecStore) -> str:
     scheme = protocol if isinstance(protocol, str) else protocol[0]
     path = store.path.lstrip("/") if scheme == "memory" else store.path
     return path if "://" in path else f"{scheme}://{path}"
+
+
+def _without_query(url: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the URL of a store on a web server without its query, and the query, which every request has."""
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    if _OF_ONE_OBJECT & {name.lower() for name, _ in query}:
+        raise DataError(
+            f"{shown(url)}: its query is a signature, which is for one object, and a store has many: expected a token for all of them, "
+            "or a URL such as s3:// or gs:// with credentials in source.storage_options"
+        )
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")), query
 
 
 def _without_double_colons(url: str) -> str:

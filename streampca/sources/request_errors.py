@@ -13,6 +13,7 @@ _TRANSIENT_CODES = frozenset(
 """Codes of S3 after which a repeated request may succeed; some come with a status of 400 or none."""
 _TRANSIENT_NAMES = frozenset(
     {
+        "AlteredBodyError",
         "ClientConnectionError",
         "ClientPayloadError",
         "FlexibleChecksumError",

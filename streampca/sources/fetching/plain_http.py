@@ -1,4 +1,4 @@
-"""Reading from a web server straight into given memory, for the common case: HTTP/1.1 without authentication or redirects.
+"""Reading from a web server straight into given memory, for the common case: HTTP/1.1 without redirects.
 
 A body is received where it is needed; aiohttp copies it twice on the way, which takes more than twice the processor time.
 What is uncommon (`UnusualAnswerError`) is left to the client of fsspec.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fsspec.implementations.http import HTTPFileSystem, get_client
 
@@ -51,6 +52,8 @@ class Answer:
     """Whether the body is the range that was requested, not the whole object."""
     start: int = 0
     """Where the body begins in the object."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers, their names in lower case."""
 
 
 @dataclass(eq=False)
@@ -63,6 +66,8 @@ class PlainHTTP:
     """Time limit of a connection."""
     read_seconds: float | None = 60.0
     """Longest time without a byte."""
+    certificates: str | None = None
+    """File of the certificates that are trusted; None for those of the system."""
     _idle: list[_Connection] = field(default_factory=list)
     _context: ssl.SSLContext | None = None  # that of all connections: it reads all certificates
 
@@ -73,7 +78,7 @@ class PlainHTTP:
             return None  # somebody else's
         client = dict(file_system.client_kwargs)
         timeout, headers = client.pop("timeout", None), client.pop("headers", None) or {}
-        own = dict(file_system.kwargs)
+        own = {name: value for name, value in file_system.kwargs.items() if name != "params"}
         headers = {**headers, **(own.pop("headers", None) or {})}
         limits = (getattr(timeout, "sock_connect", None), getattr(timeout, "sock_read", None))
         plain = getattr(timeout, "total", None) is None and all(isinstance(text, str) for text in headers.values())
@@ -81,13 +86,10 @@ class PlainHTTP:
             return None
         return cls(headers, limits[0], limits[1])
 
-    @staticmethod
-    def reads(url: URL) -> bool:
-        """Return whether requests for `url` need no authentication."""
-        return url.user is None and url.scheme in ("http", "https")
-
-    async def get(self, url: URL, span: tuple[int, int] | None, buffer: memoryview) -> Answer:
-        """Receive an object, or the bytes in `span` of it, in `buffer`.
+    async def get(
+        self, url: URL, span: tuple[int, int] | None, buffer: memoryview, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Receive an object, or the bytes in `span` of it, in `buffer`; `headers` are further ones of this request.
 
         Raises
         ------
@@ -101,7 +103,7 @@ class PlainHTTP:
             If the connection fails.
         """
         place = (url.scheme, url.host or "", url.port or 80)
-        request = self._request(url, span)
+        request = self._request(url, span, headers or {})
         while (connection := self._taken(place)) is not None:
             try:
                 return _checked(await self._exchange(connection, request, buffer), span)
@@ -115,12 +117,13 @@ class PlainHTTP:
         while self._idle:
             self._idle.pop().abort()
 
-    def _request(self, url: URL, span: tuple[int, int] | None) -> bytes:
+    def _request(self, url: URL, span: tuple[int, int] | None, further: Mapping[str, str]) -> bytes:
         usual = {"Host": _host_of(url), "Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "streampca"}
-        given = {name.lower() for name in self.headers}
-        headers = {name: value for name, value in usual.items() if name.lower() not in given} | self.headers
+        own = {**self.headers, **further}
+        given = {name.lower() for name in own}
+        headers = {name: value for name, value in usual.items() if name.lower() not in given} | own
         if span is not None:
-            headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
+            headers["Range"] = range_of(span)
         lines = [f"GET {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if any("\r" in line or "\n" in line for line in lines):
             raise UnusualAnswerError("a header has a line break")
@@ -136,7 +139,7 @@ class PlainHTTP:
     async def _connect(self, place: tuple[str, str, int]) -> _Connection:
         scheme, host, port = place
         if scheme == "https" and self._context is None:
-            self._context = ssl.create_default_context()
+            self._context = ssl.create_default_context(cafile=self.certificates)
         context = self._context if scheme == "https" else None
         async with asyncio.timeout(self.connect_seconds):
             made = await asyncio.get_running_loop().create_connection(
@@ -163,6 +166,45 @@ class PlainHTTP:
         if connection in self._idle and connection.n_answers == n_answers:
             self._idle.remove(connection)
             connection.abort()
+
+
+class WebRequests:
+    """Requests for the keys of a store behind a web server.
+
+    Parameters
+    ----------
+    client : PlainHTTP
+        Sends them.
+    file_system : HTTPFileSystem
+        Encodes addresses.
+    path : str
+        Address of the store.
+    """
+
+    unusual: ClassVar[frozenset[int]] = frozenset()
+
+    def __init__(self, client: PlainHTTP, file_system: Any, path: str):
+        self.client, self._file_system, self._path = client, file_system, path.rstrip("/")
+        self._query = file_system.kwargs.get("params")
+
+    @classmethod
+    def of(cls, file_system: Any, path: str) -> WebRequests | None:
+        """Return requests as those of `file_system`, None if only aiohttp can send them."""
+        client = PlainHTTP.of(file_system)
+        is_plain = client is not None and _is_plain(file_system.encode_url(path))
+        return cls(client, file_system, path) if client is not None and is_plain else None
+
+    async def request(self, key: str, span: tuple[int, int] | None) -> tuple[URL, dict[str, str]]:
+        """Return address and further headers of the request for a key."""
+        url = self._file_system.encode_url("/".join(filter(None, (self._path, key))))
+        if not _is_plain(url):
+            raise UnusualAnswerError("the address has a password")
+        return url.extend_query(self._query) if self._query else url, {}
+
+
+def _is_plain(url: URL) -> bool:
+    """Return whether requests for `url` need no authentication."""
+    return url.user is None and url.scheme in ("http", "https")
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -269,7 +311,8 @@ class _Connection(asyncio.BufferedProtocol):
         if n_bytes > len(self._buffer):  # a server that ignores ranges, or an object that is too large
             self._answer = Answer(0, n_bytes, is_range=False)
             return
-        self._body, self._answer = self._buffer[:n_bytes], Answer(n_bytes, n_bytes, is_range=False)
+        self._body = self._buffer[:n_bytes]
+        self._answer = Answer(n_bytes, n_bytes, is_range=False, headers=headers)
         if status == 206 and place is not None:
             if int(place[2]) - int(place[1]) + 1 != n_bytes:
                 raise UnusualAnswerError("the range has another size than the body")
@@ -290,6 +333,11 @@ class _Connection(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
+
+
+def range_of(span: tuple[int, int]) -> str:
+    """Return the value of the header that requests the bytes in `span`."""
+    return f"bytes={span[0]}-{span[1] - 1}"
 
 
 def _checked(answer: Answer, span: tuple[int, int] | None) -> Answer:

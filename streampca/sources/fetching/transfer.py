@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from zarr.abc.store import RangeByteRequest, Store
 from zarr.storage import FsspecStore
 
+from streampca.sources.fetching.checksums import require_checksum
 from streampca.storage.zarr_interface import default_buffer_prototype
 
 if TYPE_CHECKING:
+    from yarl import URL
+
     from streampca.sources.fetching.plain_http import PlainHTTP
 
 
@@ -29,6 +32,19 @@ class Fetched:
     """Whether `data` are the range that was requested, not the whole object."""
 
 
+class Requests(Protocol):
+    """What a client that receives in place sends for the keys of a store."""
+
+    client: PlainHTTP
+    """The client."""
+    unusual: ClassVar[frozenset[int]]
+    """Statuses of answers that fsspec deals with."""
+
+    async def request(self, key: str, span: tuple[int, int] | None) -> tuple[URL, dict[str, str]]:
+        """Return address and further headers of a request; `UnusualAnswerError` for one that is left to fsspec."""
+        ...
+
+
 class Transfer:
     """Requests to a store, each sent once."""
 
@@ -37,33 +53,24 @@ class Transfer:
 
     def __init__(self, store: Store):
         self.store = store
-        self._plain = _plain_client(store)
-        self._is_plain = self._plain is not None
+        self._requests = _requests_of(store)
 
     @property
     def receives_in_place(self) -> bool:
         """Return whether bytes are received where they are needed, and a range comes with the size of the object."""
-        return self._is_plain
+        return self._requests is not None
 
     async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
         """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one."""
-        if self._is_plain and self._plain is not None and buffer is not None and isinstance(self.store, FsspecStore):
-            from streampca.sources.fetching.plain_http import HTTPStatusError, UnusualAnswerError
+        if self._requests is not None and buffer is not None:
+            from streampca.sources.fetching.plain_http import UnusualAnswerError
 
-            url = self.store.fs.encode_url("/".join(filter(None, (self.store.path.rstrip("/"), key))))
             try:
-                if self._plain.reads(url):
-                    answer = await self._plain.get(url, span, buffer)
-                    return Fetched(buffer[: answer.n_bytes], answer.total, answer.is_range)
+                return await self._fetch_in_place(self._requests, key, span, buffer)
             except FileNotFoundError:
                 return None
-            except HTTPStatusError as error:
-                if error.status != 416:
-                    raise
-                return Fetched(buffer[:0], 0, is_range=True)  # the object ends before the range
             except UnusualAnswerError:
-                pass
-            self._is_plain = False
+                self._requests = None
         stored = await self.store.get(
             key, default_buffer_prototype(), None if span is None else RangeByteRequest(*span)
         )
@@ -72,6 +79,24 @@ class Transfer:
         data = stored.as_numpy_array().view(np.uint8).data
         is_range = span is not None and len(data) <= span[1] - span[0]
         return Fetched(data, span[0] + len(data) if span is not None and is_range else len(data), is_range)
+
+    async def _fetch_in_place(
+        self, requests: Requests, key: str, span: tuple[int, int] | None, buffer: memoryview
+    ) -> Fetched:
+        from streampca.sources.fetching.plain_http import HTTPStatusError, UnusualAnswerError
+
+        url, headers = await requests.request(key, span)
+        try:
+            answer = await requests.client.get(url, span, buffer, headers)
+        except HTTPStatusError as error:
+            if error.status in requests.unusual:
+                raise UnusualAnswerError(f"status {error.status}") from None
+            if error.status != 416:
+                raise
+            return Fetched(buffer[:0], 0, is_range=True)  # the object ends before the range
+        if not answer.is_range and answer.n_bytes:
+            require_checksum(buffer[: answer.n_bytes], answer.headers)
+        return Fetched(buffer[: answer.n_bytes], answer.total, answer.is_range)
 
 
 _opened: weakref.WeakSet[PlainHTTP] = weakref.WeakSet()
@@ -95,13 +120,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-def _plain_client(store: Store) -> PlainHTTP | None:
-    """Return the client that receives in place for `store`, None if there is none."""
-    if not isinstance(store, FsspecStore) or "http" not in str(store.fs.protocol):
+def _requests_of(store: Store) -> Requests | None:
+    """Return what sends requests for `store` to a client that receives in place, None if there is none."""
+    if not isinstance(store, FsspecStore):
         return None
-    from streampca.sources.fetching.plain_http import PlainHTTP
+    protocols = {store.fs.protocol} if isinstance(store.fs.protocol, str) else set(store.fs.protocol)
+    requests: Requests | None = None
+    if protocols & {"http", "https"}:
+        from streampca.sources.fetching.plain_http import WebRequests
 
-    client = PlainHTTP.of(store.fs) if PlainHTTP.reads(store.fs.encode_url(store.path)) else None
-    if client is not None:
-        _opened.add(client)
-    return client
+        requests = WebRequests.of(store.fs, store.path)
+    elif "s3" in protocols:
+        from streampca.sources.fetching.signed import SignedRequests
+
+        requests = SignedRequests.of(store.fs, store.path)
+    if requests is not None:
+        _opened.add(requests.client)
+    return requests

@@ -78,7 +78,7 @@ def test_connection_is_used_again_after_a_large_body_and_its_end_is_silent(reque
     of_server, n_contexts = None, []
     if encrypted:
         of_server, of_client = request.getfixturevalue("contexts")
-        monkeypatch.setattr(plain_http.ssl, "create_default_context", lambda: n_contexts.append(1) or of_client)
+        monkeypatch.setattr(plain_http.ssl, "create_default_context", lambda **_: n_contexts.append(1) or of_client)
 
     async def main():
         server, client = Server(), PlainHTTP()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import pickle
 import threading
 from collections import Counter
 from contextlib import ExitStack
@@ -12,11 +13,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from stores import make_values, write_store
+from stores import config_text, make_values, write_store
 from web import Web
 
 import streampca as sp
-from streampca.errors import DamagedChunkError, MissingChunkError, StoreError
+from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
 from streampca.planning.read_ahead import READ_AHEAD_BYTES
 from streampca.sources import open_source
 from streampca.sources.fetching import read_ahead, transfer
@@ -117,6 +118,34 @@ def test_servers_that_ignore_or_shorten_ranges_redirect_or_close_connections_giv
         source = open_source(f"{web.url}/{name}")
         for _ in range(2):
             np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
+
+
+@pytest.mark.parametrize("fault", ["", "redirects"])
+def test_query_of_a_url_goes_with_every_request_and_into_no_message_or_file(web, tmp_path, monkeypatch, fault):
+    web.query = "token=canary-7f3e%2Ba%2F"
+    if fault:
+        setattr(web, fault, True)
+    url = f"{web.url}/zstd?{web.query}"
+    np.testing.assert_array_equal(open_source(url).read(0, 430)[0], VALUES)
+    assert open_source(url).store._store.transfer.receives_in_place
+    again = pickle.loads(pickle.dumps(open_source(url)))
+    np.testing.assert_array_equal(again.read(0, 430)[0], VALUES)
+    assert b"canary" not in pickle.dumps(again)
+    monkeypatch.setenv("TOKEN", "canary-7f3e%2Ba%2F")
+    (tmp_path / "c.yaml").write_text(config_text(f"{web.url}/zstd?token=${{TOKEN}}", str(tmp_path / "out")))
+    sp.run(tmp_path / "c.yaml")
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"canary" in path.read_bytes()]
+    with pytest.raises(StoreError, match="status 403") as caught:
+        open_source(url.replace("7f3e", "other"))
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["X-Amz-Signature", "X-Goog-Signature", "Signature"])
+def test_url_that_is_signed_for_one_object_is_refused_without_the_signature(name):
+    with pytest.raises(DataError, match=r"https://host/x\.zarr: its query is a signature") as caught:
+        open_source(f"https://host/x.zarr?X-Amz-Date=1&{name}=canary")
+    assert "canary" not in str(caught.value)
 
 
 def test_server_that_sends_another_range_than_the_requested_one_is_an_error(web, small_parts):
