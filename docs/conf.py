@@ -31,6 +31,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "generated",
 ]
 exclude_patterns = ["_build", "gallery"]
 templates_path = ["_templates"]

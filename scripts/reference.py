@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Writes the tables of docs/reference/parameters.md from the statements of the parameters and the schema of configuration files.
+"""Writes the tables of docs/reference/parameters.md and configuration.md from the statements of the parameters and the schema of configuration files.
 
-Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if the page is not up to date)
+Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if a page is not up to date)
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Paramete
 from streampca.parameters.domains import Number, Whole
 from streampca.runs.config.schema import json_schema
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "parameters.md"
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 
 def table_of(parameters: tuple[Parameter, ...]) -> str:
@@ -33,13 +33,25 @@ def table_of(parameters: tuple[Parameter, ...]) -> str:
 
 
 def keys() -> str:
-    """Return the table of the keys of a configuration file."""
+    """Return the tables of the keys of a configuration file, one for each section."""
     schema = json_schema()
-    lines = ["| key | default | meaning |", "|---|---|---|"]
+    sections: dict[str, list[str]] = {}
     for path, entry in _entries(schema, schema, ""):
         default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
-        lines.append(f"| `{path}` | {default} | {_cell(entry.get('description', ''))} |")
-    return "\n".join(lines)
+        section, _, key = path.rpartition(".")
+        sections.setdefault(section, []).append(f"| `{key}` | {default} | {_cell(entry.get('description', ''))} |")
+    return "\n\n".join("\n".join([_heading(name), "", *_HEAD, *rows]) for name, rows in sections.items())
+
+
+_HEAD = ["| key | default | meaning |", "|---|---|---|"]
+
+
+def _heading(section: str) -> str:
+    """Return the heading of a section such as `model(pca)`, a kind of the section `model`."""
+    name, _, kind = section.partition("(")
+    if not name:
+        return "### At the top of the file"
+    return f"### `{name}`" + (f", `kind: {kind.rstrip(')')}`" if kind else "")
 
 
 def _entries(schema: dict[str, Any], section: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -62,26 +74,35 @@ def _yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def written(page: str) -> str:
-    """Return the page with its tables made anew between their marks."""
-    tables = {"PCA": table_of(PCA_PARAMETERS), "KernelPCA": table_of(KERNEL_PCA_PARAMETERS), "keys": keys()}
-    for name, table in tables.items():
+def written(page: Path) -> str:
+    """Return the text of a page with its tables made anew between their marks."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in PAGES[page].items():
         mark = re.compile(rf"(<!-- {name}: by scripts/reference.py -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        page, found = mark.subn(lambda match, table=table: f"{match[1]}{table}{match[2]}", page)  # type: ignore[misc]
+        text, found = mark.subn(lambda match, table=table: f"{match[1]}{table()}{match[2]}", text)  # type: ignore[misc]
         if found != 1:
-            raise SystemExit(f"{PAGE}: expected the marks of the table {name} once, found them {found} times")
-    return page
+            raise SystemExit(f"{page}: expected the marks of the table {name} once, found them {found} times")
+    return text
+
+
+PAGES: dict[Path, dict[str, Callable[[], str]]] = {
+    REFERENCE / "parameters.md": {
+        "PCA": lambda: table_of(PCA_PARAMETERS),
+        "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS),
+    },
+    REFERENCE / "configuration.md": {"keys": keys},
+}
+"""Tables of each page."""
 
 
 def main() -> None:
-    """Write the page, or tell whether it is up to date."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = written(before)
-    if "--check" in sys.argv[1:]:
-        if before != after:
-            raise SystemExit(f"{PAGE.name} is not up to date: run scripts/reference.py")
-        return
-    PAGE.write_text(after, encoding="utf-8")
+    """Write the pages, or tell whether they are up to date."""
+    for page in PAGES:
+        after = written(page)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(after, encoding="utf-8")
+        elif page.read_text(encoding="utf-8") != after:
+            raise SystemExit(f"{page.name} is not up to date: run scripts/reference.py")
 
 
 if __name__ == "__main__":
