@@ -28,9 +28,10 @@ class ObjectServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, directory: Path, latency: float = 0.0, rate: float = 0.0):
+    def __init__(self, directory: Path, latency: float = 0.0, rate: float = 0.0, log: Path | None = None):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.directory, self.latency, self.rate = directory.resolve(), latency, rate
+        self.log = None if log is None else log.open("a", buffering=1)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -47,6 +48,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a file, a range of it, or the listing of a bucket."""
+        if self.server.log is not None:
+            self.server.log.write(f"{self.path} {self.headers.get('Range', '-')}\n")
         if self.server.latency:
             time.sleep(self.server.latency)
         address = urlsplit(self.path)
@@ -131,8 +134,9 @@ def main(arguments: list[str] | None = None) -> Any:
     parser.add_argument(
         "--rate", type=float, default=0.0, help="bytes per second of a connection; 0 = as fast as possible"
     )
+    parser.add_argument("--log", type=Path, help="file that gets a line for each request")
     given = parser.parse_args(arguments)
-    server = ObjectServer(given.directory, given.latency, given.rate)
+    server = ObjectServer(given.directory, given.latency, given.rate, given.log)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

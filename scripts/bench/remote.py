@@ -1,7 +1,8 @@
 """Fits from a web server and from S3 beside fits of local files, a bare download, and reading by zarr with fsspec and obstore.
 
-A server of its own (`object_server.py`) runs beside each contender, on the same machine. Random float32 rows, without compression
-and with zstd, in chunks of three sizes, with three latencies; with a latency each connection has at most 60 MB/s.
+The server runs beside each contender, on the same machine: nginx where it is installed and there is no latency, else
+`object_server.py`. Random float32 rows, without compression and with zstd, in chunks of three sizes, with three latencies; with a
+latency each connection has at most 60 MB/s. Requests for chunks are counted by the server.
 
     .venv/bin/python scripts/bench/remote.py --megabytes 256 [--only http] [--latencies 0,0.01] [--out remote.json]
 """
@@ -12,13 +13,16 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from _bench import Contender, Row, contend, machine, machine_line, median, timed
@@ -59,18 +63,70 @@ def _directory(name: str) -> str:
     return name.replace(", ", "-").replace(" ", "-")
 
 
+class Server(NamedTuple):
+    """A server that runs, and where it logs a line for each request."""
+
+    port: int
+    log: Path
+
+    def requests(self) -> int:
+        """Return the number of requests for chunks."""
+        return sum("/c/" in line for line in self.log.read_text().splitlines())
+
+
 @contextmanager
-def server(root: Path, latency: float) -> Iterator[int]:
-    """Serve `root` from another process; gives the port."""
-    command = [sys.executable, str(_HERE / "object_server.py"), str(root), "--latency", str(latency)]
-    command += ["--rate", str(RATE)] if latency else []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
+def server(root: Path, latency: float) -> Iterator[Server]:
+    """Serve `root` from other processes."""
+    with tempfile.TemporaryDirectory() as name:
+        log = Path(name) / "requests"
+        log.touch()
+        command = [sys.executable, str(_HERE / "object_server.py"), str(root), "--latency", str(latency)]
+        command += ["--rate", str(RATE)] if latency else []
+        nginx = None if latency else shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        command += ["--log", str(log)] if nginx is None else []
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True)]
+        try:
+            assert processes[0].stdout is not None
+            port = int(processes[0].stdout.readline())
+            if nginx is not None:
+                lists, port = port, _free_port()
+                (Path(name) / "conf").write_text(_NGINX.format(place=name, log=log, root=root, port=port, lists=lists))
+                processes.append(subprocess.Popen([nginx, "-c", f"{name}/conf", "-p", name, "-e", f"{name}/errors"]))
+                _await(port)
+            yield Server(port, log)
+        finally:
+            for process in processes:
+                process.terminate()
+                process.wait()
+
+
+_NGINX = """
+daemon off; worker_processes 1; pid {place}/pid;
+events {{ worker_connections 512; }}
+http {{
+  log_format short '$uri $http_range'; access_log {log} short;
+  sendfile on; tcp_nopush on; keepalive_requests 1000000;
+  client_body_temp_path {place}/1; proxy_temp_path {place}/2; fastcgi_temp_path {place}/3; uwsgi_temp_path {place}/4; scgi_temp_path {place}/5;
+  server {{
+    listen 127.0.0.1:{port} backlog=512; root {root};
+    location / {{ if ($args ~ list-type) {{ proxy_pass http://127.0.0.1:{lists}; }} }}
+  }}
+}}
+"""
+"""What nginx does: sends files, and leaves the listing of a bucket to `object_server.py`."""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def _await(port: int) -> None:
+    for _ in range(200):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.05)
+    raise RuntimeError("the server did not start")
 
 
 def _options(url: str, port: str) -> dict[str, Any]:
@@ -146,14 +202,26 @@ def by_zarr(client: str, url: str, port: str) -> Row:
     return timed(work)
 
 
+def sizes_of(place: Path) -> dict[str, int]:
+    """Return the sizes of all chunks of a store."""
+    return {str(path.relative_to(place)): path.stat().st_size for path in sorted(place.rglob("c/*/*"))}
+
+
+def needed(place: Path, name: str) -> int:
+    """Return how many requests the chunks of a store need: one, or one for each range of a large chunk."""
+    from streampca.sources.fetching.read_ahead import ranges_of
+
+    most = 4 * FEATURES * CHUNK_ROWS[name.partition(",")[0]]
+    return sum(ranges_of(size, most) for size in sizes_of(place).values())
+
+
 def contenders(root: Path, name: str, kind: str, port: int) -> Iterator[Contender]:
     """Yield the contenders of one store."""
     place = root / "bench" / _directory(name)
     web = f"http://127.0.0.1:{port}/bench/{place.name}"
     url = web if kind == "http" else f"s3://bench/{place.name}"
     names = root / f"{place.name}.json"
-    chunks = {str(path.relative_to(place)): path.stat().st_size for path in sorted(place.rglob("c/*/*"))}
-    names.write_text(json.dumps(chunks))
+    names.write_text(json.dumps(sizes_of(place)))
     yield Contender("local fit", "remote", "fit", (str(place), ""))
     yield Contender("fit", "remote", "fit", (url, str(port)))
     yield Contender("bare download", "remote", "download", (web, str(names)))
@@ -161,7 +229,7 @@ def contenders(root: Path, name: str, kind: str, port: int) -> Iterator[Contende
         yield Contender(f"zarr with {client}", "remote", "by_zarr", (client, url, str(port)))
 
 
-def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float) -> str:
+def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float, requests: str) -> str:
     """Return a row of the table: seconds, and seconds of processor time per GiB, of each contender."""
     cells = [
         "failed" if "failed" in row else f"{row['seconds']:.2f} ({row['cpu_seconds'] / gib:.1f})"
@@ -170,7 +238,7 @@ def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float)
     fit_, floor = rows["fit"], [rows[other].get("seconds", 0.0) for other in ("local fit", "bare download")]
     ratio = "" if "failed" in fit_ else f"{fit_['seconds'] / max(floor):.2f}"
     peak = "" if "failed" in fit_ else f"{fit_['peak_mib']:.0f} / {fit_['projected_mib']:.0f}"
-    return f"| {kind} | {1000 * latency:.0f} ms | {name} | {' | '.join(cells)} | {ratio} | {peak} |"
+    return f"| {kind} | {1000 * latency:.0f} ms | {name} | {' | '.join(cells)} | {ratio} | {peak} | {requests} |"
 
 
 def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = contend) -> list[Row]:
@@ -191,18 +259,20 @@ def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = c
         gib = given.megabytes * 1e6 / 2**30
         print(f"{machine_line(machine())}; {os.getloadavg()[0]:.1f} processes were running", file=sys.stderr)
         print(
-            "| store | latency | chunks | local fit | fit | bare download | zarr, fsspec | zarr, obstore | ratio | peak / projected MiB |"
+            "| store | latency | chunks | local fit | fit | bare download | zarr, fsspec | zarr, obstore | ratio | peak / projected MiB | requests / needed |"
         )
-        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
+        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
         for kind in given.kinds.split(","):
             for latency in map(float, given.latencies.split(",")):
                 for name in names:
-                    with server(root, latency) as port:
-                        rows = {
-                            each.name: median([run(each) for _ in range(given.repeats)])
-                            for each in contenders(root, name, kind, port)
-                        }
-                    print(line(kind, latency, name, rows, gib), flush=True)
+                    with server(root, latency) as serving:
+                        rows, counts = {}, {}
+                        for each in contenders(root, name, kind, serving.port):
+                            before = serving.requests()
+                            rows[each.name] = median([run(each) for _ in range(given.repeats)])
+                            counts[each.name] = (serving.requests() - before) / given.repeats
+                    requests = f"{counts['fit']:g} / {needed(root / 'bench' / _directory(name), name)}"
+                    print(line(kind, latency, name, rows, gib, requests), flush=True)
                     results.append({"kind": kind, "latency": latency, "chunks": name, "rows": rows})
     if given.out is not None:
         given.out.write_text(json.dumps({"machine": machine(), "results": results}, indent=2) + "\n")

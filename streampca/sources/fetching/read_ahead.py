@@ -354,6 +354,13 @@ class ReadAhead:
             part.answer = NOTHING
 
 
+def ranges_of(size: int, most: int) -> int:
+    """Return the number of requests for a stored chunk of `size` bytes where chunks may have `most`."""
+    if most <= _WHOLE_BYTES:
+        return 1
+    return 1 if size <= _PART_BYTES else len(_ranges(0, size))
+
+
 def _ranges(start: int, stop: int) -> list[Span]:
     """Return equal ranges of at most `_PART_BYTES` from `start` to `stop`."""
     n = -(-(stop - start) // _PART_BYTES)
