@@ -71,6 +71,12 @@ class NotComputedError(NotAvailableError, AttributeError):
     """A fitted attribute that this fit did not compute; an `AttributeError`, so that `hasattr` and `dir` take it for absent."""
 
 
+class NotFittedError(StreamPCAError, ValueError, AttributeError):
+    """An estimator was used before `fit`; where scikit-learn is installed, its error of this name is raised."""
+
+    exit_status = 2
+
+
 class MergeError(StreamPCAError, ValueError):
     """States or models that were made with different parameters, or whose states were not kept, cannot be merged."""
 

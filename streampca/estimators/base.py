@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict, 
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import NotComputedError, ParameterError
@@ -24,6 +22,12 @@ from streampca.estimators.inputs import (
     map_rows,
     require_lazy_output,
     wants_frame,
+)
+from streampca.estimators.interface import (
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    check_is_fitted,
+    validate_data,
 )
 from streampca.estimators.labelled import (
     dataset_of,

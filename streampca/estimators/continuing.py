@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import validate_data
 
 from streampca.errors import MergeError, ParameterError
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.inputs import is_array_like, names_of
+from streampca.estimators.interface import validate_data
 from streampca.linalg.selection import as_selection
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel

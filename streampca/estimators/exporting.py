@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
-
 from streampca.errors import ParameterError
 from streampca.estimators.inputs import names_of
+from streampca.estimators.interface import BaseEstimator, check_is_fitted
 from streampca.estimators.labelled import dataset_of
 from streampca.export.files import SUFFIXES, Exported
+from streampca.system.optional import optional_module
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -44,9 +43,10 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
             If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts, or
             whitened components without variance.
         """
+        check_is_fitted(self)
+        optional_module("sklearn", "to_sklearn", "export")
         from streampca.export.scikit_learn import to_sklearn
 
-        check_is_fitted(self)
         return to_sklearn(self._model, names_of(self), self.memory)
 
     def to_onnx(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
+from streampca.estimators.interface import clone
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.metrics import principal_angles

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn import get_config
 
 from streampca.errors import ParameterError
+from streampca.estimators.interface import get_config
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.labels import Labels
 from streampca.models.removal import Given, removed_by, rows_of

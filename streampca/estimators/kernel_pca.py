@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ParameterError
 from streampca.estimators.base import FitOptions, Floats, PlanOptions, StreamEstimator
 from streampca.estimators.continuing import with_names
 from streampca.estimators.inputs import is_array_like
+from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
 from streampca.kernels import Kernel, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain

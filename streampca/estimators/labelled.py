@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -21,7 +20,7 @@ from streampca.models.rotated import RotatedModel
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.xarray_data import is_xarray
-from streampca.system.optional import optional_module
+from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, Json
 from streampca.version import __version__
 
@@ -37,7 +36,7 @@ def is_labelled(X: object) -> bool:
     """Return whether scores of `X` are a DataArray: for objects of xarray, and tables with names, where xarray is installed."""
     if is_xarray(X):
         return True
-    return isinstance(X, Source) and X.labels is not None and X.labels.named and _importable()
+    return isinstance(X, Source) and X.labels is not None and X.labels.named and is_installed("xarray")
 
 
 def is_data_array(X: object) -> TypeGuard[xr.DataArray]:
@@ -256,15 +255,6 @@ def _refuse() -> Array:
     raise NotAvailableError(
         "to_xarray: the components do not fit in memory and stay on disk: save the model, and open it with xarray.open_zarr"
     )
-
-
-def _importable() -> bool:
-    """Return whether xarray can be imported."""
-    if "xarray" in sys.modules:
-        return True
-    import importlib.util
-
-    return importlib.util.find_spec("xarray") is not None
 
 
 def _xarray() -> ModuleType:

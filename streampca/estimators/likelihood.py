@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import NotAvailableError
 from streampca.estimators.base import StreamEstimator
+from streampca.estimators.interface import check_is_fitted
 from streampca.models.conditional import patterns_of, posterior
 from streampca.models.removal import Given
 from streampca.parameters import Parameters

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ModelError
 from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing, with_names
 from streampca.estimators.groups import GroupModels, fit_of_groups
+from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics

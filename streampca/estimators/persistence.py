@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 
 from streampca.errors import ModelError, StreamPCAError
+from streampca.estimators.interface import BaseEstimator
 from streampca.formatting import shortened
 from streampca.kernels import Kernel, kernel_from_dict
 from streampca.linalg.selection import Frobenius, Threshold, from_plain, to_plain

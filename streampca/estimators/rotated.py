@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
 
 from streampca.errors import ParameterError
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.continuing import with_names
+from streampca.estimators.interface import check_is_fitted, clone
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
 from streampca.models.rotated import Method, RotatedModel, rotate, rotated_model

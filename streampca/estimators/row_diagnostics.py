@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
+from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.likelihood import Likelihood
 from streampca.linalg.control_limits import Distribution
 from streampca.models.contributions import Contributions, contributions_of

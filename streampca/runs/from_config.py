@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from inspect import signature
 from operator import add
 from typing import Generic, TypeAlias, Unpack
 
 import numpy as np
-from sklearn.utils.validation import has_fit_parameter
 
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.estimators import PCA, KernelPCA
@@ -94,7 +94,7 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
     """
     kind, preprocess = ESTIMATORS[config.model.kind], config.preprocess
     names = kind._get_param_names()
-    weighted = has_fit_parameter(kind, "sample_weight")
+    weighted = "sample_weight" in signature(kind.fit).parameters
     for name, field in PreprocessConfig.model_fields.items():
         value, taken = getattr(preprocess, name), name in names or (name == "sample_weight" and weighted)
         if not taken and value != field.default:

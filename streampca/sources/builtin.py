@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from streampca.errors import DataError, NoSpaceError, OutputError
 from streampca.storage.files import is_disk_full
 from streampca.storage.regular_files import read_regular
+from streampca.system.optional import is_installed, not_installed, optional_module
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ RECORD = "streampca_builtin"
 
 _FORMAT_VERSION = 1
 _PHOTOS = ("china.jpg", "flower.jpg")
+_EXTRA = "examples"
 _SIDE = 16
 _CHANNELS = 3
 # Steps (down, right) between neighbouring patches of a photograph of 427 x 640: 206 x 625 patches in each, 257,500 in
@@ -113,7 +115,11 @@ def _expected_record(name: str, n_chunks: int) -> dict[str, JSON]:
         "name": name,
         "format_version": _FORMAT_VERSION,
         "n_chunks": n_chunks,
-        "versions": {package: importlib.metadata.version(package) for package in ("pillow", "scikit-learn")},
+        "versions": {
+            package: importlib.metadata.version(package)
+            for package, module in (("pillow", "PIL"), ("scikit-learn", "sklearn"))
+            if is_installed(module)
+        },
     }
 
 
@@ -241,16 +247,15 @@ def _photo_patches() -> _Content:
 
 def _photo(file_name: str) -> NDArray[np.uint8]:
     """Return a photograph of scikit-learn, shape ``(height, width, 3)``."""
-    from PIL import Image
-
+    open_image = optional_module("PIL.Image", "builtin:photo-patches", _EXTRA).open
     # scikit-learn's own loader would import its data sets, which costs a second and 75 MiB for two small files.
     specification = importlib.util.find_spec("sklearn")
     if specification is None or not specification.submodule_search_locations:
-        raise DataError("builtin:photo-patches needs scikit-learn, which is not installed")
+        raise not_installed("sklearn", "builtin:photo-patches", _EXTRA)
     path = Path(specification.submodule_search_locations[0]) / "datasets" / "images" / file_name
     if not path.is_file():
         raise DataError(f"builtin:photo-patches needs {path}, which this scikit-learn does not hold")
-    with Image.open(path) as image:
+    with open_image(path) as image:
         return np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
@@ -265,9 +270,8 @@ def _windows(photo: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _table(loader: str, description: str, feature_shape: list[int] | None = None, **options: bool) -> _Content:
     """One of scikit-learn's small tables, float64."""
-    import sklearn.datasets
-
-    bunch = getattr(sklearn.datasets, loader)(**options)
+    datasets = optional_module("sklearn.datasets", f"builtin:{loader.removeprefix('load_')}", _EXTRA)
+    bunch = getattr(datasets, loader)(**options)
     values = np.ascontiguousarray(bunch.data, dtype=np.float64)
     attributes: dict[str, JSON] = {"description": description, "feature_names": [str(x) for x in bunch.feature_names]}
     if feature_shape is not None:

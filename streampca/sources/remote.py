@@ -27,15 +27,15 @@ from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import is_transient, is_unreachable, status_of
 from streampca.sources.versions import ObjectListing
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, ZarrArray, sync
+from streampca.system.optional import not_installed
 
 Result = TypeVar("Result")
 
 _log = logger(__name__)
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
-_S3 = '"streampca[s3]"'
-_CLIENTS = {"s3": _S3, "s3a": _S3, "http": _S3, "https": _S3, "gs": "gcsfs", "gcs": "gcsfs"}
-"""Package that pip installs for the client of a protocol."""
+_IN_EXTRA = {"s3": "s3fs", "s3a": "s3fs", "http": "aiohttp", "https": "aiohttp"}
+"""Clients of protocols that the extra ``s3`` installs."""
 _ADDRESS = re.compile(r"(?<=[/@])\[([0-9A-Fa-f:.]+)\]")
 _OF_ONE_OBJECT = frozenset({"x-amz-signature", "x-goog-signature", "signature"})
 """Names in the query of a URL that S3 or Google Cloud Storage have signed."""
@@ -242,8 +242,9 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
             _without_double_colons(place), storage_options=_with_limits(protocol, own), read_only=True
         )
     except ImportError as error:
-        package = _CLIENTS.get(protocol)
-        how = f"pip install {package}" if package else f"install the fsspec client of {protocol}://"
+        if protocol in _IN_EXTRA:
+            raise not_installed(_IN_EXTRA[protocol], f"{shown(url)}: {protocol}://", "s3") from error
+        how = "pip install gcsfs" if protocol in ("gs", "gcs") else f"install the fsspec client of {protocol}://"
         raise NotAvailableError(
             f"{shown(url)}: the package that reads {protocol}:// is not installed: {how}"
         ) from error

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from streampca.errors import NotAvailableError
+
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "dask_jobqueue": "dask-jobqueue",
+    "dask_kubernetes": "dask-kubernetes",
+    "sklearn": "scikit-learn",
+}
+_LEFT_OUT: set[str] = set()
 
 
 def optional_module(name: str, purpose: str, extra: str) -> ModuleType:
@@ -15,6 +25,25 @@ def optional_module(name: str, purpose: str, extra: str) -> ModuleType:
         import_module(package)
         return import_module(name)
     except ImportError as error:
-        raise NotAvailableError(
-            f'{purpose} needs {package}, which is not installed: pip install "streampca[{extra}]"'
-        ) from error
+        raise not_installed(package, purpose, extra) from error
+
+
+def not_installed(package: str, purpose: str, extra: str) -> NotAvailableError:
+    """Return the error that names what needs `package`, and the extra of this package that installs it."""
+    name = _DISTRIBUTIONS.get(package, package)
+    return NotAvailableError(f'{purpose} needs {name}, which is not installed: pip install "streampca[{extra}]"')
+
+
+def is_installed(package: str) -> bool:
+    """Return whether `package` can be imported and was not left out; does not import it."""
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    return package not in _LEFT_OUT and find_spec(package) is not None
+
+
+def leave_out(package: str) -> None:
+    """Treat `package` as not installed in this process, unless it is imported already.
+
+    The command line leaves out scikit-learn, whose import takes about as long as all others together.
+    """
+    _LEFT_OUT.add(package)

@@ -18,7 +18,7 @@ def versions() -> dict[str, str]:
             if library.user_api == "blas"
         }
     )
-    packages = ("streampca", "numpy", "scipy", "zarr", "numcodecs", "dask", "scikit-learn")
+    packages = ("streampca", "numpy", "scipy", "zarr", "numcodecs", "dask")
     return {
         "python": platform.python_version(),
         **{name: version(name) for name in packages},

@@ -8,12 +8,11 @@ import signal
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from streampca.errors import ConfigError, NotAvailableError
+from streampca.errors import ConfigError
 from streampca.runs.config.clusters import (
     AddressCluster,
     AnyCluster,
@@ -25,6 +24,7 @@ from streampca.runs.config.clusters import (
 from streampca.runs.config.values import plain_options
 from streampca.storage.regular_files import open_regular
 from streampca.system.distributed_interface import mark_closed
+from streampca.system.optional import not_installed, optional_module
 from streampca.typing import Json
 
 if TYPE_CHECKING:
@@ -92,11 +92,7 @@ def class_of(module: str, name: str, kind: str) -> Any:
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return getattr(import_module(module), name)
-    except ImportError as error:
-        raise NotAvailableError(
-            f'cluster.kind: {kind} needs a package that is not installed ({error.name or module}): pip install "streampca[{kind}]"'
-        ) from error
+        return getattr(optional_module(module, f"cluster.kind: {kind}", kind), name)
     finally:  # dask_jobqueue takes SIGINT for itself when it is imported, and a run would not say how to go on
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
@@ -161,10 +157,8 @@ def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Securi
     try:
         made = Security.temporary()  # type: ignore[no-untyped-call]
     except ImportError as error:
-        raise NotAvailableError(
-            "cluster.kind: slurm needs the package cryptography to make a certificate, or files in cluster.tls: "
-            'pip install "streampca[slurm]"'
-        ) from error
+        purpose = "cluster.kind: slurm without files in cluster.tls"
+        raise not_installed("cryptography", purpose, "slurm") from error
     place = cluster.options.get("shared_temp_directory") or config.output.directory.absolute().parent
     with TemporaryDirectory(prefix=".streampca-tls-", dir=Path(str(place)).expanduser()) as directory:
         certificate, key = Path(directory) / "cert.pem", Path(directory) / "key.pem"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from streampca.runs.report.words import power_of_ten
+from streampca.system.optional import is_installed
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -314,12 +315,19 @@ def _limit_ticks(axis: Axis, **limits: int) -> None:
         locator.set_params(**limits)
 
 
+def can_draw() -> bool:
+    """Return whether there can be charts: matplotlib belongs to the extra ``report``."""
+    return is_installed("matplotlib")
+
+
 def inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height: float = HEIGHT) -> str:
     """Return what `draw` puts on fresh axes as one ``<svg>`` element without outside references.
 
     Everything drawn and the buffer are gone on return; the settings of a user's matplotlibrc play no part, so the same
-    arrays give the same characters.
+    arrays give the same characters. Empty where matplotlib is not installed.
     """
+    if not can_draw():
+        return ""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -89,12 +89,12 @@ def biplot(
     classes
         As for `plane`.
     """
-    from matplotlib.patches import Rectangle
-
     texts = [_broken(name) for name in names]
     frame = _frame(points, arrows, texts)
 
     def draw(axes: Axes) -> None:
+        from matplotlib.patches import Rectangle
+
         axes.set_aspect("equal")
         _draw_samples(axes, points[:, 0], points[:, 1], classes)
         for tip, place, text in zip(arrows, frame.places, texts, strict=True):

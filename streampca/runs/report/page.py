@@ -11,6 +11,7 @@ from streampca.runs.report import (
     component_rules,
     components,
     data_quality,
+    figures,
     loadings,
     outliers,
     projection,
@@ -26,6 +27,11 @@ from streampca.storage.files import write_atomically
 
 NAME = "report.html"
 _REMOVED = "Pictures of rows are left out, because the model removes a part of each row before it is projected."
+
+_NO_CHARTS = (
+    'There are no charts on this page, because they need matplotlib: pip install "streampca[report]", and streampca report '
+    "draws them from the files of this run."
+)
 
 
 def write_report(directory: Path, further: FurtherRows | None = None) -> Path:
@@ -45,7 +51,7 @@ def write_report(directory: Path, further: FurtherRows | None = None) -> Path:
         The page cannot be written; NoSpaceError when there is no room for it.
     """
     directory = Path(directory)
-    page = _page_of(directory, further)
+    page = _with_what_can_be_drawn(_page_of(directory, further))
     if further is not None and page.reconstruction is None:
         raise NotAvailableError(
             f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of kernel PCA, "
@@ -55,6 +61,13 @@ def write_report(directory: Path, further: FurtherRows | None = None) -> Path:
     target = directory / NAME
     write_atomically(target, [html.encode("utf-8")])
     return target
+
+
+def _with_what_can_be_drawn(page: Page) -> Page:
+    """Return `page`, or where there is nothing to draw charts with, the page without them and with a note that says so."""
+    if figures.can_draw():
+        return page
+    return replace(page, spectrum=(), scores=(), series=(), notes=(*page.notes, _NO_CHARTS))
 
 
 def _page_of(directory: Path, further: FurtherRows | None) -> Page:

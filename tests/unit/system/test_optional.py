@@ -1,0 +1,142 @@
+"""Packages of extras: each that is missing is named with the command that installs it, and a run needs none of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streampca as sp
+from streampca.errors import NotAvailableError
+from streampca.runs.deploy.options import class_of
+from streampca.runs.report.page import write_report
+from streampca.sources.remote import open_store
+from streampca.system import optional
+
+ROWS = np.random.default_rng(0).standard_normal((300, 12)) * np.arange(1, 13)
+SETTINGS = "source: {path: x.npy}\nmodel: {n_components: 3}\noutput: {directory: out, scores: true}\n"
+
+
+def _fitted() -> sp.PCA:
+    return sp.PCA(2).fit(ROWS)
+
+
+USES: dict[tuple[str, str], Callable[[Path], object]] = {
+    ("xarray", "xarray"): lambda path: _fitted().to_xarray(),
+    ("anndata", "h5py"): lambda path: sp.anndata.pca(path / "x.h5ad"),
+    ("arrow", "pyarrow"): lambda path: sp.open(path / "x.parquet"),
+    ("hdf5", "h5py"): lambda path: sp.open(path / "x.h5"),
+    ("export", "sklearn"): lambda path: _fitted().to_sklearn(),
+    ("export", "onnx"): lambda path: _fitted().to_onnx(path / "m.onnx"),
+    ("export", "faiss"): lambda path: _fitted().to_faiss(path / "m.faiss"),
+    ("examples", "sklearn"): lambda path: sp.open("builtin:iris"),
+    ("examples", "PIL"): lambda path: sp.open("builtin:photo-patches"),
+    ("s3", "s3fs"): lambda path: open_store("s3://bucket/x.zarr"),
+    ("s3", "aiohttp"): lambda path: open_store("https://host.example/x.zarr"),
+    ("slurm", "dask_jobqueue"): lambda path: class_of("dask_jobqueue", "SLURMCluster", "slurm"),
+    ("kubernetes", "dask_kubernetes"): lambda path: class_of("dask_kubernetes.operator", "KubeCluster", "kubernetes"),
+}
+"""What needs a package of an extra, in a directory with files whose content is of no importance."""
+
+
+@pytest.mark.parametrize(("extra", "package"), USES)
+def test_a_missing_package_is_named_with_its_extra(
+    extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.registry import _registry
+
+    for name in ("x.h5ad", "x.parquet", "x.h5"):
+        (tmp_path / name).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for protocol in ("s3", "https"):
+        monkeypatch.delitem(_registry, protocol, raising=False)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(NotAvailableError, match=rf'pip install "streampca\[{extra}\]"') as caught:
+        USES[extra, package](tmp_path)
+    assert caught.value.exit_status == 2
+
+
+def test_every_extra_for_users_has_a_case() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    declared = set(project["optional-dependencies"]) - {"test", "dev", "docs", "report"}
+    assert {extra for extra, _ in USES} == declared
+
+
+def test_without_matplotlib_the_page_has_no_charts_and_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", ROWS)
+    Path("job.yaml").write_text(SETTINGS)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    run = sp.run("job.yaml")
+    page = (run.directory / "report.html").read_text()
+    assert "<svg" not in page
+    assert "pip install &#34;streampca[report]&#34;" in page
+    assert 'id="spectrum"' not in page  # no heading above nothing
+    monkeypatch.undo()
+    write_report(run.directory if run.directory.is_absolute() else tmp_path / run.directory)
+    page = (tmp_path / "out/report.html").read_text()
+    assert "<svg" in page
+    assert "streampca[report]" not in page
+
+
+_WITHOUT = """
+import sys
+import tomllib
+import numpy as np
+for name in ("sklearn", "matplotlib", "PIL", "pandas", "xarray", "pyarrow", "h5py", "s3fs"):
+    sys.modules[name] = None
+import json
+import streampca as sp
+run = sp.run("job.yaml")
+rows = np.load("x.npy")
+pca = sp.PCA(3).fit(rows)
+frozen = sp.load("out/model.zarr")
+kernel = sp.KernelPCA(2).fit(rows[:50])
+print(json.dumps({
+    "model": run.model.components_.tolist(), "fit": pca.components_.tolist(), "scores": pca.transform(rows[:5]).tolist(),
+    "kernel": kernel.eigenvalues_.tolist(), "params": sorted(pca.get_params()), "names": list(pca.get_feature_names_out()),
+    "loaded": frozen.get_params()["n_components"], "rotated": pca.rotate(2).explained_variance_.tolist(),
+    "bases": [base.__module__ for base in sp.PCA.__mro__ if base.__module__.startswith("sklearn")],
+}))
+"""
+
+
+def test_runs_and_estimators_have_the_same_results_without_any_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", ROWS)
+    Path("job.yaml").write_text(SETTINGS)
+    done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    without = json.loads(done.stdout)
+    pca = sp.PCA(3).fit(ROWS)
+    assert without == {
+        "model": pca.components_.tolist(),
+        "fit": pca.components_.tolist(),
+        "scores": pca.transform(ROWS[:5]).tolist(),
+        "kernel": sp.KernelPCA(2).fit(ROWS[:50]).eigenvalues_.tolist(),
+        "params": sorted(pca.get_params()),
+        "names": list(pca.get_feature_names_out()),
+        "loaded": 3,
+        "rotated": pca.rotate(2).explained_variance_.tolist(),
+        "bases": [],
+    }
+
+
+def test_a_package_that_is_left_out_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optional, "_LEFT_OUT", set())
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    assert optional.is_installed("this")
+    optional.leave_out("this")
+    assert not optional.is_installed("this")
+    assert not optional.is_installed("no_such_package")
