@@ -187,7 +187,7 @@ def verify(run_directory: Path, overrides: tuple[str, ...]) -> Result:
 def report(run_directory: Path, rows: tuple[int, ...]) -> Result:
     """Write the HTML page of a run again.
 
-    Of a run of several models these are their pages, and the one that links them.
+    It is report.html in the directory RUN; of a run of several models these are their pages, and the one that links them.
     """
     from streampca.runs.many import write_reports
 

@@ -83,7 +83,7 @@ def file_handler(path: Path, level: int) -> logging.Handler:
     try:
         if path.exists() and not path.is_file():
             raise OutputError(f"--log-file {path} is not a file: expected the name of a new file or of an earlier log")
-        if path.exists() and (beginning := path.open("rb").read(64)) and not _BEGINNING.match(beginning):
+        if path.exists() and not _is_log(path):
             raise OutputError(
                 f"--log-file {path} holds something else than a log of streampca: expected a new file or an earlier log"
             )
@@ -95,6 +95,13 @@ def file_handler(path: Path, level: int) -> logging.Handler:
     handler.setLevel(level)
     handler.setFormatter(_FileLines())
     return handler
+
+
+def _is_log(path: Path) -> bool:
+    """Tell whether a file is empty or begins as a log does."""
+    with path.open("rb") as file:
+        beginning = file.read(64)
+    return not beginning or _BEGINNING.match(beginning) is not None
 
 
 @contextmanager

@@ -111,7 +111,9 @@ def export(model: Path, out: Path, overwrite: bool, memory: str | None) -> Resul
 
     estimator = load(model).set_params(memory=memory)
     exported = carry_out(estimator, out, overwrite=overwrite)
-    return Result(asdict(exported), [str(exported)])
+    document = asdict(exported)
+    document["score_error"] = document.pop("error")  # `error` is that of a command that failed
+    return Result(document, [str(exported)])
 
 
 @cli.command(
@@ -125,7 +127,7 @@ def export(model: Path, out: Path, overwrite: bool, memory: str | None) -> Resul
 def publish(directory: Path, url: str) -> Result:
     """Copy a finished run or a model to an object store.
 
-    At URL it is whole or not there, and never replaced. Credentials are those of the environment; a run with output.publish takes
+    RUN is the directory of the run or model. At URL it is whole or not there, and never replaced. Credentials are those of the environment; a run with output.publish takes
     output.storage_options. A copy that was interrupted is continued by the same command.
     """
     from streampca.formatting import as_text

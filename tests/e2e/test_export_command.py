@@ -51,7 +51,7 @@ def test_a_run_is_exported_with_one_line_that_has_the_measured_error(
     assert out.read_bytes() == before
     described = json.loads(command("export", directory, out, "--overwrite", "--json").out)
     assert described["n_bytes"] == out.stat().st_size
-    assert (described["error"] is None) == (suffix in ("npz", "nc"))
+    assert (described["score_error"] is None) == (suffix in ("npz", "nc"))
 
 
 def test_contents_are_those_of_the_model_of_the_run(command: Command, directory: Path, tmp_path: Path) -> None:

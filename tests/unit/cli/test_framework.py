@@ -1,0 +1,102 @@
+"""Help texts, nearest names of mistyped ones, and completions."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+from stores import Command
+
+from streampca.cli import cli
+from streampca.cli.failures import STATUSES
+from streampca.cli.framework import Command as OwnCommand
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_help_of_a_command_is_whole(name: str, call: Command) -> None:
+    command = cli.commands[name]
+    assert isinstance(command, OwnCommand)
+    text = call(name, "--help").out
+    words = " ".join(text.split())
+    assert " ".join(command.get_short_help_str().split()) in words
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert option.help is not None
+            assert option.help.endswith((".", "there are."))
+            assert " ".join(option.help.split()) in words
+        else:
+            assert str(option.human_readable_name).rstrip(".") in (command.help or ""), "arguments are described"
+    assert all(example.startswith(f"streampca {name} ") and example in text for example in command.examples)
+    assert all(f"\n  {status:<{width}}  {STATUSES[status]}" in text for status in command.statuses for width in (3,))
+    assert "..." not in text.replace("MODEL...", "")
+
+
+def test_help_of_the_program_has_every_command_in_a_section(call: Command) -> None:
+    text = call("--help").out
+    listed = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
+    assert sorted(listed) == sorted(cli.commands)
+    assert re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE) == [*("Options", "Runs", "Stores", "Models", "Exit status")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rnu"], "No such command 'rnu': did you mean run?; see streampca --help"),
+        (["zzz"], "No such command 'zzz'; see streampca --help"),
+        (["run", "--fresj", "a"], "No such option '--fresj': did you mean --fresh"),
+        (["plan", "--prob", "c.yaml"], "No such option '--prob': did you mean --probe?"),
+        (["inspect", "x", "--decode", "atuo"], "'atuo' is not one of 'auto', 'raw'"),
+    ],
+)
+def test_mistyped_names(arguments: list[str], words: str, call: Command) -> None:
+    call(*arguments).refused(2, words)
+
+
+def completions(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, ...]]:
+    """Return what bash is given for a line, as kinds and values."""
+    parts = words.split(" ")
+    monkeypatch.setenv("_STREAMPCA_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(parts) - 1))
+    with pytest.raises(SystemExit):
+        cli.main(prog_name="streampca", standalone_mode=False)
+    return [tuple(line.split(",")) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("streampca tr", [("plain", "transform")]),
+        ("streampca run --fr", [("plain", "--fresh")]),
+        ("streampca run --set model.solv", [("plain", "model.solver=")]),
+        ("streampca run --set resources.th", [("plain", "resources.threads=")]),
+        ("streampca inspect builtin:ir", [("plain", "builtin:iris")]),
+        ("streampca inspect data", [("file", "data")]),
+        ("streampca run conf", [("file", "conf")]),
+    ],
+)
+def test_completions(
+    words: str,
+    expected: list[tuple[str, ...]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert completions(words, capsys, monkeypatch) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if shell == "bash":
+        monkeypatch.setattr("click.shell_completion.BashComplete._check_version", lambda *_: None)
+    monkeypatch.setenv("_STREAMPCA_COMPLETE", f"{shell}_source")
+    with pytest.raises(SystemExit):
+        cli.main(prog_name="streampca", standalone_mode=False)
+    assert "_STREAMPCA_COMPLETE" in capsys.readouterr().out

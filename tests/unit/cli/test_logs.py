@@ -1,0 +1,139 @@
+"""Log lines of commands: levels, the file, the progress bar, and no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from stores import Command, config_text, write_store
+
+from streampca.cli.logs import handled, terminal_handler
+from streampca.execution.progress import Progress
+from streampca.logs import ROOT, logger
+from streampca.runs.progress import ProgressBar
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) +streampca[.\w]*: .+")
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(tmp_path)
+    write_store(tmp_path / "x.zarr")
+    (tmp_path / "job.yaml").write_text(config_text("x.zarr", "job", output="overwrite: true, report: false"))
+    return Command(capsys)
+
+
+def test_the_file_has_the_phases_whatever_stderr_shows(call: Command) -> None:
+    called = call("run", "job.yaml", "--quiet", "--log-file", "a.log")
+    assert (called.status, called.err) == (0, "")
+    lines = Path("a.log").read_text().splitlines()
+    assert all(map(LINE.fullmatch, lines)), lines
+    text = "\n".join(lines)
+    for words in (
+        "streampca run, version",
+        "plan: <Plan covariance",
+        "fit: pass over 400 samples",
+        "fit: done",
+        "run written",
+    ):
+        assert words in text
+    assert "DEBUG" not in text
+    call("run", "job.yaml", "--quiet", "--log-file", "a.log")
+    assert Path("a.log").read_text().splitlines()[: len(lines)] == lines  # a later run appends
+    assert Path("a.log").read_text().count("run written") == 2
+
+
+def test_levels_of_stderr(call: Command) -> None:
+    assert "streampca." not in call("run", "job.yaml").err
+    phases = call("run", "job.yaml", "-v").err
+    assert " INFO    streampca.execution.drive: fit: done" in phases
+    assert "DEBUG" not in phases
+    assert " DEBUG   streampca.execution.leaf: leaf 0: block 0" in call("run", "job.yaml", "-vv").err
+    call("run", "job.yaml", "-v", "--quiet").refused(
+        2, "--quiet and --verbose contradict each other", "streampca run --help"
+    )
+    assert logging.getLogger(ROOT).level == logging.NOTSET
+
+
+def test_warnings_of_a_run_are_logged_and_printed_once(call: Command) -> None:
+    called = call("run", "job.yaml", "-v", "--log-file", "a.log", "--set", "model.n_components=8", "--json")
+    manifest = json.loads(called.out)
+    text = Path("a.log").read_text()
+    for level, sentences in (("WARNING", manifest["warnings"]), ("INFO   ", manifest["notes"])):
+        for sentence in sentences:
+            assert f" {level} streampca.runs.notices: {manifest['name']}: {sentence}" in text
+            assert sentence not in called.err
+
+
+def test_the_error_that_ends_a_command_is_the_last_line(call: Command) -> None:
+    call("run", "job.yaml", "--set", "source.path=gone.zarr", "--log-file", "a.log").refused(5, "gone.zarr")
+    assert re.search(r" ERROR   streampca\.cli\.session: .*gone\.zarr", Path("a.log").read_text().splitlines()[-1])
+
+
+def test_a_defect_leaves_its_traceback_in_the_file(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("https://me:hunter2@host/x")
+
+    monkeypatch.setattr("streampca.runs.inspection.inspect_path", broken)
+    assert call("inspect", "x.zarr", "--log-file", "a.log").status == 1
+    text = Path("a.log").read_text()
+    assert "    Traceback (most recent call last):" in text
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("name", ["x.zarr", "job.yaml", "x.zarr/zarr.json", "no/such/a.log"])
+def test_a_file_that_is_no_log_is_left_alone(call: Command, name: str) -> None:
+    before = Path(name).read_bytes() if Path(name).is_file() else None
+    called = call("check", "job.yaml", "--log-file", name)
+    assert called.status in (2, 6)
+    assert called.err.count("\n") == 1
+    assert (Path(name).read_bytes() if Path(name).is_file() else None) == before
+
+
+def test_records_of_every_module_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger=ROOT):
+        logger(f"{ROOT}.somewhere").info("read %s", "https://me:hunter2@host/a?sig=tok3n")
+    assert caplog.messages == ["read https://host/a"]
+
+
+def test_a_name_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with handled([terminal_handler(logging.INFO)]):
+        logger(f"{ROOT}.somewhere").info("read %s", "a\n12:00:00 ERROR   streampca: lost\x1b[31m")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class Terminal(io.StringIO):
+    """A terminal that knows carriage return and line feed."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def screen(self) -> list[str]:
+        lines: list[str] = []
+        for text in self.getvalue().split("\n"):
+            line = ""
+            for part in text.split("\r"):
+                line = part + line[len(part) :]
+            lines.append(line.rstrip())
+        return lines
+
+
+def test_log_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    bar = ProgressBar()
+    with handled([terminal_handler(logging.INFO)]):
+        for rows in (100, 200, 300):
+            bar(Progress("fit", rows, 400, rows * 64, 1.0))
+            logger(f"{ROOT}.somewhere").info("after %d rows", rows)
+        bar.close()
+    screen = terminal.screen()
+    assert [line.partition(" ")[2] for line in screen[:3]] == [
+        f"INFO    streampca.somewhere: after {rows} rows" for rows in (100, 200, 300)
+    ]
+    assert screen[3].startswith("reading:")
