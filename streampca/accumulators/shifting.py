@@ -13,7 +13,7 @@ _PANEL_ROWS = (256, 8192)
 SHIFTED_SLAB_BYTES = 2**20
 """Size of a slab of rows that fits in the cache."""
 _SLAB_ROWS = 256
-_MOMENT_FEATURES = 1024  # columns that are shifted at a time, so that they fit in the cache
+_MOMENT_SHAPE = (32, 4096)  # rows and columns that are shifted at a time: half a cache, in long runs of memory
 _SAMPLE_ROWS = 128
 DIRECT_ROWS = 8192
 """Largest number of rows whose products are summed in float32."""
@@ -94,25 +94,25 @@ def shifted_moments(
     values: Array, origin: Array, weights: FloatArray | None, n_threads: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return Σ w (x − origin) and Σ w (x − origin)² of each column, without a copy of all rows."""
-    n_rows, n_features = values.shape
+    (n_rows, n_features), (step, width) = values.shape, _MOMENT_SHAPE
     sums, squares = np.zeros(n_features), np.zeros(n_features)
 
     def add(start: int) -> None:
-        features = slice(start, start + _MOMENT_FEATURES)
-        middle, width = origin[features], len(origin[features])
-        out = borrow("shifted", (_SLAB_ROWS, width), values.dtype)
-        ones = np.ones(_SLAB_ROWS, dtype=values.dtype)
-        for row in range(0, n_rows, _SLAB_ROWS):
-            rows = values[row : row + _SLAB_ROWS, features]
+        features = slice(start, start + width)
+        middle = origin[features]
+        out = borrow("shifted", (step, len(middle)), values.dtype)
+        ones = np.ones(step, dtype=values.dtype)
+        for row in range(0, n_rows, step):
+            rows = values[row : row + step, features]
             slab = np.subtract(rows, middle, out=out[: len(rows)])
-            slab_weights = ones[: len(rows)] if weights is None else weights[row : row + _SLAB_ROWS]
+            slab_weights = ones[: len(rows)] if weights is None else weights[row : row + step]
             sums[features] += slab_weights @ slab
             if weights is not None:
                 slab *= np.sqrt(slab_weights).astype(values.dtype)[:, None]
             squares[features] += np.einsum("ij,ij->j", slab, slab)
 
     with np.errstate(over="ignore", invalid="ignore"):
-        spread(add, range(0, n_features, _MOMENT_FEATURES), n_threads)
+        spread(add, range(0, n_features, width), n_threads)
     return sums, squares
 
 

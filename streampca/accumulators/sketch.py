@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -100,11 +101,25 @@ class Sketch(SequentialMerge[SketchState]):
         """Return the number of columns of Ω."""
         return int(self.test.shape[1])
 
+    @cached_property
+    def _rounded_origin(self) -> FloatArray | None:
+        """Return `origin` rounded to the type of the rows, so that exactly this number is subtracted from them."""
+        return None if self.origin is None else self.origin.astype(self.test.dtype).astype(np.float64)
+
+    @cached_property
+    def _projected_origin(self) -> FloatArray | None:
+        """Return the rounded origin times Ω, ``(n_columns,)``."""
+        return None if self._rounded_origin is None else project(self._rounded_origin[None], self.test)[0]
+
+    def _projected(self, origin: FloatArray) -> FloatArray:
+        """Return the `origin` of a state times Ω, ``(n_columns,)``."""
+        known = self._projected_origin if origin is self._rounded_origin else None
+        return project(origin[None], self.test)[0] if known is None else known
+
     def init(self, n_features: int) -> SketchState:
         """Return the state of no rows, the identity of `merge`."""
         zeros = np.zeros(n_features)
-        # Rounded to the type of the rows, so that exactly this number is subtracted from them.
-        origin = zeros if self.origin is None else self.origin.astype(self.test.dtype).astype(np.float64)
+        origin = zeros if self._rounded_origin is None else self._rounded_origin
         observed = np.zeros(n_features if self.missing == "pairwise" else 0)
         products = np.zeros((n_features, self.n_columns))
         return SketchState(self.key, 0, 0, 0.0, 0.0, origin, zeros, zeros.copy(), observed, 0, products)
@@ -214,7 +229,7 @@ class Sketch(SequentialMerge[SketchState]):
         test = self.test if self.test.dtype == rows.dtype else self.test.astype(rows.dtype)
         projected = borrow("projected", (n_rows, self.n_columns), rows.dtype)
         step = max(_BAND_ROWS, -(-n_rows // _BANDS))
-        shift = None if origin is None else project(origin[None], self.test)[0].astype(rows.dtype)
+        shift = None if origin is None else self._projected(origin).astype(rows.dtype)
 
         def multiply(start: int) -> None:
             band = slice(start, start + step)
@@ -229,8 +244,10 @@ class Sketch(SequentialMerge[SketchState]):
             product = borrow("product", (len(products[slab]), self.n_columns), rows.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # `finalize` raises an error
                 np.matmul(rows[:, slab].T, projected, out=product)
-            if origin is not None:
-                np.subtract(product, origin[slab].astype(rows.dtype)[:, None] * along, out=product)
+            if origin is not None and along is not None:
+                of_origin = borrow("product of origin", product.shape, rows.dtype)
+                np.multiply(origin[slab].astype(rows.dtype)[:, None], along, out=of_origin)
+                np.subtract(product, of_origin, out=product)
             products[slab] += product
 
         spread(multiply, range(0, n_rows, step), self.n_threads)
@@ -313,9 +330,9 @@ class Sketch(SequentialMerge[SketchState]):
         return 8 * n_features * (self.n_columns + 4)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: a panel, its projection, and a slab of products for each thread."""
+        """Return the scratch memory in bytes: a panel, its projection, and two slabs of products for each thread."""
         rows = min(n_rows, sketch_panel_rows(n_features, np.dtype(f"f{itemsize}")))
         slab = min(n_features, _SLAB_FEATURES) * self.n_columns * itemsize
         small = rows * self.n_columns * itemsize + 2 * SHIFTED_SLAB_BYTES + 48 * n_features
         holes = rows * n_features if self.missing != "error" else 0
-        return rows * n_features * itemsize + small + self.n_threads * slab + holes
+        return rows * n_features * itemsize + small + 2 * self.n_threads * slab + holes

@@ -33,6 +33,7 @@ from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, m
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
+from streampca.system.workspace import keep_released
 from streampca.typing import Array, FloatArray
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
@@ -322,7 +323,8 @@ class ApproximateSolver(PCASolver):
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
         began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
         reader = Reader(source, parameters, plan, options)
-        with one_blas_thread():
+        room = plan.projected_bytes - plan.budget.by_phase["solving"]
+        with one_blas_thread(), keep_released(room):
             rows, known, evidence, low_rank = reader.opening(clock)
             count, n_passes, state = rows.count, plan.passes - sizes.passes + 1, _sketch_state(rows.state)
             with clock:
