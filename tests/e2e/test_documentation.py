@@ -1,48 +1,93 @@
-"""The examples of pages of the documentation print what the pages say."""
+"""Code of the documentation: examples of pages and docstrings run and print what stands below them; configurations are valid."""
 
 from __future__ import annotations
 
 import contextlib
+import doctest
 import io
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from stores import REPOSITORY
 
 import scripts
+import streampca
+from streampca.cli import _status
+from streampca.runs.config.models import load_any_config
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^(<!-- not run: .* -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("[!_a]*/**/*.md"))]
 
 
+def _blocks(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of the blocks of code that are to be run."""
+    return [(language, text) for left_out, language, text in _BLOCK.findall(page.read_text()) if not left_out]
+
+
+@pytest.mark.filterwarnings("ignore:Deleting a single level of a MultiIndex:FutureWarning")  # xeofs
 @pytest.mark.parametrize(
     "page",
-    [
-        "how-to/labelled-data.md",
-        "how-to/files-of-rows.md",
-        "how-to/anndata.md",
-        "how-to/many-models.md",
-        "how-to/export.md",
-        "how-to/rotation.md",
-        "how-to/growing-stores.md",
-    ],
+    [page for page in _PAGES if any(language == "python" for language, _ in _blocks(page))],
+    ids=lambda page: page.stem,
 )
-def test_examples_print_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the calls of scripts and the Python of a page from top to bottom, and compare their output with the block below."""
+def test_examples_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the calls of scripts, the Python and the configurations of a page from top to bottom; compare output with the block below."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     printed = None
-    for language, text in _BLOCK.findall((REPOSITORY / "docs" / page).read_text()):
+    for language, text in _blocks(page):
         if language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                exec(compile(text, page, "exec"), names)
+                exec(compile(text, page.name, "exec"), names)
             printed = output.getvalue()
         elif language == "" and printed is not None:
             assert printed == text
             printed = None
+        elif language == "yaml" and text.startswith("# "):
+            Path(text.splitlines()[0].removeprefix("# ")).write_text(text)
         for line in text.splitlines() if language == "" else ():
             if line.startswith(".venv/bin/python scripts/"):
                 path, *arguments = shlex.split(line, comments=True)[1:]
                 assert scripts.run(REPOSITORY / path, *arguments).status == 0
+            if page.name == "README.md" and line.startswith("$ streampca "):
+                assert _status(shlex.split(line, comments=True)[2:]) == 0
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_configurations_on_pages_are_valid(page: Path, tmp_path: Path) -> None:
+    """Each block of YAML is a configuration, without its source where the page is about other sections."""
+    for text in [text for language, text in _blocks(page) if language == "yaml"]:
+        whole = text if re.search("^source:", text, re.MULTILINE) else f"source: {{path: x.zarr}}\n{text}"
+        (tmp_path / "page.yaml").write_text(re.sub(r"\$\{\w+\}", "secret", whole))
+        load_any_config(tmp_path / "page.yaml", ())
+
+
+def _modules() -> list[ModuleType]:
+    return [getattr(streampca, name) for name in streampca._MODULES]
+
+
+def _examples() -> list[doctest.DocTest]:
+    """Return the examples in docstrings of public names and of their public methods."""
+    finder = doctest.DocTestFinder(recurse=True)
+    objects = [getattr(module, name) for module in [streampca, *_modules()] for name in module.__all__]
+    found = [
+        test
+        for each in {id(each): each for each in objects if callable(each)}.values()
+        for test in finder.find(each, getattr(each, "__name__", "name"), module=False)  # type: ignore[arg-type]
+        if test.examples
+    ]
+    return sorted({test.name: test for test in found}.values(), key=lambda test: test.name)
+
+
+@pytest.mark.parametrize("example", _examples(), ids=lambda example: example.name)
+def test_examples_in_docstrings(
+    example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example.globs = {}
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(example)
+    assert failed == 0, capsys.readouterr().out
