@@ -43,8 +43,8 @@ class Web(ThreadingHTTPServer):
         size, total = (self.directory / name).stat().st_size, 0
         for (path, span), count in self.requests.items():
             if path == name:
-                first, last = (0, size - 1) if span is None else map(int, span.removeprefix("bytes=").split("-"))
-                total += count * (min(last, size - 1) - first + 1)
+                begin, end = ("0", str(size)) if span is None else span.removeprefix("bytes=").split("-")
+                total += count * (min(int(end), size - 1) - int(begin) + 1 if begin else int(end))
         return total
 
     def __enter__(self) -> Web:
@@ -95,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
         if span is None or not web.serves_ranges:
             self._send(200, data)
         else:
-            first, last = map(int, span.removeprefix("bytes=").split("-"))
+            begin, end = span.removeprefix("bytes=").split("-")
+            first, last = (int(begin), int(end)) if begin else (max(0, len(data) - int(end)), len(data) - 1)
             part = data[first : last + 1]
             if not part:
                 self._send(416, b"")

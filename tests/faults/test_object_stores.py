@@ -19,6 +19,7 @@ import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
 from streampca.redaction import shown
 from streampca.sources import open_source, remote
+from streampca.sources.fetching import read_ahead
 from streampca.sources.remote import RetryPolicy, open_store
 from streampca.sources.request_errors import is_transient
 from streampca.sources.zarr.reader import ZarrSource
@@ -230,6 +231,19 @@ def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fa
     assert len(err.splitlines()) == 1
 
 
+def test_shards_of_a_bucket_with_faults_give_the_same_bits(bucket, hasty, tmp_path, monkeypatch):
+    monkeypatch.setattr(read_ahead, "_PART_BYTES", 20_000)  # so that indexes are requested, and inner chunks by ranges
+    store = write_store(tmp_path / "shards", make_values(4_000, 32), chain="crc32c", chunks=(50, 16), shards=(400, 32))
+    for path in (path for path in store.rglob("*") if path.is_file()):
+        key = f"shards/{path.relative_to(store).as_posix()}"
+        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=path.read_bytes())
+    bucket.faults.start(s3.PROFILES["all"], seed=3)
+    source = s3.within(_SECONDS, lambda: open_source(f"s3://{bucket.name}/shards", storage_options=bucket.options()))
+    assert source.describe()["reader"] == "direct"
+    assert s3.within(_SECONDS, lambda: s3.digest_of_fit(source)) == s3.digest_of_fit(str(store))
+    assert bucket.faults.injected.total() > 3
+
+
 @pytest.mark.distributed
 def test_workers_read_a_store_with_faults(bucket, client):
     expected = s3.digest_of_fit(bucket.source())
@@ -256,6 +270,7 @@ def website(tmp_path_factory):
     """Serve a directory of stores over HTTP; gives the faults, the URL and the directory."""
     root = tmp_path_factory.mktemp("website")
     write_store(root / "x.zarr", chain="gzip")
+    write_store(root / "shards.zarr", chain="crc32c", chunks=(50, 8), shards=(200, 8))
     write_group(root / "g.zarr")
 
     def application(environ, respond):
@@ -271,13 +286,14 @@ def website(tmp_path_factory):
 
 
 @pytest.mark.parametrize("profile", ["flaky", "broken", "cut"])
-def test_a_web_server_with_faults_gives_the_same_bits(website, profile):
+@pytest.mark.parametrize("store", ["x.zarr", "shards.zarr"])
+def test_a_web_server_with_faults_gives_the_same_bits(website, profile, store):
     faults, url, root = website
-    expected = s3.digest_of_fit(str(root / "x.zarr"))
+    expected = s3.digest_of_fit(str(root / store))
     faults.stall_seconds = 0.2
     # Half of a document with the length of the half cannot be told from one that was damaged: no checksum comes with it.
     faults.start(s3.often({"cut": 0.2}) if profile == "cut" else s3.PROFILES[profile], seed=5)
-    assert s3.within(_SECONDS, lambda: s3.digest_of_fit(f"{url}/x.zarr")) == expected
+    assert s3.within(_SECONDS, lambda: s3.digest_of_fit(f"{url}/{store}")) == expected
 
 
 def test_a_web_server_cannot_list_so_missing_chunks_are_found_when_they_are_read(website, hasty):

@@ -336,14 +336,17 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def range_of(span: tuple[int, int]) -> str:
-    """Return the value of the header that requests the bytes in `span`."""
+    """Return the value of the header that requests the bytes in `span`; from the end of the object if it is negative."""
+    if span[0] < 0:
+        return f"bytes={span[0]}"
     return f"bytes={span[0]}-{span[1] - 1}"
 
 
 def _checked(answer: Answer, span: tuple[int, int] | None) -> Answer:
     """Return `answer`, unless it is a range that begins elsewhere than the requested one."""
-    if answer.is_range and answer.start != (0 if span is None else span[0]):
-        asked = "the whole object was" if span is None else f"those from byte {span[0]} were"
+    first = 0 if span is None else span[0] if span[0] >= 0 else max(0, answer.total + span[0])
+    if answer.is_range and answer.start != first:
+        asked = "the whole object was" if span is None else f"those from byte {first} were"
         raise HTTPStatusError(206, f"the server sent bytes from byte {answer.start}, where {asked} requested")
     return answer
 

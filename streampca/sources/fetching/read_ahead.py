@@ -7,13 +7,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from streampca.errors import StoreError
 from streampca.redaction import shown
-from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk
+from streampca.sources.fetching.indexes import Indexes, IndexFormat
+from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, runs_of
 from streampca.sources.fetching.transfer import Fetched
 from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule, Span
@@ -45,11 +47,21 @@ class ReadAhead:
         Size in bytes of every stored chunk, where it is known.
     most : int
         Largest size in bytes of a stored chunk.
+    shards : IndexFormat, optional
+        How the indexes of shards are stored, if keys are those of shards; their inner chunks are requested by ranges.
     """
 
-    def __init__(self, store: RemoteStore, keys_of: Callable[[int, int], list[str]], size: int | None, most: int):
+    def __init__(
+        self,
+        store: RemoteStore,
+        keys_of: Callable[[int, int], list[str]],
+        size: int | None,
+        most: int,
+        shards: IndexFormat | None = None,
+    ):
         self.store, self.keys_of, self.size, self.most = store, keys_of, size, most
         self._lock = threading.RLock()
+        self.indexes = None if shards is None else Indexes(store, shards, self._lock)
         self._passes: list[Pass] = []
         self._reading: list[Block] = []
         self._pool: list[Bytes] = []
@@ -59,6 +71,8 @@ class ReadAhead:
     @property
     def part_bytes(self) -> int:
         """Return the size of a piece of memory in the pool."""
+        if self.indexes is not None:
+            return _PART_BYTES
         return self.most if self.most <= _WHOLE_BYTES else min(self.most, _PART_BYTES)
 
     @property
@@ -83,6 +97,7 @@ class ReadAhead:
                 if not self._passes:
                     self._is_cancelled = False
                     self._pool.clear()
+                self._forget_indexes()
 
     @contextmanager
     def reading(self, start: int, stop: int) -> Iterator[list[StoredChunk]]:
@@ -94,20 +109,30 @@ class ReadAhead:
             self._reading.append(block)
             self._send()
         try:
+            for index in block.indexes:
+                index.result()
             yield block.chunks
         finally:
             with self._lock:
                 self._reading.remove(block)
                 self._close(block)
+                self._forget_indexes()
                 self._send()
+
+    def _forget_indexes(self) -> None:
+        """Request indexes again in later readings, as shards may have been written again."""
+        if self.indexes is not None and not self._passes and not self._reading:
+            self.indexes.clear()
 
     def again(self, chunk: StoredChunk) -> None:
         """Request a chunk of a block that is being read once more, as a whole."""
         with self._lock:
             self._release(chunk)
-            whole, pending = Part(None, self.most), chunk.block.pending
-            chunk.block.pending = deque([(chunk, whole), *(each for each in pending if each[0] is not chunk)])
-            chunk.parts = [whole]
+            in_ranges = chunk.span is not None and self.store.transfer.serves_ranges
+            most = self.most if self.indexes is None else self.indexes.kind.most_object
+            chunk.parts = self._parts_of(chunk) if in_ranges else [Part(None, most)]
+            others = (each for each in chunk.block.pending if each[0] is not chunk)
+            chunk.block.pending = deque([*((chunk, part) for part in chunk.parts), *others])
             self._send()
 
     @contextmanager
@@ -142,7 +167,7 @@ class ReadAhead:
     def _is_usable(self, chunk: StoredChunk, first: Fetched) -> bool:
         """Return whether `first` is what was requested, and the size of the chunk is known, or known from `first`."""
         span = chunk.parts[0].span
-        if span is None:
+        if span is None or (chunk.pieces and first.is_range):
             return True
         tells_size = self.size is not None or self.store.transfer.receives_in_place
         return first.is_range and (tells_size or len(chunk.parts) > 1 or len(first.data) < span[1] - span[0])
@@ -160,6 +185,8 @@ class ReadAhead:
         """Let all blocks that are being read end with a `StoreError`, and send no more requests in the current passes."""
         with self._lock:
             self._is_cancelled = bool(self._passes)
+            if self.indexes is not None:
+                self.indexes.cancel()
             for block in [
                 *self._reading,
                 *(block for each in self._passes for leaf in each.leaves for block in leaf.blocks),
@@ -182,13 +209,33 @@ class ReadAhead:
         """Return a block with all its requests, of which none is sent."""
         block = Block(span)
         for key in self.keys_of(*span):
+            if self.indexes is not None and not self.indexes.kind.is_whole(*span, key, _PART_BYTES):
+                block.indexes.append(self.indexes.of(key, partial(self._add_pieces, self.indexes.kind, block, key)))
+                continue
             chunk = StoredChunk(key, self._parts(), block)
             block.chunks.append(chunk)
             block.pending.extend((chunk, part) for part in chunk.parts)
         return block
 
+    def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object) -> None:
+        """Add the requests for the inner chunks of a shard, those that are adjacent in one, once its index is known."""
+        if self._is_cancelled:
+            raise self._stopped()
+        pieces = [] if block.is_closed else kind.pieces(*block.span, key, index)
+        for chunk in runs_of(pieces, key, block, _PART_BYTES):
+            chunk.parts = self._parts_of(chunk)
+            block.chunks.append(chunk)
+            block.pending.extend((chunk, part) for part in chunk.parts)
+        self._send()
+
+    def _parts_of(self, chunk: StoredChunk) -> list[Part]:
+        """Return the requests for adjacent inner chunks of a shard."""
+        return [Part(span, _PART_BYTES) for span in _ranges(*chunk.span)] if chunk.span and chunk.n_bytes else []
+
     def _parts(self) -> list[Part]:
         """Return the requests for a chunk; only the first if its size is not known."""
+        if self.indexes is not None:  # a shard that is requested as a whole
+            return [Part(None, _PART_BYTES)]
         if self.most <= _WHOLE_BYTES or not self._in_ranges:
             return [Part(None, self.most)]
         if self.size is None:
@@ -196,26 +243,8 @@ class ReadAhead:
         return [Part(span, _PART_BYTES) for span in _ranges(0, self.size)]
 
     def _scheduled(self, span: Span) -> Block | None:
-        """Return the block of a schedule and close those before it in its leaf, which are not read; None if there is none."""
-        for each in self._passes:
-            each.open_active()
-            for leaf in each.leaves:
-                block = next((block for block in leaf.blocks if block.span == span), None)
-                if block is None and span not in leaf.spans:
-                    continue
-                while block is None or leaf.blocks[0] is not block:
-                    if leaf.blocks:
-                        self._close(leaf.blocks.popleft())
-                    elif leaf.spans[0] != span:
-                        leaf.spans.popleft()
-                    else:
-                        block = self._opened(leaf.spans.popleft())
-                        leaf.blocks.append(block)
-                leaf.blocks.popleft()
-                if not leaf.blocks and not leaf.spans:
-                    each.leaves.remove(leaf)
-                return block
-        return None
+        """Return the block of a schedule, None if there is none."""
+        return next((block for each in self._passes if (block := each.take(span, self._opened, self._close))), None)
 
     def _send(self) -> None:
         """Send requests as long as there are some, and memory for them."""
@@ -275,14 +304,14 @@ class ReadAhead:
     @property
     def request_bytes(self) -> int:
         """Return the memory of one request for a chunk."""
-        return self.part_bytes if self._in_ranges else self.most
+        return self.part_bytes if self._in_ranges or self.indexes is not None else self.most
 
     def _pending_block(self, leaf: Leaf) -> Block | None:
         """Return the first block of a leaf that has requests to send; opens the next if there is none."""
         for block in leaf.blocks:
             if block.pending:
                 return block
-        while leaf.spans:
+        while leaf.spans and not (self.indexes is not None and self.indexes.is_busy):
             block = self._opened(leaf.spans.popleft())
             leaf.blocks.append(block)
             if block.pending:
@@ -315,7 +344,7 @@ class ReadAhead:
 
     def _extend(self, chunk: StoredChunk, part: Part, answer: Fetched | None) -> None:
         """Add the requests for the remaining bytes of a chunk, once its size is known."""
-        if self.size is not None or part.span is None or answer is None or not answer.is_range:
+        if self.size is not None or chunk.pieces or part.span is None or answer is None or not answer.is_range:
             return
         if part.span[0] == 0 and part.span[1] < answer.total <= self.most and not chunk.block.is_closed:
             more = [Part(span, _PART_BYTES) for span in _ranges(part.span[1], answer.total)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -40,9 +41,21 @@ class Part:
     """Whether its answer is still needed."""
 
 
+@dataclass(frozen=True)
+class Piece:
+    """An inner chunk of a shard."""
+
+    place: tuple[int, ...]
+    """Its coordinates in the grid of inner chunks."""
+    offset: int = -1
+    """Where it begins in the shard; negative for one that is not stored."""
+    n_bytes: int = 0
+    """Its size in bytes."""
+
+
 @dataclass(eq=False)
 class StoredChunk:
-    """The stored bytes of a chunk, of which some may have been received."""
+    """The stored bytes of a chunk, or of adjacent inner chunks of a shard, of which some may have been received."""
 
     key: str
     """Key of the chunk in the store."""
@@ -52,6 +65,20 @@ class StoredChunk:
     """The block it is read for."""
     total: int = 0
     """Its size in bytes, once it was received."""
+    pieces: list[Piece] = field(default_factory=list)
+    """The inner chunks, of a shard; without requests those that are not stored."""
+
+    @property
+    def span(self) -> Span | None:
+        """Return the range of the shard that holds the inner chunks, None for a chunk that is an object."""
+        if not self.pieces:
+            return None
+        return self.pieces[0].offset, self.pieces[-1].offset + self.pieces[-1].n_bytes
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the size of the inner chunks in bytes."""
+        return 0 if self.span is None else self.span[1] - self.span[0]
 
 
 @dataclass(eq=False)
@@ -70,6 +97,8 @@ class Block:
     """A request that is sent whatever is in memory, because decoding waits for it."""
     is_closed: bool = False
     """Whether nobody needs it any more."""
+    indexes: list[Future[object]] = field(default_factory=list)
+    """Indexes of its shards, from which its chunks follow."""
 
 
 @dataclass(eq=False)
@@ -108,7 +137,39 @@ class Pass:
             self.leaves.append(Leaf(deque(spans)))
         return True
 
+    def take(self, span: Span, opened: Callable[[Span], Block], close: Callable[[Block], None]) -> Block | None:
+        """Return the block of `span` and close those before it in its leaf, which are not read; None if there is none."""
+        self.open_active()
+        for leaf in self.leaves:
+            block = next((block for block in leaf.blocks if block.span == span), None)
+            if block is None and span not in leaf.spans:
+                continue
+            while block is None or leaf.blocks[0] is not block:
+                if leaf.blocks:
+                    close(leaf.blocks.popleft())
+                elif leaf.spans[0] != span:
+                    leaf.spans.popleft()
+                else:
+                    block = opened(leaf.spans.popleft())
+                    leaf.blocks.append(block)
+            leaf.blocks.popleft()
+            if not leaf.blocks and not leaf.spans:
+                self.leaves.remove(leaf)
+            return block
+        return None
+
     def open_active(self) -> None:
         """Begin as many leaves as are read at once."""
         while len(self.leaves) < self.schedule.at_once and self.open_next():
             pass
+
+
+def runs_of(pieces: list[Piece], key: str, block: Block, most: int) -> list[StoredChunk]:
+    """Return `pieces` of shard `key`, which are sorted by offset, adjacent ones together up to `most` bytes."""
+    runs: list[StoredChunk] = []
+    for piece in pieces:
+        end = runs[-1].span[1] if runs and runs[-1].span is not None else None
+        if end is None or piece.offset != end or runs[-1].n_bytes + piece.n_bytes > most:
+            runs.append(StoredChunk(key, [], block))
+        runs[-1].pieces.append(piece)
+    return runs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-from zarr.abc.store import RangeByteRequest, Store
+from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.storage import FsspecStore
 
 from streampca.sources.fetching.checksums import require_checksum
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from streampca.sources.fetching.plain_http import PlainHTTP
 
+MAX_STORED_BYTES = 2**62
+"""Size of an object that is not known."""
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -27,7 +30,8 @@ class Fetched:
     data: memoryview
     """The bytes; none if they did not fit where they were to be received."""
     total: int
-    """Size in bytes of the whole object; for a range from a client that does not tell it, the end of the range."""
+    """Size in bytes of the whole object; for a range from a client that does not tell it, the end of the range, or
+    `MAX_STORED_BYTES` for one from the end."""
     is_range: bool
     """Whether `data` are the range that was requested, not the whole object."""
 
@@ -71,14 +75,13 @@ class Transfer:
                 return None
             except UnusualAnswerError:
                 self._requests = None
-        stored = await self.store.get(
-            key, default_buffer_prototype(), None if span is None else RangeByteRequest(*span)
-        )
+        stored = await self.store.get(key, default_buffer_prototype(), _request_of(span))
         if stored is None:
             return None
         data = stored.as_numpy_array().view(np.uint8).data
-        is_range = span is not None and len(data) <= span[1] - span[0]
-        return Fetched(data, span[0] + len(data) if span is not None and is_range else len(data), is_range)
+        if span is None or len(data) > span[1] - span[0]:
+            return Fetched(data, len(data), is_range=False)
+        return Fetched(data, span[0] + len(data) if span[0] >= 0 else MAX_STORED_BYTES, is_range=True)
 
     async def _fetch_in_place(
         self, requests: Requests, key: str, span: tuple[int, int] | None, buffer: memoryview
@@ -97,6 +100,12 @@ class Transfer:
         if not answer.is_range and answer.n_bytes:
             require_checksum(buffer[: answer.n_bytes], answer.headers)
         return Fetched(buffer[: answer.n_bytes], answer.total, answer.is_range)
+
+
+def _request_of(span: tuple[int, int] | None) -> ByteRequest | None:
+    if span is None:
+        return None
+    return RangeByteRequest(*span) if span[0] >= 0 else SuffixByteRequest(-span[0])
 
 
 _opened: weakref.WeakSet[PlainHTTP] = weakref.WeakSet()

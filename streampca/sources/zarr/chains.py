@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from streampca.storage.zarr_interface import has_regular_chunks
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
+    from zarr.abc.codec import Codec
+
     from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
 
 
@@ -64,13 +67,18 @@ def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
 
 
 def _chain_v3(metadata: ArrayV3Metadata) -> Chain | None:
+    return chain_of_codecs(metadata.codecs, metadata) if has_regular_chunks(metadata) else None
+
+
+def chain_of_codecs(given: Iterable[Codec], metadata: ArrayV3Metadata) -> Chain | None:
+    """Return the decoding of chunks with these codecs, None if only zarr decodes them."""
     from numcodecs.blosc import Blosc
     from numcodecs.gzip import GZip
     from numcodecs.zstd import Zstd
     from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-    codecs = list(metadata.codecs)
-    if not has_regular_chunks(metadata) or not codecs or not isinstance(codecs[0], BytesCodec):
+    codecs = list(given)
+    if not codecs or not isinstance(codecs[0], BytesCodec):
         return None
     endian = getattr(codecs[0].endian, "value", "little")
     dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")

@@ -26,7 +26,7 @@ from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray
 
-_READINGS = 3
+READINGS = 3
 """Requests for a chunk whose bytes are damaged."""
 Place = tuple[int, ...]
 
@@ -132,7 +132,7 @@ class FetchedReader:
 
     def _read_chunk(self, place: Place, pieces: list[tuple[Array, tuple[slice, ...]]], chunk: StoredChunk) -> ReadCount:
         """Decode one chunk into `pieces`; damaged data from a network are requested again."""
-        for n_left in reversed(range(_READINGS)):
+        for n_left in reversed(range(READINGS)):
             try:
                 n_bytes = self._decode(place, pieces, chunk)
             except (DamagedChunkError, AlteredChunkError):

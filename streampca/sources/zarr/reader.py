@@ -38,6 +38,7 @@ from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import ChunkDigests, KnownDigests, metadata_digest
 from streampca.sources.zarr.direct import DirectReader
 from streampca.sources.zarr.fetched import FetchedReader
+from streampca.sources.zarr.fetched_shards import FetchedShards
 from streampca.sources.zarr.layout import Layout, Spans, inside_of
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
@@ -115,7 +116,7 @@ class ZarrSource(Source):
         """Return what decodes chunks without zarr, None if they are stored in a way that only zarr reads."""
         chain = chain_of_array(self.array.metadata)
         if chain is None:
-            return None
+            return self._shard_reader(store) if isinstance(store, RemoteStore) and self.digests is None else None
         if type(store) is LocalStore:
             root = None if self.follow_symlinks else Path(store.root)
             place = Path(store.root) / self.array.path
@@ -124,6 +125,10 @@ class ZarrSource(Source):
             digests, label = self.digests, self.label
             return FetchedReader(self.array, store, chain, self.layout, digests, self.fill, label, lambda: self.stored)
         return None
+
+    def _shard_reader(self, store: RemoteStore) -> FetchedShards | None:
+        """Return what requests inner chunks; digests are of whole shards, which zarr reads."""
+        return FetchedShards.of(self.array, store, self.layout, self.fill, self.label, lambda: self.stored)
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
@@ -309,10 +314,8 @@ class ZarrSource(Source):
             return max(1, (math.prod(self.shape) - self._n_missing_values) * self.dtype.itemsize)
         if self.direct is not None and self.direct.scatters:
             return (stop - start) * self.row_bytes
-        rows = (
-            min(-(-stop // self.chunk_rows) * self.chunk_rows, self.shape[0])
-            - start // self.chunk_rows * self.chunk_rows
-        )
+        size = self.direct.shards.layout.chunk_rows if isinstance(self.direct, FetchedShards) else self.chunk_rows
+        rows = min(-(-stop // size) * size, self.shape[0]) - start // size * size
         return rows * self.row_bytes
 
     def overhead_bytes(self, n_rows: int) -> int:

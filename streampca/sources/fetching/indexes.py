@@ -1,0 +1,164 @@
+"""Indexes of the shards of one array: each requested once, some at once, and kept within a number of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from streampca.errors import StoreError
+from streampca.sources.fetching.requests import Piece
+from streampca.storage.zarr_interface import event_loop
+
+if TYPE_CHECKING:
+    from streampca.sources.remote import RemoteStore
+
+_MOST_AT_ONCE = 8
+_HELD_BYTES = 4 * 2**20
+_READINGS = 3
+"""Requests for an index that is damaged."""
+
+
+class IndexFormat(Protocol):
+    """What is known of the indexes of an array, and what follows from one."""
+
+    @property
+    def index_bytes(self) -> int:
+        """Return the size of a stored index in bytes."""
+        ...
+
+    @property
+    def most_object(self) -> int:
+        """Return the largest size in bytes of a shard."""
+        ...
+
+    @property
+    def index_span(self) -> tuple[int, int]:
+        """Return the range that holds the index; negative from the end of the object."""
+        ...
+
+    def decoded(self, key: str, stored: memoryview, total: int) -> object:
+        """Return the index of an object of `total` bytes; raises an error that names its key if it is damaged."""
+        ...
+
+    def is_whole(self, start: int, stop: int, key: str, most: int) -> bool:
+        """Return whether a shard that cannot exceed `most` bytes is needed as a whole for rows `start` to `stop`."""
+        ...
+
+    def pieces(self, start: int, stop: int, key: str, index: object) -> list[Piece]:
+        """Return the inner chunks of rows `start` to `stop` in a shard; `index` is None for a shard that does not exist."""
+        ...
+
+
+class Indexes:
+    """Requests indexes, and tells those that wait for them.
+
+    Parameters
+    ----------
+    store : RemoteStore
+        Where shards are.
+    kind : IndexFormat
+        How indexes are stored.
+    lock : RLock
+        Held while waiters are told.
+    """
+
+    def __init__(self, store: RemoteStore, kind: IndexFormat, lock: threading.RLock):
+        self.store, self.kind, self._lock = store, kind, lock
+        self._known: OrderedDict[str, Future[object]] = OrderedDict()
+        self._tasks: dict[str, asyncio.Task[object]] = {}
+        self._n_pending = 0
+
+    @property
+    def n_held(self) -> int:
+        """Return how many indexes are kept."""
+        return max(2 * _MOST_AT_ONCE, _HELD_BYTES // self.kind.index_bytes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory for indexes in bytes, with those that are being received."""
+        return (self.n_held + 3 * _MOST_AT_ONCE) * self.kind.index_bytes
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether as many are being received as may be."""
+        return self._n_pending >= _MOST_AT_ONCE
+
+    def of(self, key: str, then: Callable[[object], None]) -> Future[object]:
+        """Call `then` with the index of shard `key`, None if it does not exist; what is returned ends after that."""
+        future = self._known.get(key)
+        if future is None:
+            future = self._known[key] = Future()
+            self._n_pending += 1
+            event_loop().call_soon_threadsafe(self._begin, key, future)
+            while len(self._known) > self.n_held and next(iter(self._known.values())).done():
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        told: Future[object] = Future()
+        future.add_done_callback(lambda done: self._tell(done, then, told))
+        return told
+
+    def _tell(self, done: Future[object], then: Callable[[object], None], told: Future[object]) -> None:
+        with self._lock:
+            if (error := done.exception()) is not None:
+                told.set_exception(error)
+                return
+            try:
+                then(done.result())
+            except StoreError as stopped:
+                told.set_exception(stopped)
+            else:
+                told.set_result(None)
+
+    def clear(self) -> None:
+        """Forget what was received."""
+        self._known.clear()
+
+    def _stopped(self) -> StoreError:
+        return StoreError(f"{self.store.shown_url}: the reading was stopped")
+
+    def cancel(self) -> None:
+        """Stop all requests, which end with a `StoreError`."""
+        for task in list(self._tasks.values()):
+            with suppress(RuntimeError):  # its event loop was closed, at the end of the process
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def _begin(self, key: str, future: Future[object]) -> None:
+        """Send a request; called in the event loop."""
+        task = self._tasks[key] = asyncio.get_running_loop().create_task(self._read(key))
+        task.add_done_callback(lambda _: self._received(key, future, task))
+
+    def _received(self, key: str, future: Future[object], task: asyncio.Task[object]) -> None:
+        with self._lock:
+            self._n_pending -= 1
+            del self._tasks[key]
+            error = self._stopped() if task.cancelled() else task.exception()
+            if error is None:
+                future.set_result(task.result())
+                return
+            if self._known.get(key) is future:
+                del self._known[key]
+            future.set_exception(error)
+
+    async def _read(self, key: str) -> object:
+        for n_left in reversed(range(_READINGS)):
+            buffer = np.empty(self.kind.index_bytes, dtype=np.uint8)
+            answer = await self.store.fetch(key, self.kind.index_span, memoryview(buffer.data))
+            if answer is None:
+                return None
+            data, total = answer.data, answer.total
+            if not answer.is_range and (whole := await self.store.fetch(key, None, None)) is not None:
+                first, last = self.kind.index_span  # of a server that ignores ranges
+                data, total = whole.data[first : last or None], whole.total
+            try:
+                return self.kind.decoded(key, data, total)
+            except Exception:
+                if not n_left:
+                    raise
+        raise AssertionError("the last reading returns or raises")

@@ -1,0 +1,121 @@
+"""Shards of zarr: one stored object with an index and many inner chunks (zarr specification 3, codec ``sharding_indexed``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.sources.fetching.requests import Piece
+from streampca.sources.zarr.chains import Chain, chain_of_codecs
+from streampca.sources.zarr.layout import Layout
+from streampca.sources.zarr.metadata import most_stored, most_stored_object
+
+if TYPE_CHECKING:
+    from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
+
+ShardIndex = NDArray[np.uint64]
+_NONE = np.iinfo(np.uint64).max
+_CHECKSUM_BYTES = 4
+NOT_IN_SHARD = -2
+"""Offset of an inner chunk that a shard does not hold; -1 where there is no shard."""
+
+
+def _endian_of(codec: object) -> object:
+    endian = getattr(codec, "endian", None)
+    return getattr(endian, "value", endian) or "little"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Where the inner chunks of an array are, and how its indexes are stored."""
+
+    layout: Layout
+    """The array with inner chunks as its grid."""
+    counts: tuple[int, ...]
+    """Number of inner chunks of a shard along each axis."""
+    at_start: bool
+    """Whether the index is in front of the inner chunks, not behind them."""
+    most: int
+    """Largest size in bytes of a stored inner chunk."""
+    most_object: int
+    """Largest size in bytes of a shard."""
+
+    @classmethod
+    def of(cls, metadata: ArrayV2Metadata | ArrayV3Metadata, layout: Layout) -> tuple[Shards, Chain] | None:
+        """Return the shards of an array and the decoding of an inner chunk, None if only zarr reads them."""
+        from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+
+        codecs = () if metadata.zarr_format == 2 else metadata.codecs
+        if metadata.zarr_format == 2 or len(codecs) != 1 or not isinstance(sharding := codecs[0], ShardingCodec):
+            return None
+        index = list(sharding.index_codecs)
+        is_usual = len(index) == 2 and isinstance(index[0], BytesCodec) and isinstance(index[1], Crc32cCodec)
+        chain = chain_of_codecs(sharding.codecs, metadata)
+        if chain is None or not is_usual or _endian_of(index[0]) != "little":
+            return None
+        inner = tuple(int(n) for n in sharding.chunk_shape)
+        counts = tuple(outer // n for outer, n in zip(layout.grid, inner, strict=True))
+        n_bytes = math.prod(inner) * chain.dtype.itemsize
+        at_start = getattr(sharding.index_location, "value", sharding.index_location) == "start"
+        most = n_bytes if chain.plain else most_stored(n_bytes)
+        most_object = most_stored_object(metadata, chain.dtype.itemsize)
+        grid = Layout(layout.shape, inner, layout.rows, layout.columns)
+        return cls(grid, counts, at_start, most, most_object), chain
+
+    @property
+    def index_bytes(self) -> int:
+        """Return the size of a stored index in bytes."""
+        return 16 * math.prod(self.counts) + _CHECKSUM_BYTES
+
+    @property
+    def index_span(self) -> tuple[int, int]:
+        """Return the range of a shard that holds its index: from its beginning, or negative, from its end."""
+        return (0, self.index_bytes) if self.at_start else (-self.index_bytes, 0)
+
+    def decoded(self, stored: memoryview, total: int) -> ShardIndex:
+        """Return offsets and lengths of the inner chunks, ``(*counts, 2)``, of a shard of `total` bytes.
+
+        Raises
+        ------
+        ValueError
+            If the index is cut short or damaged, or a chunk is where none can be.
+        """
+        import google_crc32c
+
+        if len(stored) != self.index_bytes:
+            raise ValueError(f"{len(stored):,} bytes of its index are stored, expected {self.index_bytes:,}")
+        body, checksum = stored[:-_CHECKSUM_BYTES], int.from_bytes(stored[-_CHECKSUM_BYTES:], "little")
+        if google_crc32c.value(bytes(body)) != checksum:
+            raise ValueError("the CRC-32C checksum of its index does not match")
+        index = np.frombuffer(bytes(body), dtype="<u8").astype(np.uint64).reshape(*self.counts, 2)
+        offsets, lengths = index[..., 0], index[..., 1]
+        stored_ = offsets != _NONE
+        beyond = (lengths > self.most) | (lengths < 1) | (offsets > total) | (offsets + lengths > total)
+        if bool((stored_ & beyond).any()):
+            raise ValueError("its index has a chunk outside of it, or of a size that none can have")
+        return index
+
+    def decoded_whole(self, stored: memoryview) -> ShardIndex:
+        """Return the index of a shard of which all bytes are `stored`; `ValueError` as of `decoded`."""
+        return self.decoded(stored[: self.index_bytes] if self.at_start else stored[-self.index_bytes :], len(stored))
+
+    def shard_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the coordinates of the shard that holds the inner chunk at `place`."""
+        return tuple(i // n for i, n in zip(place, self.counts, strict=True))
+
+    def pieces(self, places: list[tuple[int, ...]], index: ShardIndex | None) -> list[Piece]:
+        """Return where the inner chunks at `places` of one shard are, by their offsets; those that are not stored first."""
+        pieces = []
+        for place in places:
+            entry = None if index is None else index[tuple(i % n for i, n in zip(place, self.counts, strict=True))]
+            if entry is None:
+                pieces.append(Piece(place))
+            elif int(entry[0]) == _NONE:
+                pieces.append(Piece(place, NOT_IN_SHARD))
+            else:
+                pieces.append(Piece(place, int(entry[0]), int(entry[1])))
+        return sorted(pieces, key=lambda piece: piece.offset)

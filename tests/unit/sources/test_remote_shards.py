@@ -1,0 +1,192 @@
+"""Shards behind a URL: the rows of local ones, the index requested once, adjacent inner chunks at once, and named errors."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import zarr
+from stores import make_values, write_store
+from web import Web
+
+import streampca as sp
+from streampca.errors import DamagedChunkError, MissingChunkError, MissingInnerChunkError, StoreError
+from streampca.planning import blocks
+from streampca.sources import open_source
+from streampca.sources.fetching import read_ahead
+from streampca.sources.schedule import Schedule
+
+pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+
+VALUES = make_values(430, 24)
+INDEX_BYTES = 16 * 8 + 4
+LAYOUTS = {
+    "none": {"chain": "none"},
+    "zstd": {"chain": "zstd"},
+    "crc32c": {"chain": "crc32c"},
+    "gzip": {"chain": "gzip"},
+    "start": {"chain": "zstd"},
+}
+
+
+@pytest.fixture
+def stores(tmp_path):
+    for name, layout in LAYOUTS.items():
+        if name == "start":
+            array = zarr.create_array(
+                tmp_path / name,
+                shape=VALUES.shape,
+                dtype=VALUES.dtype,
+                chunks=(25, 12),
+                shards={"shape": (100, 24), "index_location": "start"},
+            )
+            array[...] = VALUES
+        else:
+            write_store(tmp_path / name, VALUES, chunks=(25, 12), shards=(100, 24), **layout)
+    return tmp_path
+
+
+@pytest.fixture
+def web(stores):
+    with Web(stores) as server:
+        yield server
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Let no shard be requested as a whole, and join inner chunks up to 6 kB, of which each has 2.4 kB."""
+    monkeypatch.setattr(read_ahead, "_PART_BYTES", 6_000)
+    monkeypatch.setattr(read_ahead, "_WHOLE_BYTES", 6_000)
+
+
+def fit(path):
+    return sp.PCA(3, solver="covariance").fit(path)
+
+
+def ranges(web, key):
+    return {span: count for (path, span), count in web.requests.items() if path == key}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("ignores_ranges", [False, True])
+def test_rows_are_those_of_local_shards(web, stores, request, name, ignores_ranges):
+    for parts in (False, True):
+        if parts:
+            request.getfixturevalue("small_parts")
+        web.serves_ranges = not ignores_ranges
+        remote, local = open_source(f"{web.url}/{name}"), open_source(stores / name)
+        assert remote.describe()["reader"] == "direct"
+        for start, stop in ((0, 430), (37, 333), (201, 202)):
+            rows, count = remote.read(start, stop)
+            np.testing.assert_array_equal(rows, VALUES[start:stop])
+            assert count.chunks == local.read(start, stop)[1].chunks
+        np.testing.assert_array_equal(remote.by_features().read(3, 20)[0], VALUES.T[3:20])
+
+
+@pytest.mark.parametrize("name", ["none", "zstd"])
+def test_small_shards_are_requested_once_each(web, stores, name):
+    expected, pca = fit(stores / name), fit(f"{web.url}/{name}")
+    assert pca.components_.tobytes() == expected.components_.tobytes()
+    assert pca.bytes_read_ == expected.bytes_read_
+    assert dict(web.requests) == {(f"{name}/c/{i}/0", None): 1 for i in range(5)}
+
+
+@pytest.mark.parametrize("name", ["none", "zstd", "start"])
+@pytest.mark.parametrize("block_rows", [40, 1000])
+def test_index_is_requested_once_and_every_byte_once_in_adjacent_ranges(
+    web, stores, small_parts, monkeypatch, name, block_rows
+):
+    monkeypatch.setattr(blocks, "_BLOCK_ROWS", block_rows)
+    expected, pca = fit(stores / name), fit(f"{web.url}/{name}")
+    assert pca.components_.tobytes() == expected.components_.tobytes()
+    index = f"bytes=0-{INDEX_BYTES - 1}" if name == "start" else f"bytes=-{INDEX_BYTES}"
+    for i in range(5):
+        key = f"{name}/c/{i}/0"
+        assert ranges(web, key)[index] == 1
+        if block_rows == 1000:
+            assert web.sent_bytes(key) == (stores / key).stat().st_size
+            if i < 4:
+                assert len(ranges(web, key)) == 1 + 8 // 2  # two inner chunks fit in a request
+        assert set(ranges(web, key).values()) == {1}
+
+
+def test_missing_and_damaged_shards_are_named_and_damaged_ones_requested_three_times(web, stores, small_parts):
+    shard = stores / "zstd/c/1/0"
+    whole = bytearray(shard.read_bytes())
+
+    def read():
+        return open_source(f"{web.url}/zstd").read(100, 200)
+
+    shard.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(DamagedChunkError, match=r"chunk c/1/0 .*CRC-32C checksum of its index"):
+        read()
+    assert ranges(web, "zstd/c/1/0") == {f"bytes=-{INDEX_BYTES}": 3}
+    shard.write_bytes(b"\0" * 40 + whole[40:])
+    web.requests.clear()
+    with pytest.raises(DamagedChunkError, match=r"chunk c/1/0 \(codec zstd\) is damaged"):
+        read()
+    assert ranges(web, "zstd/c/1/0")[f"bytes=-{INDEX_BYTES}"] == 1
+    assert max(ranges(web, "zstd/c/1/0").values()) == 3
+    shard.write_bytes(whole[-INDEX_BYTES:])
+    with pytest.raises(DamagedChunkError, match="a chunk outside of it"):
+        read()
+    shard.write_bytes(b"")
+    with pytest.raises(DamagedChunkError, match=r"c/1/0"):
+        read()
+    shard.unlink()
+    with pytest.raises(MissingChunkError, match="chunk c/1/0 does not exist"):
+        read()
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_inner_chunk_that_is_not_stored_is_an_error_or_filled(tmp_path, request, parts):
+    if parts:
+        request.getfixturevalue("small_parts")
+    values = VALUES.copy()
+    values[100:125, 12:] = 7.0
+    values[200:300] = 7.0
+    url = f"memory://shards-{parts}"
+    array = zarr.create_array(
+        url, shape=values.shape, dtype=values.dtype, chunks=(25, 12), shards=(100, 24), fill_value=7.0
+    )
+    array[...] = values
+    source = open_source(url)
+    assert source.describe()["reader"] == "direct"
+    with pytest.raises(MissingInnerChunkError, match=r"chunk c/1/0: the shard does not hold its inner chunk \(0, 1\)"):
+        source.read(100, 200)
+    with pytest.raises(MissingChunkError, match="chunk c/2/0 does not exist"):
+        source.read(200, 300)
+    filled = open_source(url, missing_chunks="fill")
+    np.testing.assert_array_equal(filled.read(0, 430)[0], values)
+    np.testing.assert_allclose(fit(filled).mean_, values.mean(0))
+
+
+def test_cancelled_reading_ends_while_an_index_is_awaited(web, small_parts):
+    source, web.n_awaited = open_source(f"{web.url}/zstd"), 99
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(source.read, 0, 430)
+        while not web.n_waiting:
+            time.sleep(0.01)
+        source.cancel()
+        with pytest.raises(StoreError, match="the reading was stopped"):
+            reading.result(20)
+    web.n_awaited = 0
+    web.all_came.set()
+    np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
+
+
+def test_memory_is_within_the_schedule_with_blocks_smaller_than_shards(web, small_parts, monkeypatch):
+    source = open_source(f"{web.url}/zstd")
+    requests, n_bytes, most = source.direct.requests, 30_000, []
+    sent = requests._send
+    monkeypatch.setattr(requests, "_send", lambda: (sent(), most.append(requests._held_bytes)))
+    spans = [(start, min(start + 20, 430)) for start in range(0, 430, 20)]
+    with source.ahead(Schedule(1, lambda _: spans, 1, n_bytes)):
+        for start, stop in spans:
+            np.testing.assert_array_equal(source.read(start, stop)[0], VALUES[start:stop])
+    assert 6_000 <= max(most) <= n_bytes + requests.least_bytes
+    assert requests._held_bytes == 0
+    assert len(ranges(web, "zstd/c/0/0")) > 2
+    assert ranges(web, "zstd/c/0/0")[f"bytes=-{INDEX_BYTES}"] == 1
