@@ -3,7 +3,8 @@
 ``kernels``: on the digits, similarity of eigenvectors and relative difference of eigenvalues of the first ten eigenpairs, for the kernels
 of Marukatat (2023), tanh(a x·y) with a = 1e-4, a Gaussian with γ = 1e-4, a polynomial of degree 5, and their sum, and for
 a Gaussian with γ = 1 / d; by the empirical kernel map (with both recoveries), by the classical extension and by features of
-landmarks (with every way of drawing them), each with q columns or landmarks. Hashing appears with entries ± 1/√l, as here.
+landmarks (with every way of drawing them), each with q columns or landmarks. Hashing appears with entries ± 1/√l,
+as here, and with ± 1/l, as published.
 
 ``patch-kernels``: the same on patches.
 
@@ -17,63 +18,17 @@ Data: z-scores of 1,797 digits (64 features) and of 1,500 patches (3,072 feature
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _data import FloatArray, digits, patches, z_scores
-from _report import Part, Report, brief, drawing, main, note
+from _kernel_methods import WAYS, cell, kernels_of, mean, measured
+from _report import Part, Report, drawing, main, note
 
 import streampca as sp
-from streampca.kernels import RBF, Kernel, Polynomial, Sigmoid
-
-N_PAIRS = 10
-METHODS: dict[str, dict[str, Any]] = {
-    "map, Gaussian, conversion": {"method": "empirical_map", "recovery": "conversion"},
-    "map, hashing, conversion": {"method": "empirical_map", "recovery": "conversion", "sketch": "count_sketch"},
-    "map, Gaussian, Nyström on K²": {"method": "empirical_map"},
-    "map, hashing, Nyström on K²": {"method": "empirical_map", "sketch": "count_sketch"},
-    "extension, uniform": {"method": "nystrom_extension", "sampling": "uniform"},
-    "extension, diagonal": {"method": "nystrom_extension", "sampling": "diagonal"},
-    "extension, column norm": {"method": "nystrom_extension", "sampling": "column_norm"},
-    "features, uniform": {"method": "nystrom", "sampling": "uniform"},
-    "features, diagonal": {"method": "nystrom", "sampling": "diagonal"},
-    "features, column norm": {"method": "nystrom", "sampling": "column_norm"},
-    "features, RPCholesky": {"method": "nystrom", "sampling": "rpcholesky"},
-}
-MARKS = ("--", "--", "-", "-", ":", ":", ":", "-.", "-.", "-.", "-.")
-
-
-def kernels_of(d: int) -> dict[str, Kernel]:
-    """Return the kernels for rows of `d` features."""
-    tanh, radial, quintic = Sigmoid(1e-4, 0.0), RBF(1e-4), Polynomial(5, 1 / d, 0.0)
-    return {
-        "tanh 1e-4": tanh,
-        "RBF 1e-4": radial,
-        "polynomial 5": quintic,
-        "sum": tanh + radial + quintic,
-        "RBF 1/d": RBF(1 / d),
-    }
-
-
-def compared(found: Any, truth: Any) -> dict[str, float]:
-    """Return mean similarity and mean relative difference of the first ten pairs; pairs that are missing count as 0 and 1.
-
-    The similarity is |uᵢᵀvᵢ| of unit eigenvectors of the kernel matrix (Marukatat 2023, eq. 66).
-    """
-    k = min(N_PAIRS, len(found.eigenvalues_))
-    similarity = np.zeros(N_PAIRS)
-    difference = np.ones(N_PAIRS)
-    for i in range(k):
-        if found.eigenvalues_[i] <= 0:  # directions that the signed form could not fill
-            break
-        similarity[i] = abs(found.eigenvectors_[:, i] @ truth.eigenvectors_[:, i]) / np.linalg.norm(
-            found.eigenvectors_[:, i]
-        )
-        difference[i] = abs(found.eigenvalues_[i] / truth.eigenvalues_[i] - 1)
-    return {"similarity": float(similarity.mean()), "difference": float(difference.mean())}
+from streampca.kernels import RBF
 
 
 def kernels(quick: bool, pictures: Path | None) -> Report:
@@ -90,11 +45,10 @@ def _measured(name: str, rows: FloatArray, quick: bool, pictures: Path | None, r
     sizes, seeds = ((50, 100), range(2)) if quick else ((50, 100, 200, 400), range(repetitions))
     report = Report()
     report.figures[name] = {}
-    for label, kernel in kernels_of(rows.shape[1]).items():
-        truth = sp.KernelPCA(N_PAIRS, kernel=kernel, method="exact").fit(rows)
-        found = {way: _runs(rows, kernel, options, truth, sizes, seeds) for way, options in METHODS.items()}
-        report.figures[name][label] = found
-        lines = [[way, *(_cell(runs[size]) for size in sizes)] for way, runs in found.items() if runs]
+    d = rows.shape[1]
+    for label, kernel in (kernels_of(d) | {"RBF 1/d": RBF(1 / d)}).items():
+        found = report.figures[name][label] = measured(rows, kernel, WAYS, sizes, seeds)
+        lines = [[way, *(cell(runs[size]) for size in sizes)] for way, runs in found.items()]
         shape = f"{rows.shape[0]} x {rows.shape[1]}"
         title = f"{name} ({shape}), {label}: similarity / relative difference, {len(seeds)} repetitions"
         report.table(title, ["method", *(f"q = {size}" for size in sizes)], lines)
@@ -104,38 +58,14 @@ def _measured(name: str, rows: FloatArray, quick: bool, pictures: Path | None, r
     return report
 
 
-def _runs(
-    rows: FloatArray, kernel: Kernel, options: dict[str, Any], truth: Any, sizes: tuple[int, ...], seeds: range
-) -> dict[int, list[dict[str, float]]]:
-    """Return what a method gives for every size and seed; nothing for RPCholesky with a kernel that is not definite."""
-    if options.get("sampling") == "rpcholesky" and not kernel.definite:
-        return {}
-    results: dict[int, list[dict[str, float]]] = {}
-    for size in sizes:
-        results[size] = []
-        for seed in seeds:
-            estimator = sp.KernelPCA(
-                N_PAIRS, kernel=kernel, n_landmarks=size, sketch_size=size, n_hashes=5, random_state=seed, **options
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the signed form may keep fewer than ten directions
-                results[size].append(compared(estimator.fit(rows), truth))
-    return results
-
-
-def _cell(runs: list[dict[str, float]]) -> str:
-    similarity, difference = (float(np.mean([run[key] for run in runs])) for key in ("similarity", "difference"))
-    return f"{similarity:.4f} / {brief(difference)}"
-
-
 def _draw(path: Path, found: dict[str, Any], sizes: tuple[int, ...]) -> None:
     """Draw 1 − similarity against q, one panel for each kernel."""
     with drawing(path, len(found), n_rows=1, width=3.4 * len(found), height=4.2) as panels:
         for axes, (label, methods) in zip(panels, found.items(), strict=True):
-            for mark, (way, runs) in zip(MARKS, methods.items(), strict=True):
-                if runs:
-                    missed = [1 - np.mean([run["similarity"] for run in runs[size]]) for size in sizes]
-                    axes.plot(sizes, np.maximum(missed, 1e-12), mark, marker="o", markersize=3, label=way)
+            for way in WAYS:
+                if way.name in methods and way.factor == 1:  # a factor of the eigenvalues changes no eigenvector
+                    missed = [1 - mean(methods[way.name][size], "similarity") for size in sizes]
+                    axes.plot(sizes, np.maximum(missed, 1e-12), way.style, marker="o", markersize=3, label=way.name)
             axes.set(xscale="log", yscale="log", xlabel="q", title=label)
             axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
             axes.minorticks_off()

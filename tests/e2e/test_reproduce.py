@@ -189,6 +189,25 @@ def test_a_linear_kernel_is_pca_in_the_textbook_example(tmp_path):
     assert "a linear kernel is PCA" in done.stdout
 
 
+def test_figures_of_the_tutorial_are_drawn_from_what_is_installed(tmp_path):
+    """The cheap parts, one of each module, each with its picture; the bounds of figure 5 hold."""
+    parts = ("figure-2", "figure-5", "figure-9", "table-3")
+    files = ("--json", tmp_path / "figures.json", "--pictures", tmp_path)
+    done = scripts.run(SCRIPTS / "tutorial.py", *parts, "--quick", *files)
+    assert done.status == 0, done.stderr
+    assert sorted(path.stem for path in tmp_path.glob("*.png")) == ["figure-2", "figure-5", "figure-9"]
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    bounds = [group for name, group in figures["figure-5"].items() if name != "machine"]
+    assert len(bounds) == 6
+    assert all(0 < each["change"] <= each["spectral"] <= each["frobenius"] for each in bounds)
+    for kernel, ways in figures["figure-9"].items():
+        if kernel != "machine":
+            hashing = [ways[f"Approx-KPCA (f), entries 1/{scale}"]["by size"]["100"] for scale in ("l", "√l")]
+            assert hashing[1] < 0.2 < hashing[0] < 0.65
+    assert len(figures["table-3"]) == 1 + 4
+    assert scripts.run(SCRIPTS / "tutorial.py", "figure-10").status == 2
+
+
 def test_sampling_errors_are_near_those_of_resampled_rows(tmp_path):
     done = scripts.run(
         SCRIPTS / "sampling_errors.py", "--quick", "coverage", "bootstrap", "--json", tmp_path / "figures.json"
