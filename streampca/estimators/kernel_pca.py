@@ -16,7 +16,7 @@ from streampca.estimators.continuing import with_names
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
-from streampca.kernels import Kernel, kernel_of
+from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
@@ -68,6 +68,10 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         "conversion".
     center : bool
         Centre in kernel space.
+    scale : bool
+        Standardise features: the kernel is one of z-scores (divisor n − 1), whose means and deviations are those of all rows.
+        They are found in the reading that draws uniform landmarks, in one more before other draws, and at no cost by
+        methods that keep all rows. Features that never vary do not count, in new rows either.
     fit_inverse_transform : bool
         Learn the map from scores back to features: kernel ridge regression from the scores of the landmarks.
     alpha : float
@@ -135,6 +139,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         n_hashes: int = 4,
         recovery: Recovery = "nystrom",
         center: bool = True,
+        scale: bool = False,
         fit_inverse_transform: bool = False,
         alpha: float = 1.0,
         sampling_errors: int = 0,
@@ -157,6 +162,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         self.n_hashes = n_hashes
         self.recovery = recovery
         self.center = center
+        self.scale = scale
         self.fit_inverse_transform = fit_inverse_transform
         self.alpha = alpha
         self.sampling_errors = sampling_errors
@@ -290,12 +296,15 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
                 f"n_components={self.n_components!r} is for PCA alone: expected an int, a float in (0, 1) (a share of the trace), "
                 "streampca.Threshold(eps) or None"
             )
+        if isinstance(self.scale, str):
+            raise ParameterError(f"scale={self.scale!r} is for PCA alone: expected True or False")
         given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
         if given is None and self.sampling not in SAMPLINGS:
             raise ParameterError(f"sampling={self.sampling!r}: expected one of {', '.join(SAMPLINGS)}")
+        kernel = kernel_of(self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params)
         return KernelParameters(
             **named,
-            kernel=kernel_of(self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params),
+            kernel=Standardised(kernel) if self.scale else kernel,
             sampling=str(self.sampling) if given is None else "given",
             given=given,
             threads=threads,

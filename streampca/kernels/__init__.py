@@ -7,6 +7,7 @@ from streampca.kernels.custom import Custom
 from streampca.kernels.laplacian import Laplacian
 from streampca.kernels.products import Cosine, Linear, Polynomial, Sigmoid
 from streampca.kernels.rbf import RBF
+from streampca.kernels.standardised import Standardised
 
 __all__ = [
     "RBF",
@@ -20,6 +21,7 @@ __all__ = [
     "Prepared",
     "Scaled",
     "Sigmoid",
+    "Standardised",
     "Sum",
     "check_kernel",
     "kernel_from_dict",

@@ -13,6 +13,7 @@ from streampca.kernels.custom import Custom
 from streampca.kernels.laplacian import Laplacian
 from streampca.kernels.products import Cosine, Linear, Polynomial, Sigmoid
 from streampca.kernels.rbf import RBF
+from streampca.kernels.standardised import Standardised
 
 _KERNELS: dict[str, type[Kernel]] = {
     "linear": Linear,
@@ -80,6 +81,8 @@ def kernel_from_dict(document: object) -> Kernel:
                 return Sum(tuple(kernel_from_dict(term) for term in parameters["terms"]))
             if name == "scaled":
                 return Scaled(kernel_from_dict(parameters["kernel"]), parameters["factor"])
+            if name == Standardised.name:
+                return Standardised(kernel_from_dict(parameters["kernel"]))
             if isinstance(name, str):
                 return _KERNELS[_checked_name(name)](**parameters)
     except (KeyError, TypeError, AttributeError) as error:

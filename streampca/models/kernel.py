@@ -10,6 +10,7 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import ParameterError
+from streampca.kernels.standardised import Standardised
 from streampca.labels import Labels
 from streampca.linalg.selection import smallest_count
 from streampca.models.sampling_errors import SamplingErrors
@@ -158,11 +159,13 @@ class KernelModel:
             )
         scores = np.asarray(scores)
         out = np.empty((len(scores), self.n_features), self.score_dtype(scores.dtype))
-        prepared = self.kernel.prepare(self.preimage.scores, np.float64)
+        kernel = self.kernel
+        prepared = _plain(kernel).prepare(self.preimage.scores, np.float64)
         step = panel_rows(len(self.preimage.scores), np.dtype(np.float64))
         for start in range(0, len(scores), step):
             panel = np.ascontiguousarray(scores[start : start + step], dtype=np.float64)
-            out[start : start + step] = prepared(panel) @ self.preimage.dual
+            found = prepared(panel) @ self.preimage.dual
+            out[start : start + step] = kernel.restore(found) if isinstance(kernel, Standardised) else found
         return out
 
     def summary(self) -> Json:
@@ -195,11 +198,16 @@ def panel_rows(n_landmarks: int, dtype: DType) -> int:
     return max(low, min(high, _PANEL_BYTES // max(1, n_landmarks * dtype.itemsize)))
 
 
+def _plain(kernel: Kernel) -> Kernel:
+    """Return the kernel of scores, which are not standardised."""
+    return kernel.kernel if isinstance(kernel, Standardised) else kernel
+
+
 def preimage_of(kernel: Kernel, landmarks: Array, scores: FloatArray, alpha: float) -> PreimageMap:
     """Return the kernel ridge regression of `landmarks` on their `scores`, in m³/3 flops.
 
     The dual coefficients solve (κ(scores, scores) + α 1) A = landmarks, as scikit-learn defines the pre-image of kernel
-    PCA; all training rows are landmarks there.
+    PCA; all training rows are landmarks there. For a kernel of z-scores the targets are those of the landmarks.
 
     Raises
     ------
@@ -208,9 +216,11 @@ def preimage_of(kernel: Kernel, landmarks: Array, scores: FloatArray, alpha: flo
     """
     from scipy.linalg import LinAlgError, LinAlgWarning, pinvh, solve
 
-    matrix = np.asarray(kernel(scores, scores), dtype=np.float64)
+    matrix = np.asarray(_plain(kernel)(scores, scores), dtype=np.float64)
     matrix.flat[:: len(matrix) + 1] += alpha
     targets = landmarks.astype(np.float64)
+    if isinstance(kernel, Standardised):
+        targets = kernel.standardise(targets)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", LinAlgWarning)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from streampca.parameters.choices import Recovery
-from streampca.parameters.domains import Choice, Directory, Flag, Special, Whole
+from streampca.parameters.choices import BlockScale, Recovery
+from streampca.parameters.domains import Choice, Directory, Flag, FlagOr, Special, Whole
 from streampca.parameters.statement import Parameter
 
 N_COMPONENTS = Special("int, float in (0, 1), Threshold or None")
@@ -24,6 +24,13 @@ CENTER = Parameter(
     True,
     Flag(),
     "Subtract the mean of each feature (in kernel PCA: in kernel space); without it second moments are taken about zero.",
+    "preprocess",
+)
+SCALE = Parameter(
+    "scale",
+    False,
+    FlagOr(get_args(BlockScale)),
+    "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); block, for PCA alone: divide each variable of a table by the square root of its total variance, the sum of the variances of its features.",
     "preprocess",
 )
 MEMORY = Parameter(

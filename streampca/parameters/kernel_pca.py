@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 from streampca.parameters.choices import Method, Sampling, Sketch
@@ -15,6 +16,7 @@ from streampca.parameters.common import (
     RANDOM_STATE,
     RECOVERY,
     SAMPLING_ERRORS,
+    SCALE,
     SKETCH_SIZE,
 )
 from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
@@ -98,6 +100,7 @@ KERNEL_PCA_PARAMETERS = (
     N_HASHES,
     RECOVERY,
     CENTER,
+    replace(SCALE, field=None),
     Parameter(
         "fit_inverse_transform",
         False,

@@ -15,9 +15,10 @@ from streampca.parameters.common import (
     RANDOM_STATE,
     RECOVERY,
     SAMPLING_ERRORS,
+    SCALE,
     SKETCH_SIZE,
 )
-from streampca.parameters.domains import Choice, Flag, FlagOr, Number, Special, Whole
+from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
 from streampca.parameters.statement import Parameter
 
 if TYPE_CHECKING:
@@ -74,13 +75,7 @@ PCA_PARAMETERS = (
         "model",
     ),
     CENTER,
-    Parameter(
-        "scale",
-        False,
-        FlagOr(get_args(BlockScale)),
-        "Divide each feature by its standard deviation; block: divide each variable of a table by the square root of its total variance, the sum of the variances of its features.",
-        "preprocess",
-    ),
+    SCALE,
     Parameter("whiten", False, Flag(), "Divide scores by the standard deviation of their component.", "model"),
     Parameter(
         "missing",

@@ -34,7 +34,7 @@ BROKEN_CONFIGURATIONS = [
     (GOOD + "model: {n_components: 9}", 2, ["n_components=9", "8"]),
     (GOOD + "model: {n_components: 1.5}", 2, ["model.n_components: found 1.5"]),
     (GOOD + "model: {kind: ica}", 2, ["model.kind", "pca, kernel_pca"]),
-    (GOOD + "model: {kind: kernel_pca}\npreprocess: {scale: true}", 2, ["preprocess.scale", "kernel_pca"]),
+    (GOOD + "model: {kind: kernel_pca}\npreprocess: {missing: mean}", 2, ["preprocess.missing", "kernel_pca"]),
     (GOOD + "model: {kind: kernel_pca, kernel: gauss}", 2, ["model.kernel", "gauss", "the name of a kernel"]),
     (GOOD + "model: {solver: sketch, n_components: 5, sketch_size: 3}", 2, ["sketch_size=3", "n_components=5", "15"]),
     (GOOD + "model: {solver: adaptive, forgetting: 0.9}", 2, ["adaptive", "forgetting", "covariance"]),

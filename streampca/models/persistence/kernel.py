@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from streampca.errors import ModelError, ParameterError
-from streampca.kernels import kernel_from_dict
+from streampca.kernels import Standardised, kernel_from_dict
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
 from streampca.models.kernel import KernelModel, PreimageMap
@@ -18,7 +20,8 @@ from streampca.typing import Array, Json
 
 _REQUIRED = ("landmarks", "coefficients", "centre", "eigenvalues")
 _PREIMAGE = ("way_back_scores", "way_back_dual")
-_ARRAYS = dict.fromkeys(_REQUIRED, "f") | {"landmark_indices": "i"} | dict.fromkeys(_PREIMAGE, "f")
+_MOMENTS = ("feature_mean", "feature_factor")
+_ARRAYS = dict.fromkeys(_REQUIRED, "f") | {"landmark_indices": "i"} | dict.fromkeys((*_PREIMAGE, *_MOMENTS), "f")
 FORM = GroupFormat(
     format=FORMAT,
     title="streampca kernel model",
@@ -32,6 +35,8 @@ FORM = GroupFormat(
         "centre": ("landmark",),
         "eigenvalues": ("mode",),
         "landmark_indices": ("landmark",),
+        "feature_mean": ("feature",),
+        "feature_factor": ("feature",),
         "way_back_scores": ("landmark", "mode"),
         "way_back_dual": ("landmark", "feature"),
         "eigenvectors": ("sample", "mode"),
@@ -71,6 +76,8 @@ def fields_of(model: KernelModel, path: Path) -> tuple[dict[str, Array | None], 
     arrays: dict[str, Array | None] = {name: getattr(model, name) for name in (*_REQUIRED, "landmark_indices")}
     if model.preimage is not None:
         arrays |= dict(zip(_PREIMAGE, (model.preimage.scores, model.preimage.dual), strict=True))
+    if isinstance(model.kernel, Standardised):
+        arrays |= dict(zip(_MOMENTS, model.kernel.moments(), strict=True))
     errors = None if model.sampling_errors is None else model.sampling_errors.to_dict()
     attributes = {name: getattr(model, name) for name in FORM.attributes} | {
         "kernel": kernel,
@@ -84,12 +91,19 @@ def build(group: StoredGroup) -> KernelModel:
     arrays = {name: group.array(name) for name in _ARRAYS if name in group}
     preimage = [arrays.pop(name) for name in _PREIMAGE if name in arrays]
     group.require(len(preimage) != 1 and arrays["landmarks"].ndim == 2, "its shapes do not agree")
+    moments = [arrays.pop(name) for name in _MOMENTS if name in arrays]
     try:
         kernel = kernel_from_dict(group.attributes["kernel"])
     except ParameterError as error:
         raise group.form.unusable(group.path, str(error)) from error
     values: Json = {name: arrays.get(name) for name in (*_REQUIRED, "landmark_indices")}
     n_features = arrays["landmarks"].shape[1]
+    scaled = isinstance(kernel, Standardised)
+    usable = all(each.shape == (n_features,) and np.isfinite(each).all() for each in moments)
+    group.require(
+        usable and len(moments) == 2 * scaled, "its means and deviations of features do not agree with its kernel"
+    )
+    kernel = kernel.with_moments(*moments) if isinstance(kernel, Standardised) else kernel
     described: Json = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
     described["sampling_errors"] = sampling_errors_of(group, len(arrays["eigenvalues"]))
     attributes = group.attributes | {"kernel": kernel} | described

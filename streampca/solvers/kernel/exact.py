@@ -19,6 +19,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, pairs_plan
 from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
 from streampca.solvers.kernel.solving import ROUNDING, inverse_roots, share_of, shares, signs_of, with_preimage
+from streampca.solvers.kernel.standardising import standardised_by
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
@@ -119,11 +120,12 @@ class ExactMethod(KernelMethod):
     def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
         n = source.shape[0]
-        kernel = parameters.kernel.bound(source.shape[1])
         selection = parameters.selection(n)
         began = time.perf_counter()
         with one_blas_thread():
             rows, count = read_all(source, plan.rows_per_block, options.quality)
+            parameters = standardised_by(parameters, rows)
+            kernel = parameters.kernel.bound(source.shape[1])
             Meter("fit", n, options.progress).add(n, count.bytes)
             k = parameters.count(n)
             iterated = k is not None and uses_krylov(n, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -86,6 +87,7 @@ class ExtensionMethod(KernelMethod):
         began = time.perf_counter()
         with one_blas_thread():
             landmarks, count = choose_landmarks(source, parameters, plan, options)
+            parameters = replace(parameters, kernel=landmarks.kernel)
             samples = None
             if options.keep_rows:
                 samples, read = options.accumulate(source, options.sample_of(source), plan)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import in_panel
 from streampca.accumulators.landmarks import (
     ColumnNormLandmarks,
@@ -21,11 +22,13 @@ from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
 from streampca.planning.memory.kernel import HELD_OUT_ROWS
 from streampca.solvers.kernel.plan import KernelPlan, LandmarkCost
+from streampca.solvers.kernel.standardising import FeatureMoments, needs_moments, with_moments
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
+    from streampca.kernels import Kernel
     from streampca.solvers.kernel.parameters import KernelParameters
 
 _RESERVOIR, _ALL_UP_TO = 200, 4096
@@ -44,6 +47,8 @@ class ChosenLandmarks:
     """How many rows each stands for, ``(m,)``: itself, and its share of the rows that were not drawn; they sum to n."""
     sampling: str
     """How they were chosen."""
+    kernel: Kernel
+    """The kernel, with the means and deviations of features if it is one of z-scores."""
 
 
 def sampling_of(parameters: KernelParameters) -> str:
@@ -62,16 +67,20 @@ def sampling_of(parameters: KernelParameters) -> str:
 
 def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
     """Return what choosing the landmarks takes; raise `ParameterError` for given ones that do not fit the source."""
-    sampling, d = sampling_of(parameters), source.shape[1]
+    sampling, d, itemsize = sampling_of(parameters), source.shape[1], max(4, source.dtype.itemsize)
+    steps: list[AnyAccumulator] = [FeatureMoments()] if needs_moments(parameters.kernel) else []
+    passes = len(steps)
     if parameters.given is not None:
         _require_given(source, parameters.given)
-        return LandmarkCost(sampling, 0, lambda rows: (0, 0))
-    draw = _drawing(sampling, source, parameters)
+    else:
+        steps.append(_drawing(sampling, source, parameters))
+        # Moments are accumulated with landmarks that do not depend on the kernel, and before others.
+        passes = 1 if sampling == "uniform" else passes + (2 if sampling == "column_norm" else 1)
 
     def taken(rows: int) -> tuple[int, int]:
-        return draw.state_bytes(d), draw.scratch_bytes(d, rows, max(4, source.dtype.itemsize))
+        return sum(step.state_bytes(d) for step in steps), sum(step.scratch_bytes(d, rows, itemsize) for step in steps)
 
-    return LandmarkCost(sampling, 2 if sampling == "column_norm" else 1, taken)
+    return LandmarkCost(sampling, passes, taken)
 
 
 def choose_landmarks(
@@ -84,16 +93,25 @@ def choose_landmarks(
     DataError
         If rows are missing, damaged or not finite.
     """
-    sampling = sampling_of(parameters)
+    sampling, count, reservoir = sampling_of(parameters), ReadCount(), None
+    standardise = needs_moments(parameters.kernel)
+    together = standardise and sampling == "uniform"
+    if standardise and not together:
+        moments, count = options.accumulate(source, FeatureMoments(), plan, phase="landmarks")
+        parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
     if parameters.given is not None:
-        return _given(source, parameters.given, sampling)
-    count, reservoir = ReadCount(), None
+        chosen, read = _given(source, parameters.given, sampling, parameters.kernel)
+        return chosen, count + read
     if sampling == "column_norm":
         first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
-        state, count = options.accumulate(source, first, plan, phase="landmarks")
-        reservoir = first.finalize(state).rows
+        state, read = options.accumulate(source, first, plan, phase="landmarks")
+        count, reservoir = count + read, first.finalize(state).rows
     draw = _drawing(sampling, source, parameters, reservoir)
-    state, read = options.accumulate(source, draw, plan, phase="landmarks")
+    if together:
+        (moments, state), read = options.accumulate(source, Joint((FeatureMoments(), draw)), plan, phase="landmarks")
+        parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
+    else:
+        state, read = options.accumulate(source, draw, plan, phase="landmarks")
     drawn = draw.finalize(state)
     if not len(drawn.rows):
         raise DataError(
@@ -101,7 +119,7 @@ def choose_landmarks(
             "another kernel"
         )
     stands_for = _multiplicity(sampling, state, len(drawn.rows), plan.n_landmarks, source.shape[0])
-    return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling), count + read
+    return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling, parameters.kernel), count + read
 
 
 def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[UniformLandmarks | WeightedLandmarks, ...]:
@@ -173,11 +191,11 @@ def _require_given(source: Source, given: Array) -> None:
         raise ParameterError(f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have")
 
 
-def _given(source: Source, given: Array, sampling: str) -> tuple[ChosenLandmarks, ReadCount]:
+def _given(source: Source, given: Array, sampling: str, kernel: Kernel) -> tuple[ChosenLandmarks, ReadCount]:
     """Return landmarks that were named; of the source, only the chunks that hold them are read."""
     m, n = len(given), source.shape[0]
     if given.ndim == 2:
-        return ChosenLandmarks(given, None, np.full(m, n / m), sampling), ReadCount()
+        return ChosenLandmarks(given, None, np.full(m, n / m), sampling, kernel), ReadCount()
     index = np.sort(given.astype(np.int64))
     rows, count, step = np.empty((m, source.shape[1]), source.dtype), ReadCount(), max(1, source.chunk_rows)
     with source.reading():
@@ -187,4 +205,4 @@ def _given(source: Source, given: Array, sampling: str) -> tuple[ChosenLandmarks
             values, cost = read_with_retries(source, first, last)
             rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
             count += cost
-    return ChosenLandmarks(rows, index, np.full(m, n / m), sampling), count
+    return ChosenLandmarks(rows, index, np.full(m, n / m), sampling, kernel), count

@@ -139,10 +139,11 @@ class NystromMethod(KernelMethod):
 
     def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` for landmarks and once more for features, and return its kernel principal components."""
-        kernel = parameters.kernel.bound(source.shape[1])
         began = time.perf_counter()
         with one_blas_thread():
             landmarks, count = choose_landmarks(source, parameters, plan, options)
+            parameters = replace(parameters, kernel=landmarks.kernel)
+            kernel = parameters.kernel.bound(source.shape[1])
             work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
             points = np.ascontiguousarray(landmarks.rows, dtype=work)
             whitening = Whitening.of(kernel, points, center=parameters.center, late_from=_LATE_FROM[work.name])

@@ -242,3 +242,27 @@ def test_feature_names_are_those_of_the_frame(rows: Any) -> None:
     frame = pd.DataFrame(rows[:500], columns=[f"f{i}" for i in range(D)])
     fitted = sp.fit_many({"raw": sp.PCA(2), "z": sp.PCA(2, scale=True)}, frame)
     assert list(fitted["z"].feature_names_in_) == list(frame.columns)
+
+
+def test_a_scan_of_kernel_parameters_with_shared_landmarks_is_one_reading(
+    rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streampca.sources.arrays import ArraySource
+
+    read, counted = ArraySource.read, [0]
+
+    def counting(self: ArraySource, start: int, stop: int, out: Any = None) -> Any:
+        counted[0] += stop - start
+        return read(self, start, stop, out)
+
+    monkeypatch.setattr(ArraySource, "read", counting)
+    landmarks = rows[:: N // 40]
+
+    def scan() -> dict[str, sp.KernelPCA]:
+        return {str(gamma): sp.KernelPCA(3, gamma=gamma, sampling=landmarks) for gamma in (1e-3, 1e-2, 1e-1)}
+
+    fitted = sp.fit_many(scan(), rows)
+    assert counted[0] == N
+    assert fitted.n_passes_ == 1
+    for name, alone in scan().items():
+        assert_same(fitted[name], alone.fit(rows))
