@@ -296,7 +296,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
                 f"n_components={self.n_components!r} is for PCA alone: expected an int, a float in (0, 1) (a share of the trace), "
                 "streampca.Threshold(eps) or None"
             )
-        if isinstance(self.scale, str):
+        if self.scale not in (True, False):
             raise ParameterError(f"scale={self.scale!r} is for PCA alone: expected True or False")
         given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
         if given is None and self.sampling not in SAMPLINGS:
