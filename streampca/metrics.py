@@ -59,7 +59,15 @@ def similarities(v: ArrayLike, w: ArrayLike) -> FloatArray:
 
 
 def similarity(v: ArrayLike, w: ArrayLike) -> float:
-    """Return the mean of `similarities`: the mean absolute cosine between matching eigenvectors."""
+    """Return the mean of `similarities`: the mean absolute cosine between matching eigenvectors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.metrics.similarity(np.eye(3), -np.eye(3))
+    1.0
+    """
     return float(similarities(v, w).mean())
 
 
@@ -76,7 +84,14 @@ def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
 
 
 def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the mean of `relative_differences` over eigenvalues."""
+    """Return the mean of `relative_differences` over eigenvalues.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.metrics.relative_difference([4.0, 2.0], [3.0, 2.0])
+    0.125
+    """
     return float(relative_differences(a, b).mean())
 
 
@@ -94,6 +109,13 @@ def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
     ------
     ParameterError
         If `X` and `Z` are not two tables with the same number of rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.metrics.dot_product_error(np.eye(2), 2 * np.eye(2))
+    3.0
     """
     x, z = np.asarray(X, dtype=np.float64), np.asarray(Z, dtype=np.float64)
     if x.ndim != 2 or z.ndim != 2 or len(x) != len(z):
@@ -110,6 +132,13 @@ def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
     Both may have any number of rows, with the same number of features (`ParameterError` otherwise); the number of angles
     is the smaller number of rows. Small angles are computed from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev &
     Argentati 2002).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.metrics.principal_angles([[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]).round(4)
+    array([1.5708])
     """
     from scipy.linalg import subspace_angles
 

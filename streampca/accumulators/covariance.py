@@ -84,6 +84,16 @@ class Covariance(SequentialMerge[CovarianceState]):
     its transpose in the precision of the data (float32 for float32, float16, bool and 8-bit integers, else float64), and
     added in float64 to the scatter with the rank-one term of Chan, Golub & LeVeque (1983), eq. 2.1:
     ``M = M1 + M2 + (n1 n2 / n) (m2 − m1)(m2 − m1)ᵀ``. Cost: n d² flops, one pass, 4 d² to 8 d² bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(100, 3))
+    >>> covariance = sp.accumulators.Covariance()
+    >>> state = covariance.update(covariance.init(3), rows)
+    >>> state.n_samples
+    100
     """
 
     center: bool = True

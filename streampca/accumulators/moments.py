@@ -35,6 +35,15 @@ class Moments(SequentialMerge[MomentsState]):
 
     Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
     (1983), eq. 2.1, so that a mean of 1e8 standard deviations costs no digits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> moments = sp.accumulators.Moments()
+    >>> state = moments.update(moments.init(3), np.arange(12.0).reshape(4, 3))
+    >>> state.origin + state.offset
+    array([4.5, 5.5, 6.5])
     """
 
     def init(self, n_features: int) -> MomentsState:

@@ -118,6 +118,15 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     labels_ : Labels or None
         Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the
         dimensions of its samples without coordinates; None where the data had none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(500, 3))
+    >>> kpca = sp.KernelPCA(2, kernel="rbf", gamma=0.1, n_landmarks=50, method="nystrom").fit(rows)
+    >>> kpca.transform(rows).shape, kpca.landmarks_.shape
+    ((500, 2), (50, 3))
     """
 
     _solvers = METHODS

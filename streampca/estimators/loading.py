@@ -43,6 +43,15 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
     ------
     ModelError
         If there is none, it has no commit record, a later version wrote it, or it is damaged.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> pca = sp.PCA(2).fit(np.random.default_rng(0).normal(size=(100, 5)))
+    >>> _ = pca.save("model.zarr")
+    >>> bool((sp.load("model.zarr").components_ == pca.components_).all())
+    True
     """
     path = model_place(path)
     if is_kernel_model(path):

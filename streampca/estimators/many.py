@@ -107,6 +107,15 @@ def fit_many(
         If the models together do not fit in `memory`, with what is projected.
     DataError
         If the data is missing, damaged, or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 8))
+    >>> fitted = sp.fit_many({"raw": sp.PCA(2), "z": sp.PCA(2, scale=True)}, rows)
+    >>> fitted.n_passes_, round(float(fitted["z"].total_variance_))
+    (1, 8)
     """
     _require_models(models)
     source, sources, fits, parameters = _prepared(models, X, features or {}, sample_weight, progress)

@@ -27,6 +27,15 @@ def merge(models: Sequence[PCA]) -> PCA:
     MergeError
         If a parameter that enters the state or the model differs, with its name and both values; if a model has no
         state (save it with ``state=True``); or if the same model, or the rows of the same file, are given twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 8))
+    >>> total = sp.merge([sp.PCA(2).fit(rows[:300]), sp.PCA(2).fit(rows[300:])])
+    >>> total.n_samples_seen_, np.allclose(total.explained_variance_, sp.PCA(2).fit(rows).explained_variance_)
+    (1000, True)
     """
     models = list(models)
     if not models or not all(isinstance(model, Continuing) for model in models):

@@ -50,97 +50,89 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     Parameters
     ----------
     n_components : int, float in (0, 1), Threshold, Frobenius, str or None
-        How many components: a count; the smallest number that carries this share of the total variance; all with
-        λᵢ ≥ eps·λ₁; the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers;
-        ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); as many as a rule finds above noise, but at least one:
-        ``"parallel"``, ``"marchenko_pastur"``, ``"tracy_widom"``, ``"gavish_donoho"``, ``"cross_validation"`` or ``"mle"``, of which `component_rules_`
-        has the figures and ``docs/how-to/number-of-components.md`` the assumptions; or min(n_samples, n_features).
+        How many components: a count; the smallest number that carries this share of the total variance; all with λᵢ ≥ eps·λ₁; the smallest number with
+        Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers; ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); as many as a rule
+        finds above noise, but at least one: ``"parallel"``, ``"marchenko_pastur"``, ``"tracy_widom"``, ``"gavish_donoho"``, ``"cross_validation"`` or
+        ``"mle"``, of which `component_rules_` has the figures and ``docs/how-to/number-of-components.md`` the assumptions; or min(n_samples,
+        n_features).
     solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
-        Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there
-        are at most half as many samples as features; a d × d triangular factor, two to four times slower, for singular
-        values below 1e-7 of the first. Approximate, with a certificate in ``error_``: products of the covariance with
-        `sketch_size` vectors; a basis of that rank which follows the rows in shuffled order, the better answer of one
-        pass. ``"auto"`` takes these for a count of components where nothing exact fits, or where a `tolerance` is given
-        and they are expected to be faster.
+        Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there are at most half as many samples as
+        features; a d × d triangular factor, two to four times slower, for singular values below 1e-7 of the first. Approximate, with a certificate in
+        ``error_``: products of the covariance with `sketch_size` vectors; a basis of that rank which follows the rows in shuffled order, the better
+        answer of one pass. ``"auto"`` takes these for a count of components where nothing exact fits, or where a `tolerance` is given and they are
+        expected to be faster.
     center : bool
         Subtract the mean.
     scale : bool or "block"
-        Divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that the eigenvalues sum to the
-        number of features that vary). ``"block"``: divide each variable of a table of several by the square root of its
-        total variance, the sum of the variances of its features, so that all variables have the same weight, and features of
-        one variable keep theirs relative to each other; the eigenvalues sum to the number of variables that vary. A table
-        without variables is one. Features that never vary get weight 0.
+        Divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that the eigenvalues sum to the number of features that
+        vary). ``"block"``: divide each variable of a table of several by the square root of its total variance, the sum of the variances of its
+        features, so that all variables have the same weight, and features of one variable keep theirs relative to each other; the eigenvalues sum to
+        the number of variables that vary. A table without variables is one. Features that never vary get weight 0.
     whiten : bool
         Divide scores by the standard deviation of their component. Components below rounding get scores of 0.
     ddof : int
         Variances are divided by n − ddof.
     forgetting : float
-        Factor in (0, 1] by which the weight of every row shrinks with each row after it, within and across
-        `partial_fit` calls: the last row has weight 1, the t-th before it ``forgetting ** t``, and about
-        ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for the sums W of the weights and W₂ of
-        their squares. The order of the rows matters, and so does that of models in `merge`.
+        Factor in (0, 1] by which the weight of every row shrinks with each row after it, within and across `partial_fit` calls: the last row has weight
+        1, the t-th before it ``forgetting ** t``, and about ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for the sums W of the
+        weights and W₂ of their squares. The order of the rows matters, and so does that of models in `merge`.
     sampling_errors : int
         Groups of rows, about 20, of the jackknife for ``sampling_error_``; 0 for none. May take a reading more, see ``plan``.
     memory : int, str or None
-        Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the
-        machine has. A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of
-        ``solver="covariance"``, asked for by name, goes to disk instead (``plan_.tile_groups`` readings, no state).
+        Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the machine has. A plan that does not fit
+        is refused with `PlanError` before the data is read; only the matrix of ``solver="covariance"``, asked for by name, goes to disk instead
+        (``plan_.tile_groups`` readings, no state).
     random_state : int
         Seed of everything that is drawn; the same seed gives the same bits.
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
     missing : {"error", "drop_rows", "mean", "pairwise"}
-        What NaN means. An error; or the row is left out (and has scores of NaN); or the mean of the feature's observed
-        values; or, for "pairwise", every covariance is that of the rows in which both features were observed: nothing is
-        made up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``). Infinity is always an error.
+        What NaN means. An error; or the row is left out (and has scores of NaN); or the mean of the feature's observed values; or, for "pairwise",
+        every covariance is that of the rows in which both features were observed: nothing is made up, but eigenvalues may come out negative and are
+        clipped (``error_["clipped_mass"]``). Infinity is always an error.
     missing_scores : {"conditional", "mean"}
-        Scores of rows with NaN where `missing` is "mean" or "pairwise", in `transform` and `transform_to`, and what
-        `score_samples` takes such rows for. "conditional": the conditional mean of the scores given the observed features
-        under probabilistic PCA (Tipping & Bishop 1999), without noise the least-squares fit; a k × k system is solved for
-        each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the mean of its feature, which
-        draws scores towards 0.
+        Scores of rows with NaN where `missing` is "mean" or "pairwise", in `transform` and `transform_to`, and what `score_samples` takes such rows
+        for. "conditional": the conditional mean of the scores given the observed features under probabilistic PCA (Tipping & Bishop 1999), without
+        noise the least-squares fit; a k × k system is solved for each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the
+        mean of its feature, which draws scores towards 0.
     feature_weight : array-like, shape (n_features,), or str, optional
-        Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives
-        them, ``"cos(lat)"``, of numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs,
-        log, exp, min and max; features of variables without these coordinates have weight 1. The matrix that is decomposed is W^½ C W^½, so
-        centred and scaled features are multiplied by the *square root* of their weight, here and in `transform`;
-        `inverse_transform` divides by it and gives the mean for features of weight 0.
+        Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives them, ``"cos(lat)"``, of
+        numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without
+        these coordinates have weight 1. The matrix that is decomposed is W^½ C W^½, so centred and scaled features are multiplied by the *square root*
+        of their weight, here and in `transform`; `inverse_transform` divides by it and gives the mean for features of weight 0.
     remove : mapping, optional
-        Subtract from each feature what regression on these explains, in the same reading: ``groups``, one label for each row, whose
-        means are subtracted (a seasonal cycle), or what the labels of the table say, such as ``"time.month"``; ``trend``, the
-        degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows;
-        ``covariates``, an array of shape (n_samples, n_covariates). With `scale`, features are divided by the standard
-        deviations of the residuals. Variances are divided by n − ddof all the same.
+        Subtract from each feature what regression on these explains, in the same reading: ``groups``, one label for each row, whose means are
+        subtracted (a seasonal cycle), or what the labels of the table say, such as ``"time.month"``; ``trend``, the degree of a polynomial over the
+        coordinate of the first sample dimension, or over the numbers of the rows; ``covariates``, an array of shape (n_samples, n_covariates). With
+        `scale`, features are divided by the standard deviations of the residuals. Variances are divided by n − ddof all the same.
     checkpoint : path, optional
-        A directory in which `fit` keeps what is done, every 30 s or twentieth of the work. A `fit` of the same data with
-        the same parameters that finds it goes on from there, to the same bits; it is removed when a fit is done. Another
-        one that finds it raises `OutputError`.
+        A directory in which `fit` keeps what is done, every 30 s or twentieth of the work. A `fit` of the same data with the same parameters that finds
+        it goes on from there, to the same bits; it is removed when a fit is done. Another one that finds it raises `OutputError`.
     sketch : {"auto", "gaussian", "count_sketch", "sparse_sign", "grouping"}
         What makes the vectors of ``solver="sketch"``; ``"auto"`` is ``"gaussian"``, the only one that a pilot informs.
     sketch_size : int or "auto"
-        How many vectors, or the rank of the basis; at least `n_components`. ``"auto"``: the larger of 2 k and k + 32
-        (4 k and k + 64 without a pilot), fewer where memory is short.
+        How many vectors, or the rank of the basis; at least `n_components`. ``"auto"``: the larger of 2 k and k + 32 (4 k and k + 64 without a pilot),
+        fewer where memory is short.
     n_hashes : int
         Hash functions of a count sketch.
     recovery : {"nystrom", "conversion"}
-        How components come back from a sketch: by the Nyström approximation of the covariance, or, for comparison, by
-        the approximate PCA of the literature (Marukatat 2023), which is far less accurate and has no bounds of angles.
+        How components come back from a sketch: by the Nyström approximation of the covariance, or, for comparison, by the approximate PCA of the
+        literature (Marukatat 2023), which is far less accurate and has no bounds of angles.
     pilot : int or "auto"
-        Rows from all over the data that are read before the first pass to inform the sketch; 0 for none. ``"auto"``: ten
-        for each vector and at least 500, unless more than a tenth of the data would be decoded for them.
+        Rows from all over the data that are read before the first pass to inform the sketch; 0 for none. ``"auto"``: ten for each vector and at least
+        500, unless more than a tenth of the data would be decoded for them.
     max_passes : int
         Most readings by an approximate solver.
     tolerance : float or None
-        Read again until every eigenvalue is certified to this relative error, or `max_passes` are over; 0 reads
-        `max_passes` times; None reads once. The exact solvers read none of these parameters.
+        Read again until every eigenvalue is certified to this relative error, or `max_passes` are over; 0 reads `max_passes` times; None reads once.
+        The exact solvers read none of these parameters.
 
     Attributes
     ----------
     components_ : array, shape (k, n_features)
-        Orthonormal rows, largest variance first, the entry of largest modulus positive. Where the components of wide
-        data do not fit in `memory` (``plan_.components_on_disk``) it is the zarr array on disk, in chunks of all
-        components for some features, ``components_[:, start:stop]``: in a temporary directory that goes with the
-        estimator and this array, or, once loaded, in the saved model.
+        Orthonormal rows, largest variance first, the entry of largest modulus positive. Where the components of wide data do not fit in `memory`
+        (``plan_.components_on_disk``) it is the zarr array on disk, in chunks of all components for some features, ``components_[:, start:stop]``: in a
+        temporary directory that goes with the estimator and this array, or, once loaded, in the saved model.
     explained_variance_, explained_variance_ratio_, singular_values_ : array, shape (k,)
         Variances (divisor n − ddof), shares of `total_variance_`, singular values of the centred (and scaled) data.
     mean_ : array, shape (n_features,)
@@ -163,8 +155,16 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     error_ : mapping
         The same values by name, as they are stored: ``error_["statement"]``; read-only.
     labels_ : Labels or None
-        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the
-        dimensions of its samples without coordinates; None where the data had none.
+        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the dimensions of its samples
+        without coordinates; None where the data had none.
+
+    Examples
+    --------
+    >>> import numpy as np, streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 20)) * np.arange(20, 0, -1)
+    >>> pca = sp.PCA(2, memory="1GiB").fit(rows)
+    >>> pca.components_.shape, pca.solver_, pca.n_passes_
+    ((2, 20), 'covariance', 1)
     """
 
     _solvers = SOLVERS

@@ -67,6 +67,15 @@ class RotatedPCA(StreamEstimator[Parameters, Fit]):
         The fit before the rotation, with its certificate, which bounds the errors of what was rotated.
     mean_, scale_, noise_variance_, total_variance_, n_components_, n_samples_seen_, n_features_in_
         As those of `PCA`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 6))
+    >>> rotated = sp.PCA(4).fit(rows).rotate(3, method="varimax")
+    >>> rotated.components_.shape
+    (3, 6)
     """
 
     def __init__(

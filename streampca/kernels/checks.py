@@ -42,6 +42,14 @@ def check_kernel(kernel: Kernel, rows: Rows) -> KernelCheck:
     ------
     DataError
         If there are no rows, or kernel values are not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(50, 3))
+    >>> sp.kernels.check_kernel(sp.kernels.RBF(gamma=0.1), rows)["positive_semidefinite"]
+    True
     """
     table = np.asarray(dense(as_table(rows)), dtype=np.float64)
     n_rows = len(table)

@@ -54,6 +54,12 @@ def kernel_of(
     ------
     ParameterError
         If there is no kernel of this name (the message contains the nearest name), or a number is outside its domain.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> type(sp.kernels.kernel_of("poly", degree=2)).__name__
+    'Polynomial'
     """
     if isinstance(kernel, Kernel):
         return kernel

@@ -27,6 +27,13 @@ class RBF(ProductKernel):
     16, products of float32 rows are therefore computed in float64.
 
     `sigma` may be given in place of `gamma`: γ = 1 / (2 sigma²).
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> kernel = sp.kernels.RBF(gamma=1e-4) + 2.0 * sp.kernels.Polynomial(degree=5)
+    >>> sp.KernelPCA(10, kernel=kernel).kernel is kernel
+    True
     """
 
     name: ClassVar[str] = "rbf"

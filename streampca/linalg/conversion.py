@@ -31,6 +31,16 @@ def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: Arr
     ------
     ParameterError
         If shapes do not agree, or an eigenvalue is not positive, so that X does not determine its component.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> X = np.random.default_rng(0).normal(size=(4, 10))
+    >>> values, vectors = np.linalg.eigh(X @ X.T)
+    >>> V = sp.conversion.components_from_gram(X, vectors, values)
+    >>> np.allclose(V @ V.T, np.eye(4))
+    True
     """
     x, u, roots = _checked(X, gram_vectors, gram_values, 0)
     return (x.T @ u / roots).T
@@ -52,6 +62,16 @@ def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_value
     ------
     ParameterError
         If shapes do not agree, or an eigenvalue is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> X = np.random.default_rng(0).normal(size=(10, 4))
+    >>> values, vectors = np.linalg.eigh(X.T @ X)
+    >>> U = sp.conversion.gram_vectors_from_components(X, vectors.T, values)
+    >>> np.allclose(U.T @ U, np.eye(4))
+    True
     """
     x, v, roots = _checked(X, np.asarray(components).T, gram_values, 1)
     return x @ v / roots

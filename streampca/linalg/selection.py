@@ -46,7 +46,16 @@ class Share:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Select all components whose eigenvalue is at least `eps` times the largest."""
+    """Select all components whose eigenvalue is at least `eps` times the largest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(5000, 4)) * [10, 5, 1, 0.1]
+    >>> sp.PCA(sp.Threshold(1e-3)).fit(rows).n_components_
+    3
+    """
 
     eps: float
     """Threshold relative to the first eigenvalue, in (0, 1]."""
@@ -68,6 +77,14 @@ class Frobenius:
 
     That is the smallest k whose best approximation of rank k leaves at most √(1 − share) of the norm of the matrix
     (Eckart & Young 1936). The norm is that of the covariance (or correlation) matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(5000, 4)) * [10, 5, 1, 0.1]
+    >>> sp.PCA(sp.Frobenius(0.99)).fit(rows).n_components_
+    2
     """
 
     share: float

@@ -173,6 +173,15 @@ def run(
     StreamPCAError
         `ConfigError` for what the file says, `DataError` for what the source holds, `PlanError` if the work does not fit in
         the memory, `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import streampca as sp
+    >>> _ = Path("digits.yaml").write_text("{source: {path: 'builtin:digits'}, model: {n_components: 3}, output: {report: false}}")
+    >>> finished = sp.run("digits.yaml")
+    >>> finished.model.n_components_, finished.manifest["passes"]
+    (3, 1)
     """
     if resume and fresh:
         raise ConfigError("resume and fresh contradict each other: give one of them")

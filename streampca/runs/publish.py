@@ -122,6 +122,11 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
         If something else is at `url`, or the store cannot be written to.
     NotAvailableError
         If the client package for such stores is not installed.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.publish("runs/sea-surface", "s3://bucket/runs/sea-surface")  # doctest: +SKIP
     """
     directory = Path(directory)
     record = read_record(directory)
@@ -155,6 +160,11 @@ def fetch(
         If `directory` is taken.
     StoreError
         If the store does not answer.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.fetch("s3://bucket/runs/sea-surface", "sea-surface")  # doctest: +SKIP
     """
     directory, store = Path(directory), open_store(url, storage_options)
     store.options_key = "storage_options, or the credentials of the environment"

@@ -189,6 +189,21 @@ def update(
         If a file or a chunk that the run has read is missing or was changed; names it.
     NotAvailableError
         For runs whose rows cannot be continued: other sources, rows between the others, sample weights, masks taken from the data.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> generator = np.random.default_rng(0)
+    >>> Path("shards").mkdir()
+    >>> np.save("shards/0.npy", generator.normal(size=(200, 5)))
+    >>> _ = Path("job.yaml").write_text("{source: {path: 'shards/*.npy'}, name: job, output: {state: true, report: false}}")
+    >>> run = sp.run("job.yaml")
+    >>> np.save("shards/1.npy", generator.normal(size=(100, 5)))
+    >>> _ = sp.update(run.directory)
+    >>> sp.load(run.directory).n_samples_seen_
+    300
     """
     directory, notice = Path(directory), logged(notice)
     if not directory.is_dir() and not lock_of(directory).exists():

@@ -114,6 +114,16 @@ def open_source(
         `PackedDataError` if attributes of packed values contradict each other.
     ParameterError
         If a choice is none of its values, or a name is not that of a dimension.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> import zarr
+    >>> field = zarr.create_array("field.zarr", shape=(100, 4, 5), chunks=(50, 4, 5), dtype="float32",
+    ...                           dimension_names=("time", "lat", "lon"))
+    >>> sp.open("field.zarr", samples="time").shape
+    (100, 20)
     """
     options = ReadOptions(
         array=array,

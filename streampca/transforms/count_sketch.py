@@ -39,6 +39,14 @@ class CountSketch(SparseTransform):
     ----------
     Charikar, Chen & Farach-Colton (2002), Finding frequent items in data streams; Weinberger, Dasgupta, Langford, Smola
     & Attenberg (2009), Feature hashing for large scale multitask learning.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> transform = sp.transforms.CountSketch(n_features=1000, size=100, n_hashes=4, seed=0)
+    >>> transform.transform(np.ones((5, 1000))).shape
+    (5, 100)
     """
 
     n_features: int

@@ -33,6 +33,14 @@ class GaussianProjection:
     ----------
     Johnson & Lindenstrauss (1984), Extensions of Lipschitz mappings into a Hilbert space; Dasgupta (2000), Experiments
     with random projection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> transform = sp.transforms.GaussianProjection(n_features=1000, size=100, seed=0)
+    >>> transform.transform(np.ones((5, 1000))).shape
+    (5, 100)
     """
 
     n_features: int

@@ -30,6 +30,13 @@ class SparseSign(SparseTransform):
     Kane & Nelson (2014), Sparser Johnson-Lindenstrauss transforms; Tropp, Yurtsever, Udell & Cevher (2019), Streaming
     low-rank matrix approximation with an application to scientific simulation, for 8 entries; Bentley & Floyd (1987), A
     sample of brilliance.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> transform = sp.transforms.SparseSign(n_features=1000, size=100, seed=0)
+    >>> transform.matrix(0, 10).shape
+    (10, 100)
     """
 
     n_features: int
