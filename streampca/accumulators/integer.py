@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import centre
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import ParameterError
@@ -20,6 +19,7 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray
 
 _EXACT = 2.0**24  # sums of whole numbers are exact in float32 while no partial sum exceeds this
+_SAMPLE_ROWS = 128
 _EXACT_ROWS = 256  # rows whose sums of squares, of at most 255² each, are always exact
 
 
@@ -45,10 +45,11 @@ class IntegerState:
 class ExactIntegerCovariance(SequentialMerge[IntegerState]):
     """Covariance of rows of bool, int8 or uint8, without weights.
 
-    A panel is centred by a whole number near its mean, so its float32 products are whole numbers. No partial sum of a
-    product exceeds the largest sum of squares of a column (Cauchy–Schwarz), so products are exact while that is below
-    2**24. A panel that exceeds it is split, down to 256 rows of squares up to 255². The products are moved to the common
-    `shift` and added in float64, which is also exact. Only `finalize` rounds, once.
+    A panel is centred by a whole number near its mean and divided by what divides all its differences (255 for masks of 0
+    and 255), so its float32 products are whole numbers. No partial sum of a product exceeds the largest sum of squares of
+    a column (Cauchy–Schwarz), so products are exact while that is at most 2**24. A panel that exceeds it is split, down to
+    256 rows of squares up to 255². The products are moved to the common `shift` and added in float64, which is also
+    exact. Only `finalize` rounds, once.
     """
 
     shift: int = 0
@@ -102,24 +103,32 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
     def _add_panel(self, state: IntegerState, panel: Array, n_rows: int) -> IntegerState:
         """Add the rows of `panel`, or one row that `n_rows` rows equal."""
         rows = borrow("panel", panel.shape, np.float32)
-        centred = centre(panel, rows)
-        total, step = np.rint(centred.offset * n_rows), centred.origin - self.shift
+        centred = _centred(panel.view(np.uint8) if panel.dtype == np.bool_ else panel, rows)
+        scale, step = float(centred.unit**2), centred.origin - self.shift
+        total = centred.unit * centred.sums * (n_rows / len(panel))
         left = np.stack([step, total + n_rows * step], axis=1)
         right = np.stack([total, step])
-        cuts = [0, *_exact_cuts(rows, centred.squares)]
+        cuts = list(pairwise([0, *_exact_cuts(centred.squares, len(rows))]))
         grid = self.grid(panel.shape[1])
 
         def add(pair: tuple[int, int]) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
-            product = borrow("product", (i.stop - i.start, j.stop - j.start), np.float32)
-            tile = grid.tile(state.products, *pair)
-            for first, last in pairwise(cuts):
-                np.matmul(rows[first:last, i].T, rows[first:last, j], out=product)
-                for start in range(0, len(tile), 128):  # strips that fit in the cache
-                    strip = slice(start, start + 128)
-                    tile[strip] += product[strip]
-                    if first == 0:
-                        tile[strip] += left[i][strip] @ right[:, j]
+            tile, half = grid.tile(state.products, *pair), (i.stop - i.start) // 2
+            # numpy copies a triangle after a symmetric product, which takes long beside one of few rows.
+            halved = pair[0] == pair[1] and len(cuts) > 1 and half > 0
+            near, far = slice(0, half if halved else None), slice(half, None)
+            for a, b in ((near, near), (far, near), (far, far)) if halved else ((near, near),):
+                part, columns, others = tile[a, b], rows[:, i][:, a], rows[:, j][:, b]
+                product = borrow("product", part.shape, np.float32)
+                for first, last in cuts:
+                    np.matmul(columns[first:last].T, others[first:last], out=product)
+                    for start in range(0, len(part), 128):  # strips that fit in the cache
+                        strip = slice(start, start + 128)
+                        part[strip] += product[strip] if scale == 1 else product[strip] * np.float64(scale)
+                        if first == 0:
+                            part[strip] += left[i][a][strip] @ right[:, j][:, b]
+            if halved:
+                tile[near, far] = tile[far, near].T
 
         spread(add, grid.pairs, self.n_threads)
         return IntegerState(state.n_samples + n_rows, state.total + total + n_rows * step, state.products)
@@ -162,20 +171,62 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
         return 8 * (self.grid(n_features).size + n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes, which is that of `Covariance`."""
-        return replace(self.covariance, n_threads=self.n_threads).scratch_bytes(n_features, n_rows, 4)
+        """Return the scratch memory in bytes: that of `Covariance`, three slabs of 16-bit integers, and squares of groups of rows."""
+        rows = min(n_rows, panel_rows(n_features, np.dtype(np.float32)))
+        small = 6 * _EXACT_ROWS * n_features + 8 * n_features * -(-rows // _EXACT_ROWS)
+        return replace(self.covariance, n_threads=self.n_threads).scratch_bytes(n_features, n_rows, 4) + small
 
 
-def _exact_cuts(rows: NDArray[np.float32], squares: FloatArray) -> list[int]:
-    """Return the ends of runs of centred `rows` whose float32 products are exact; the last is ``len(rows)``."""
-    if squares.max(initial=0.0) <= _EXACT:
-        return [len(rows)]
-    cuts, total = [], np.zeros(rows.shape[1])
-    for start in range(0, len(rows), _EXACT_ROWS):
+@dataclass(frozen=True)
+class _Centred:
+    """What rows of whole numbers were centred by: they are ``origin + unit * rows``."""
+
+    origin: FloatArray
+    """Whole number near the mean of each feature, ``(n_features,)``."""
+    unit: int
+    """Number that divides the difference of any two values."""
+    sums: FloatArray
+    """Sums of the centred rows, ``(n_features,)``, exact."""
+    squares: FloatArray
+    """Sums of their squares over groups of 256 rows, ``(n_groups, n_features)``, exact."""
+
+
+def _centred(values: Array, rows: Array, unit: int | None = None) -> _Centred:
+    """Write ``(values - origin) / unit`` to `rows`, float32; `values` are int8 or uint8. The default unit is that of a sample."""
+    n_rows, n_features = values.shape
+    sample = values[:: -(-n_rows // _SAMPLE_ROWS)]
+    unit = _common_unit(sample) if unit is None else unit
+    origin = float(values[0, 0]) + unit * np.rint((sample.mean(axis=0, dtype=np.float64) - float(values[0, 0])) / unit)
+    sums, squares = np.zeros(n_features), np.zeros((-(-n_rows // _EXACT_ROWS), n_features))
+    ones, whole = np.ones(_EXACT_ROWS, dtype=np.float32), origin.astype(np.int16)
+    for i, start in enumerate(range(0, n_rows, _EXACT_ROWS)):
         slab = rows[start : start + _EXACT_ROWS]
-        squares_of_slab = np.einsum("ij,ij->j", slab, slab)
-        total += squares_of_slab
-        if start and total.max() > _EXACT:
-            cuts.append(start)
-            total = squares_of_slab.astype(np.float64)
-    return [*cuts, len(rows)]
+        steps = np.subtract(
+            values[start : start + _EXACT_ROWS], whole, out=borrow("steps", slab.shape, np.int16), dtype=np.int16
+        )
+        if unit > 1:
+            units = np.floor_divide(steps, np.int16(unit), out=borrow("units", slab.shape, np.int16))
+            if not np.array_equal(units * np.int16(unit), steps):
+                return _centred(values, rows, 1)
+            steps = units
+        np.copyto(slab, steps)
+        sums += ones[: len(slab)] @ slab
+        squares[i] = np.einsum("ij,ij->j", slab, slab)
+    return _Centred(origin, unit, sums, squares)
+
+
+def _common_unit(sample: Array) -> int:
+    """Return the largest number that divides all differences of values, 255 for masks of 0 and 255; 1 for equal values."""
+    present = np.flatnonzero(np.bincount(sample.ravel().astype(np.int16) + 128))
+    return max(1, int(np.gcd.reduce(np.diff(present), initial=0)))
+
+
+def _exact_cuts(squares: FloatArray, n_rows: int) -> list[int]:
+    """Return the ends of runs of centred rows with exact float32 products, given the sums of squares of groups of 256 rows."""
+    cuts, total = [], np.zeros(squares.shape[1])
+    for i, of_group in enumerate(squares):
+        total += of_group
+        if i and total.max(initial=0.0) > _EXACT:
+            cuts.append(i * _EXACT_ROWS)
+            total = of_group.copy()
+    return [*cuts, n_rows]
