@@ -19,6 +19,7 @@ from streampca.accumulators.sparse import refuse_stored
 from streampca.execution.distributed.retries import read_with_retries
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.schedule import Schedule
 from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 _LEAST_ROWS = 500
@@ -94,10 +95,12 @@ def read_pilot(
     seed: int,
     missing: str = "error",
     on_rows: Callable[[int, int], None] | None = None,
+    ahead_bytes: int = 0,
 ) -> tuple[IntArray, Array, ReadCount]:
     """Return row numbers, the rows in the type of products, ``(n_rows, n_features)``, and what reading them cost.
 
-    NaN is let through where `missing` gives it a meaning. `on_rows` is told of rows and bytes as they are read.
+    NaN is let through where `missing` gives it a meaning. `on_rows` is told of rows and bytes as they are read. `ahead_bytes` of
+    memory are for reading ahead.
 
     Raises
     ------
@@ -107,25 +110,27 @@ def read_pilot(
     source.require_unchanged()
     chosen = rows_of(pilot, source, seed)
     out = np.empty((len(chosen), source.shape[1]), dtype=work_dtype(source.dtype))
-    count, at = ReadCount(), 0
-    for group in _runs(chosen, source):
-        first, last = int(group[0]), int(group[-1]) + 1
-        values, cost = read_with_retries(source, first, last)  # csr where the source is sparse
-        count += cost
-        if issparse(values):
-            refuse_stored(values, first)
-            rows: Any = values[group - first]
-            picked = rows.toarray()
-        else:
-            picked = values[group - first]
-            if missing == "error":
-                refuse_not_finite(values, first)
-            elif picked.dtype.kind == "f":
-                refuse_infinite(picked, first)
-        out[at : at + len(group)] = picked
-        at += len(group)
-        if on_rows is not None:
-            on_rows(len(group), cost.bytes)
+    count, at, groups = ReadCount(), 0, _runs(chosen, source)
+    spans = [(int(group[0]), int(group[-1]) + 1) for group in groups]
+    with source.ahead(Schedule.in_order(spans, ahead_bytes)):
+        for group in groups:
+            first, last = int(group[0]), int(group[-1]) + 1
+            values, cost = read_with_retries(source, first, last)  # csr where the source is sparse
+            count += cost
+            if issparse(values):
+                refuse_stored(values, first)
+                rows: Any = values[group - first]
+                picked = rows.toarray()
+            else:
+                picked = values[group - first]
+                if missing == "error":
+                    refuse_not_finite(values, first)
+                elif picked.dtype.kind == "f":
+                    refuse_infinite(picked, first)
+            out[at : at + len(group)] = picked
+            at += len(group)
+            if on_rows is not None:
+                on_rows(len(group), cost.bytes)
     return chosen, out, count
 
 

@@ -67,8 +67,9 @@ def start(
     seen = np.zeros(d, dtype=bool)
     if sizes.pilot_rows:
         report = Meter("pilot", sizes.pilot_rows, progress).add
+        pilot, ahead_bytes = pilot_of(sizes), plan.shape.read_ahead_bytes
         chosen, rows, count = once(
-            "pilot", lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, report)
+            "pilot", lambda: read_pilot(pilot, source, parameters.seed, parameters.missing, report, ahead_bytes)
         )
         if removing is not None:
             rows = removing.of_pilot(rows, chosen)

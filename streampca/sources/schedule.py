@@ -22,6 +22,11 @@ class Schedule:
     n_bytes: int
     """Bytes of stored data that may be in memory ahead of their use."""
 
+    @classmethod
+    def in_order(cls, spans: Sequence[Span], n_bytes: int) -> Schedule:
+        """Return the schedule of one thread that reads `spans`."""
+        return cls(1, lambda _: spans, 1, n_bytes)
+
     def mapped(self, change: Callable[[Span], Span | None], n_shares: int = 1) -> Schedule:
         """Return the schedule of one of `n_shares` arrays, whose rows are those that `change` returns; None for no rows."""
 

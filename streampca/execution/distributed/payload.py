@@ -163,7 +163,7 @@ def run_on_worker(
     task = _task_of(body, name, common)
     if wanted == "state":
         _begin_once()
-    ahead = task.source.ahead(Schedule(1, lambda _: leaf.spans, 1, leaf.read_ahead_bytes))
+    ahead = task.source.ahead(Schedule.in_order(leaf.spans, leaf.read_ahead_bytes))
     with one_blas_thread(), ahead:  # Dask sets it only for processes that it starts itself
         result = run_leaf(task, leaf)
     if wanted == "state":

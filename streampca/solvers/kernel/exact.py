@@ -123,7 +123,7 @@ class ExactMethod(KernelMethod):
         selection = parameters.selection(n)
         began = time.perf_counter()
         with one_blas_thread():
-            rows, count = read_all(source, plan.rows_per_block, options.quality)
+            rows, count = read_all(source, plan.rows_per_block, options.quality, plan.shape.read_ahead_bytes)
             parameters = standardised_by(parameters, rows)
             kernel = parameters.kernel.bound(source.shape[1])
             Meter("fit", n, options.progress).add(n, count.bytes)

@@ -25,6 +25,7 @@ from streampca.solvers.kernel.plan import KernelPlan, LandmarkCost
 from streampca.solvers.kernel.standardising import FeatureMoments, needs_moments, with_moments
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.schedule import Schedule
 from streampca.typing import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def choose_landmarks(
         moments, count = options.accumulate(source, FeatureMoments(), plan, phase="landmarks")
         parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
     if parameters.given is not None:
-        chosen, read = _given(source, parameters.given, sampling, parameters.kernel)
+        chosen, read = _given(source, parameters.given, parameters.kernel, sampling, plan.shape.read_ahead_bytes)
         return chosen, count + read
     if sampling == "column_norm":
         first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
@@ -191,17 +192,19 @@ def _require_given(source: Source, given: Array) -> None:
         raise ParameterError(f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have")
 
 
-def _given(source: Source, given: Array, sampling: str, kernel: Kernel) -> tuple[ChosenLandmarks, ReadCount]:
+def _given(
+    source: Source, given: Array, kernel: Kernel, sampling: str, ahead_bytes: int
+) -> tuple[ChosenLandmarks, ReadCount]:
     """Return landmarks that were named; of the source, only the chunks that hold them are read."""
     m, n = len(given), source.shape[0]
     if given.ndim == 2:
         return ChosenLandmarks(given, None, np.full(m, n / m), sampling, kernel), ReadCount()
     index = np.sort(given.astype(np.int64))
     rows, count, step = np.empty((m, source.shape[1]), source.dtype), ReadCount(), max(1, source.chunk_rows)
-    with source.reading():
-        for band in np.unique(index // step):
-            here = np.flatnonzero(index // step == band)
-            first, last = int(index[here[0]]), int(index[here[-1]]) + 1
+    bands = [np.flatnonzero(index // step == band) for band in np.unique(index // step)]
+    spans = [(int(index[here[0]]), int(index[here[-1]]) + 1) for here in bands]
+    with source.reading(), source.ahead(Schedule.in_order(spans, ahead_bytes)):
+        for here, (first, last) in zip(bands, spans, strict=True):
             values, cost = read_with_retries(source, first, last)
             rows[here] = in_panel(Block(values[index[here] - first], first), source.dtype)
             count += cost

@@ -18,6 +18,7 @@ from streampca.planning.shape import Leaf
 from streampca.solvers.kernel.solving import DenseMatrix
 from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.schedule import Schedule
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array, DType, FloatArray
 
@@ -106,8 +107,12 @@ def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_
     return KernelMatrix(values, means, center, n_threads)
 
 
-def read_all(source: Source, rows_per_block: int, quality: QualityReading | None = None) -> tuple[Array, ReadCount]:
+def read_all(
+    source: Source, rows_per_block: int, quality: QualityReading | None = None, ahead_bytes: int = 0
+) -> tuple[Array, ReadCount]:
     """Return all rows in the type of products, ``(n_samples, n_features)``, and what reading them cost; `quality` examines them.
+
+    `ahead_bytes` of memory are for reading ahead.
 
     Raises
     ------
@@ -116,7 +121,7 @@ def read_all(source: Source, rows_per_block: int, quality: QualityReading | None
     """
     rows, count = np.empty(source.shape, work_dtype(source.dtype)), ReadCount()
     leaf = Leaf(0, (*range(0, source.shape[0], rows_per_block), source.shape[0]))
-    with source.reading():
+    with source.reading(), source.ahead(Schedule.in_order(leaf.spans, ahead_bytes)):
         for block, cost in read_ahead(source, leaf):
             rows[block.start : block.start + len(block)] = in_panel(block, rows.dtype)
             count += cost

@@ -195,6 +195,23 @@ def test_plan_gives_what_the_ceiling_leaves_and_no_other_blocks(web, stores):
     assert roomy.from_dict(roomy.to_dict()).shape == roomy.shape
 
 
+@pytest.mark.parametrize("what", ["pilot", "kernel", "landmarks"])
+def test_readings_on_one_thread_are_requested_ahead(web, stores, monkeypatch, what):
+    schedules, ahead = [], ReadAhead.ahead
+    monkeypatch.setattr(ReadAhead, "ahead", lambda self, schedule: schedules.append(schedule) or ahead(self, schedule))
+    fits = {
+        "pilot": lambda data: sp.PCA(3, solver="sketch", pilot=50, random_state=0).fit(data),
+        "kernel": lambda data: sp.KernelPCA(3, method="exact").fit(data),
+        "landmarks": lambda data: sp.KernelPCA(3, method="nystrom", sampling=[3, 77, 200, 401]).fit(data),
+    }
+    remote, local = fits[what](f"{web.url}/blosc"), fits[what](stores / "blosc")
+    np.testing.assert_array_equal(remote.transform(VALUES), local.transform(VALUES))
+    spans = [list(each.spans_of(0)) for each in schedules if (each.n_leaves, each.at_once) == (1, 1)]
+    assert spans
+    assert all(each.n_bytes == READ_AHEAD_BYTES for each in schedules)
+    assert max(count for _, count in web.requests.items()) <= (1 if what == "kernel" else 2)
+
+
 def test_run_states_the_memory_for_reading_ahead(web, stores, tmp_path):
     (tmp_path / "c.yaml").write_text(
         f"source: {{path: '{web.url}/zstd'}}\nmodel: {{n_components: 2, solver: covariance}}\n"
