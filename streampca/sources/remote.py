@@ -121,6 +121,10 @@ class RemoteStore(WrapperStore[Store]):
         """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if the client uses one."""
         return await self.with_retries(key, lambda: self.transfer.fetch(key, span, buffer))
 
+    def try_out(self, key: str) -> None:
+        """Learn how the store answers to a request for a part of `key`, an object that exists, before memory is planned."""
+        sync(self.with_retries(key, lambda: self.transfer.try_out(key)))
+
     async def exists(self, key: str) -> bool:
         """Return whether `key` exists."""
         return await self.with_retries(key, lambda: self._store.exists(key))

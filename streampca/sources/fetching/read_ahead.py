@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
 from streampca.errors import StoreError
 from streampca.redaction import shown
 from streampca.sources.fetching.indexes import Indexes, IndexFormat
-from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, runs_of
+from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, ranges, runs_of
 from streampca.sources.fetching.transfer import Fetched
 from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule, Span
@@ -76,6 +75,11 @@ class ReadAhead:
         return self.most if self.most <= _WHOLE_BYTES else min(self.most, _PART_BYTES)
 
     @property
+    def in_parts(self) -> bool:
+        """Return whether chunks are requested in ranges where the store serves them."""
+        return self.indexes is not None or self.part_bytes < self.most
+
+    @property
     def least_bytes(self) -> int:
         """Return the memory for a block that is being read, whatever else is in memory."""
         return max(2 * self.request_bytes, min(MOST_REQUESTS * self.request_bytes, _LEAST_BYTES))
@@ -130,7 +134,7 @@ class ReadAhead:
             self._release(chunk)
             in_ranges = chunk.span is not None and self.store.transfer.serves_ranges
             most = self.most if self.indexes is None else self.indexes.kind.most_object
-            chunk.parts = self._parts_of(chunk) if in_ranges else [Part(None, most)]
+            chunk.parts = self._parts_of(chunk) if in_ranges else [Part(None, most * self._copies)]
             others = (each for each in chunk.block.pending if each[0] is not chunk)
             chunk.block.pending = deque([*((chunk, part) for part in chunk.parts), *others])
             self._send()
@@ -230,17 +234,18 @@ class ReadAhead:
 
     def _parts_of(self, chunk: StoredChunk) -> list[Part]:
         """Return the requests for adjacent inner chunks of a shard."""
-        return [Part(span, _PART_BYTES) for span in _ranges(*chunk.span)] if chunk.span and chunk.n_bytes else []
+        spans = ranges(*chunk.span, _PART_BYTES) if chunk.span and chunk.n_bytes else []
+        return [Part(span, _PART_BYTES * self._copies) for span in spans]
 
     def _parts(self) -> list[Part]:
         """Return the requests for a chunk; only the first if its size is not known."""
         if self.indexes is not None:  # a shard that is requested as a whole
-            return [Part(None, _PART_BYTES)]
+            return [Part(None, _PART_BYTES * self._copies)]
         if self.most <= _WHOLE_BYTES or not self._in_ranges:
-            return [Part(None, self.most)]
+            return [Part(None, self.most * self._copies)]
         if self.size is None:
             return [Part((0, _PART_BYTES), _PART_BYTES)]
-        return [Part(span, _PART_BYTES) for span in _ranges(0, self.size)]
+        return [Part(span, _PART_BYTES * self._copies) for span in ranges(0, self.size, _PART_BYTES)]
 
     def _scheduled(self, span: Span) -> Block | None:
         """Return the block of a schedule, None if there is none."""
@@ -304,7 +309,14 @@ class ReadAhead:
     @property
     def request_bytes(self) -> int:
         """Return the memory of one request for a chunk."""
-        return self.part_bytes if self._in_ranges or self.indexes is not None else self.most
+        in_parts = self._in_ranges or (self.indexes is not None and self.store.transfer.serves_ranges)
+        whole = self.most if self.indexes is None else self.indexes.kind.most_object
+        return (self.part_bytes if in_parts else whole) * self._copies
+
+    @property
+    def _copies(self) -> int:
+        """Return how often what is received is in memory at once: clients that do not receive in place join what they got."""
+        return 1 if self.store.transfer.receives_in_place else 2
 
     def _pending_block(self, leaf: Leaf) -> Block | None:
         """Return the first block of a leaf that has requests to send; opens the next if there is none."""
@@ -347,7 +359,7 @@ class ReadAhead:
         if self.size is not None or chunk.pieces or part.span is None or answer is None or not answer.is_range:
             return
         if part.span[0] == 0 and part.span[1] < answer.total <= self.most and not chunk.block.is_closed:
-            more = [Part(span, _PART_BYTES) for span in _ranges(part.span[1], answer.total)]
+            more = [Part(span, _PART_BYTES * self._copies) for span in ranges(part.span[1], answer.total, _PART_BYTES)]
             chunk.parts.extend(more)
             chunk.block.pending.extendleft((chunk, each) for each in reversed(more))
 
@@ -381,17 +393,3 @@ class ReadAhead:
         part.buffer = part.task = None  # which has the answer, too
         if part.answer.exception() is None:
             part.answer = NOTHING
-
-
-def ranges_of(size: int, most: int) -> int:
-    """Return the number of requests for a stored chunk of `size` bytes where chunks may have `most`."""
-    if most <= _WHOLE_BYTES:
-        return 1
-    return 1 if size <= _PART_BYTES else len(_ranges(0, size))
-
-
-def _ranges(start: int, stop: int) -> list[Span]:
-    """Return equal ranges of at most `_PART_BYTES` from `start` to `stop`."""
-    n = -(-(stop - start) // _PART_BYTES)
-    edges = [start + (stop - start) * i // n for i in range(n + 1)]
-    return list(pairwise(edges))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,3 +174,10 @@ def runs_of(pieces: list[Piece], key: str, block: Block, most: int) -> list[Stor
             runs.append(StoredChunk(key, [], block))
         runs[-1].pieces.append(piece)
     return runs
+
+
+def ranges(start: int, stop: int, most: int) -> list[Span]:
+    """Return equal ranges of at most `most` bytes from `start` to `stop`."""
+    n = -(-(stop - start) // most)
+    edges = [start + (stop - start) * i // n for i in range(n + 1)]
+    return list(pairwise(edges))

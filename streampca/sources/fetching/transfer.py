@@ -64,6 +64,11 @@ class Transfer:
         """Return whether bytes are received where they are needed, and a range comes with the size of the object."""
         return self._requests is not None
 
+    async def try_out(self, key: str) -> None:
+        """Learn from a request for the first byte of `key`, an object that exists, how the store answers."""
+        answer = await self.fetch(key, (0, 1), memoryview(bytearray(1)))
+        self.serves_ranges = self.serves_ranges and (answer is None or answer.is_range)
+
     async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
         """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one."""
         if self._requests is not None and buffer is not None:

@@ -73,14 +73,20 @@ class FetchedReader:
             size = self.chunk_bytes if self.chain.plain else None
             most = self.chunk_bytes if self.chain.plain else most_stored(self.chunk_bytes)
             self._requests[process] = ReadAhead(self.store, self._keys, size, most)
+            self._try_out(self._requests[process])
         return self._requests[process]
+
+    def _try_out(self, requests: ReadAhead) -> None:
+        """Request a byte of the metadata if memory depends on how the store answers."""
+        if requests.in_parts:
+            name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
+            self.store.try_out(f"{self.array.path}/{name}" if self.array.path else name)
 
     @property
     def overhead_bytes(self) -> int:
         """Return the memory in bytes of a chunk whose parts are joined, of a decoded one, and of what was received of it."""
         requests = self.requests
-        in_parts = requests.part_bytes < requests.most
-        joined = requests.most if in_parts and not self.chain.plain else 0
+        joined = requests.most if requests.in_parts and not self.chain.plain else 0
         decoded = 0 if self.layout.has_whole_rows else self.chunk_bytes
         return joined + decoded + requests.least_bytes + requests.request_bytes
 

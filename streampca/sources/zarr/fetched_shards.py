@@ -93,6 +93,7 @@ class FetchedShards(FetchedReader):
         if process not in self._requests:
             kind = _Format(self, self.shards.index_bytes, self.shards.index_span, self.shards.most_object)
             self._requests[process] = ReadAhead(self.store, self._keys, None, self.shards.most, kind)
+            self._try_out(self._requests[process])
         return self._requests[process]
 
     @property

@@ -120,6 +120,21 @@ def test_servers_that_ignore_or_shorten_ranges_redirect_or_close_connections_giv
             np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
 
 
+@pytest.mark.parametrize("fault", ["redirects", "serves_ranges"])
+def test_plan_counts_whole_chunks_where_the_server_sends_no_ranges_or_another_client_holds_them_twice(
+    web, small_parts, fault
+):
+    setattr(web, fault, fault == "redirects")
+    source = open_source(f"{web.url}/zstd")
+    most = source.direct.requests.most
+    n_copies = 2 if fault == "redirects" else 1
+    assert source.overhead_bytes(430) >= 3 * n_copies * most
+    assert source.direct.requests.request_bytes == n_copies * most
+    assert not web.requests
+    fit(f"{web.url}/zstd")
+    assert sum(web.requests.values()) == 5
+
+
 @pytest.mark.parametrize("fault", ["", "redirects"])
 def test_query_of_a_url_goes_with_every_request_and_into_no_message_or_file(web, tmp_path, monkeypatch, fault):
     web.query = "token=canary-7f3e%2Ba%2F"
