@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from importlib import import_module
@@ -109,7 +110,23 @@ def require_every_public_name(app: Any, env: Any) -> None:
                 logging.getLogger(__name__).warning("%s is public and not in the reference", full)
 
 
+def require_sections(app: Any, env: Any) -> None:
+    """Warn of public functions without a table of their parameters or of what they return."""
+    from numpydoc.validate import validate
+    from sphinx.util import logging
+
+    functions = [getattr(streampca, name) for name in streampca._EXPORTS]
+    functions += [getattr(streampca.metrics, name) for name in streampca.metrics.__all__]
+    for function in functions:
+        if inspect.isfunction(function):
+            full = f"{function.__module__}.{function.__name__}"
+            for code, message in validate(full)["errors"]:
+                if code.startswith(("PR0", "RT0", "EX0")):
+                    logging.getLogger(__name__).warning("%s: %s", full, message)
+
+
 def setup(app: Any) -> None:
-    """Add the check of the reference."""
+    """Add the checks of the reference."""
     import_module("matplotlib").use("agg")
     app.connect("env-check-consistency", require_every_public_name)
+    app.connect("env-check-consistency", require_sections)

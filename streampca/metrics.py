@@ -42,6 +42,11 @@ def similarities(v: ArrayLike, w: ArrayLike) -> FloatArray:
     v, w : array, shape (k, n_features) or (n_features,)
         Eigenvectors in rows; signs and lengths do not matter.
 
+    Returns
+    -------
+    array, shape (k,)
+        The absolute cosine for each axis.
+
     Raises
     ------
     ParameterError
@@ -50,6 +55,12 @@ def similarities(v: ArrayLike, w: ArrayLike) -> FloatArray:
     References
     ----------
     Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, eq. 66.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.metrics.similarities([[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [3.0, 4.0]])
+    array([1. , 0.8])
     """
     a, b = (np.atleast_2d(x) for x in _pair(v, w))
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
@@ -60,6 +71,16 @@ def similarities(v: ArrayLike, w: ArrayLike) -> FloatArray:
 
 def similarity(v: ArrayLike, w: ArrayLike) -> float:
     """Return the mean of `similarities`: the mean absolute cosine between matching eigenvectors.
+
+    Parameters
+    ----------
+    v, w : array, shape (k, n)
+        Matching eigenvectors, as `similarities` takes them.
+
+    Returns
+    -------
+    float
+        The mean absolute cosine.
 
     Examples
     --------
@@ -75,6 +96,22 @@ def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
     """Return ``|aᵢ − bᵢ| / aᵢ`` for every eigenvalue, shape ``(k,)``, where `a` is the reference (Marukatat 2023, eq. 67).
 
     Both have shape ``(k,)``; `ParameterError` if their shapes differ or a reference is not positive.
+
+    Parameters
+    ----------
+    a, b : array, shape (k,)
+        Reference eigenvalues, all positive, and others.
+
+    Returns
+    -------
+    array, shape (k,)
+        The relative difference of each eigenvalue.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.metrics.relative_differences([4.0, 2.0], [3.0, 2.0])
+    array([0.25, 0.  ])
     """
     reference, values = (np.atleast_1d(x) for x in _pair(a, b))
     if (reference <= 0).any():
@@ -85,6 +122,16 @@ def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
 
 def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
     """Return the mean of `relative_differences` over eigenvalues.
+
+    Parameters
+    ----------
+    a, b : array, shape (k,)
+        Reference eigenvalues, all positive, and others.
+
+    Returns
+    -------
+    float
+        The mean relative difference.
 
     Examples
     --------
@@ -104,6 +151,11 @@ def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
         Rows before a transform that should preserve dot products.
     Z : array, shape (n, q)
         The same rows after it.
+
+    Returns
+    -------
+    float
+        The mean absolute proportional error.
 
     Raises
     ------
@@ -132,6 +184,16 @@ def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
     Both may have any number of rows, with the same number of features (`ParameterError` otherwise); the number of angles
     is the smaller number of rows. Small angles are computed from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev &
     Argentati 2002).
+
+    Parameters
+    ----------
+    V, W : array, shape (k, n_features)
+        Bases of two subspaces, in rows.
+
+    Returns
+    -------
+    array
+        Angles in radians, the smallest first.
 
     Examples
     --------
@@ -170,6 +232,11 @@ def replacement_bound(
     norm : {"frobenius", "spectral"}
         ‖D‖_F, as published, in O(n_features²); or ‖D‖₂, which is smaller, in O(n_features³).
 
+    Returns
+    -------
+    float
+        The bound, in the unit of the eigenvalues of `covariance`.
+
     Raises
     ------
     ParameterError
@@ -178,6 +245,13 @@ def replacement_bound(
     References
     ----------
     Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, eqs. 26 to 35.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> round(sp.metrics.replacement_bound(np.diag([2.0, 1.0]), features=1, replacements=0), 3)
+    2.236
     """
     matrix = _symmetric(covariance)
     old, new = (np.atleast_1d(np.asarray(x)) for x in (features, replacements))
@@ -220,6 +294,11 @@ def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobe
     norm : {"frobenius", "spectral"}
         ‖·‖_F, in O(n_features²); or ‖·‖₂, in O(n_features³).
 
+    Returns
+    -------
+    float
+        The bound, in the unit of the eigenvalues of `covariance`.
+
     Raises
     ------
     ParameterError
@@ -229,6 +308,13 @@ def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobe
     ----------
     Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, section 4.2: the bound of one
     replacement, here for groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.metrics.grouping_bound(np.ones((4, 4)), [0, 0, 1, 1])  # equal features: their mean loses nothing
+    0.0
     """
     matrix, labels = _symmetric(covariance), np.asarray(groups)
     if labels.shape != matrix.shape[:1]:

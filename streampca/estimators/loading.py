@@ -39,6 +39,16 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
     them. Models of streampca 0.1 have no parameters but those that decide what `transform` does, and no plan. With the state, if
     one was saved, so that `partial_fit` and `merge` go on.
 
+    Parameters
+    ----------
+    path : str or Path
+        A saved model, or the directory of a run.
+
+    Returns
+    -------
+    PCA, KernelPCA or RotatedPCA
+        The fitted estimator.
+
     Raises
     ------
     ModelError

@@ -22,6 +22,16 @@ def merge(models: Sequence[PCA]) -> PCA:
     Equal to one fit of all rows up to rounding. The order counts only with a forgetting factor, where it is that of
     time. Cost: one addition of d² numbers for each model; the eigenproblem waits for the first use of the result.
 
+    Parameters
+    ----------
+    models : sequence of PCA
+        Estimators that were fitted on disjoint rows, or loaded with their states.
+
+    Returns
+    -------
+    PCA
+        The model of all rows, with its state.
+
     Raises
     ------
     MergeError

@@ -48,6 +48,11 @@ class Share:
 class Threshold:
     """Select all components whose eigenvalue is at least `eps` times the largest.
 
+    Parameters
+    ----------
+    eps : float
+        Share of the first eigenvalue, between 0 and 1.
+
     Examples
     --------
     >>> import numpy as np
@@ -77,6 +82,11 @@ class Frobenius:
 
     That is the smallest k whose best approximation of rank k leaves at most √(1 − share) of the norm of the matrix
     (Eckart & Young 1936). The norm is that of the covariance (or correlation) matrix.
+
+    Parameters
+    ----------
+    share : float
+        Share of the squared Frobenius norm, between 0 and 1.
 
     Examples
     --------

@@ -168,6 +168,11 @@ def run(
         Called with a sentence when a stopped run is resumed, a checkpoint is damaged, a dashboard is served, or fewer workers
         start than were asked for.
 
+    Returns
+    -------
+    Run, RunOfModels or RunOfGroups
+        The finished run with its ``directory``, ``manifest`` and ``model``.
+
     Raises
     ------
     StreamPCAError

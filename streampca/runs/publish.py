@@ -114,6 +114,11 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
     storage_options : dict, optional
         What fsspec takes for the store.
 
+    Returns
+    -------
+    Published
+        What is in the store now: the identity of the run, and numbers of objects and bytes.
+
     Raises
     ------
     ModelError
@@ -151,6 +156,22 @@ def fetch(
     url: str, directory: str | Path, *, storage_options: StorageOptions | None = None, overwrite: bool = False
 ) -> Path:
     """Copy a published run or model to a directory, which is complete or absent, and return it.
+
+    Parameters
+    ----------
+    url : str
+        Where the result is, as `publish` was given it.
+    directory : path
+        Where the copy goes.
+    storage_options : dict, optional
+        What fsspec takes for the store.
+    overwrite : bool
+        Whether a copy or a run that is at `directory` is replaced.
+
+    Returns
+    -------
+    Path
+        The directory.
 
     Raises
     ------

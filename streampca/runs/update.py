@@ -181,6 +181,11 @@ def update(
     notice : callable, optional
         Called with a sentence when a stopped update is resumed or begun again.
 
+    Returns
+    -------
+    Update
+        The run that is up to date, and how many rows were new.
+
     Raises
     ------
     ConfigError

@@ -107,6 +107,11 @@ def open_source(
         For counts in AnnData: ``target_sum``, to which the values of all features of a row are scaled to add up, and ``log1p``,
         whether the logarithm of one plus each value is taken after that. Zeros stay zeros, and nothing is written.
 
+    Returns
+    -------
+    Source
+        The table: ``shape``, ``dtype``, ``labels``, ``read(start, stop)`` and ``to_dask()``.
+
     Raises
     ------
     DataError
