@@ -34,7 +34,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "generated",
 ]
-exclude_patterns = ["_build", "gallery"]
+exclude_patterns = ["_build", "gallery", "auto_gallery/*.ipynb"]  # sphinx-gallery writes notebooks beside its pages
 templates_path = ["_templates"]
 default_role = "literal"
 nitpicky = True
