@@ -101,10 +101,9 @@ def main() -> int:
 def build_wheel(place: Path) -> Path:
     """Return the wheel of the repository, built from a copy."""
     copied = place / "source"
-    ignored = shutil.ignore_patterns(
-        ".*", "__pycache__", "*.egg-info", "build", "dist", "runs", "data", "docs", "tests"
-    )
-    shutil.copytree(ROOT, copied, ignore=ignored)
+    shutil.copytree(ROOT / "streampca", copied / "streampca", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copied)
     run([sys.executable, "-m", "venv", str(place / "pip")])
     pip = [str(place / "pip/bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     run([*pip, "wheel", "--no-deps", "--wheel-dir", str(place), str(copied)])
@@ -142,6 +141,7 @@ def try_cell(cell: Cell, interpreter: str, wheel: Path, place: Path, *, tests: b
         try:
             step()
         except (subprocess.CalledProcessError, AssertionError) as error:
+            print(getattr(error, "stderr", ""), file=sys.stderr)
             lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
             cell.outcome = f"{name}: {lines[-1] if lines else error}"
             return

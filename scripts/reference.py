@@ -1,5 +1,7 @@
 #!/usr/bin/env python
-"""Writes the tables of docs/reference/parameters.md and configuration.md from the statements of the parameters and the schema of configuration files.
+"""Writes the tables of docs/reference/parameters.md and configuration.md, and configs/streampca.schema.json.
+
+They follow from the statements of the parameters and the schema of configuration files.
 
 Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if a page is not up to date)
 """
@@ -17,7 +19,9 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Paramete
 from streampca.parameters.domains import Number, Whole
 from streampca.runs.config.schema import json_schema
 
-REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+SCHEMA = ROOT / "configs" / "streampca.schema.json"
 
 
 def table_of(parameters: tuple[Parameter, ...]) -> str:
@@ -97,8 +101,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
 
 def main() -> None:
     """Write the pages, or tell whether they are up to date."""
-    for page in PAGES:
-        after = written(page)
+    schema = json.dumps(json_schema(), indent=2) + "\n"
+    for page, after in {SCHEMA: schema, **{page: written(page) for page in PAGES}}.items():
         if "--check" not in sys.argv[1:]:
             page.write_text(after, encoding="utf-8")
         elif page.read_text(encoding="utf-8") != after:

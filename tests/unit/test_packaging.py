@@ -1,0 +1,45 @@
+"""Files for other package managers agree with the metadata of the project."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import streampca as sp
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONDA_NAMES = {"dask[array]": "dask-core", "xxhash": "python-xxhash"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CITATION.cff", "configs/kubernetes.yaml", "scripts/packaging/recipe.yaml", "scripts/packaging/Dockerfile"],
+)
+def test_files_name_the_version_of_the_package(name: str) -> None:
+    assert sp.__version__ in (ROOT / name).read_text()
+
+
+def test_the_first_version_of_the_changelog_is_that_of_the_package() -> None:
+    heading = re.search(r"^## (\d\S+)", (ROOT / "docs/changelog.md").read_text(), flags=re.MULTILINE)
+    assert heading is not None
+    assert heading.group(1) == sp.__version__
+
+
+def test_the_conda_recipe_has_the_dependencies_of_the_project() -> None:
+    recipe = yaml.safe_load((ROOT / "scripts/packaging/recipe.yaml").read_text())
+    expected = {f"python {PROJECT['requires-python']}"}
+    for requirement in PROJECT["dependencies"]:
+        name, _, version = requirement.partition(">=")
+        expected.add(f"{CONDA_NAMES.get(name, name)} >={version}")
+    assert set(recipe["requirements"]["run"]) == expected
+
+
+def test_packages_that_are_optional_are_no_dependencies() -> None:
+    heavy = {"matplotlib", "pillow", "scikit-learn", "pandas", "xarray", "pyarrow", "h5py", "s3fs", "anndata"}
+    names = {re.split(r"[\[>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
+    assert not heavy & names
