@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,7 +17,7 @@ class Block:
     """Consecutive rows of a source."""
 
     values: Array
-    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; must not be changed."""
+    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; must not be changed without `read_again`."""
     start: int = 0
     """Index of the first row within the source."""
 
@@ -25,6 +25,8 @@ class Block:
     """Weight of each row, not negative, shape ``(n_rows,)``; None = all 1."""
     equal: tuple[tuple[int, int], ...] = ()
     """Runs of rows, relative to the first, that all equal one another: chunks that were never written."""
+    read_again: Callable[[], object] | None = None
+    """Restores `values` that were overwritten; None where they must not be changed."""
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -34,7 +36,7 @@ class Block:
         weights = None if self.weights is None else self.weights[start:stop]
         equal = [(max(first, start) - start, min(last, stop) - start) for first, last in self.equal]
         runs = tuple((first, last) for first, last in equal if first < last)
-        return Block(self.values[start:stop], self.start + start, weights, runs)
+        return Block(self.values[start:stop], self.start + start, weights, runs, self.read_again)
 
     def apart(self) -> tuple[list[Block], EqualRows | None]:
         """Return the runs of other rows, and the equal ones; the block and None if there are none or they are not finite."""
@@ -70,6 +72,10 @@ class Block:
         n_panels = -(-len(self) // most_rows)
         for i in range(n_panels):
             yield self.slice(len(self) * i // n_panels, len(self) * (i + 1) // n_panels)
+
+    def kept(self) -> Block:
+        """Return the block whose rows must not be changed."""
+        return self if self.read_again is None else replace(self, read_again=None)
 
     def halves(self) -> Iterator[Block]:
         """Yield the first half of the rows, which is one longer where the number is odd, and the second unless it is empty."""

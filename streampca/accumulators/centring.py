@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from streampca.errors import NotFiniteError
+from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow
 from streampca.typing import Array, BoolArray, DType, FloatArray
 
-_SLAB_BYTES = 1 << 20  # size of rows that fit in the cache between subtraction and sum
+_SLAB_BYTES = 1 << 19  # size of rows that fit in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
 _SAMPLE_ROWS = 128
 _SQUARED_ROWS = 16
@@ -110,6 +112,18 @@ def centre(rows: Array, out: Array) -> Centred:
     offset /= n_rows
     mark_underflow(out, squares)
     return Centred(middle.astype(np.float64), offset, squares)
+
+
+def centre_columns(rows: Array, out: Array, columns: Sequence[slice], n_threads: int) -> Centred:
+    """Centre as `centre` does, slices of `columns` that make up all of them at a time, in `n_threads` threads."""
+    parts: list[Centred | None] = [None] * len(columns)
+
+    def work(i: int) -> None:
+        parts[i] = centre(rows[:, columns[i]], out[:, columns[i]])
+
+    spread(work, range(len(columns)), n_threads)
+    done = [part for part in parts if part is not None]
+    return Centred(*(np.concatenate([getattr(part, item.name) for part in done]) for item in fields(Centred)))
 
 
 def squares_of_columns(rows: Array) -> FloatArray:

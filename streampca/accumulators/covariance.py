@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import (
-    centre,
+    centre_columns,
     refuse_not_finite,
     refuse_overflow,
     squares_of_columns,
@@ -27,8 +27,10 @@ from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
-_PANEL_BYTES = 16 * 2**20
+_PANEL_BYTES = 32 * 2**20
 _PANEL_ROWS = (1024, 8192)
+_WIDE_PANEL = (1.5, 3072)  # bytes for each entry of the matrix, and rows, of panels of many features
+_STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
@@ -122,6 +124,11 @@ class Covariance(SequentialMerge[CovarianceState]):
         scatter = np.zeros(self.grid(n_features).size)
         return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), scatter)
 
+    def init_within(self, n_features: int, state: CovarianceState) -> CovarianceState:
+        """Return the state of no rows in the memory of `state`, which is needed no more."""
+        self.grid(n_features).clear(state.scatter, self.n_threads)
+        return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), state.scatter)
+
     def update(self, state: CovarianceState, block: Block | Array) -> CovarianceState:
         """Return `state` with the rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
 
@@ -157,8 +164,16 @@ class Covariance(SequentialMerge[CovarianceState]):
         n_rows = len(panel)
         if n_rows == 0:
             return state
-        rows = borrow("panel", panel.values.shape, dtype)
-        centred = centre(panel.values, rows)
+        values, again = panel.values, panel.read_again
+        in_place = again is not None and panel.weights is None and values.dtype == dtype == np.float32
+        rows = values if in_place and values.flags.c_contiguous else borrow("panel", values.shape, dtype)
+        grid = self.grid(rows.shape[1])
+        columns = [grid.features(i) for i in range(len(grid.edges) - 1)]
+        centred = centre_columns(values, rows, columns, self.n_threads)
+        usable = rows is not values or bool(centred.finite.all() and within_float32(centred.squares, rows))
+        if not usable and again is not None:
+            again()
+            return self._add_panel(state, panel.kept(), dtype)
         if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
             if dtype == np.float64:
@@ -224,11 +239,12 @@ class Covariance(SequentialMerge[CovarianceState]):
                 add_product_in_float64(tile, rows[:, i], rows[:, j])
                 return
             product = multiply(pair) if product is None else product
-            # Strips of 128 rows fit in the cache during the three additions.
-            for start in range(0, len(tile), 128):
-                strip = slice(start, start + 128)
-                tile[strip] += product[strip]
-                tile[strip] += left[i][strip] @ right[:, j]
+            outer = borrow("outer", (_STRIP_ROWS, tile.shape[1]), np.float64)
+            for start in range(0, len(tile), _STRIP_ROWS):
+                strip = slice(start, start + _STRIP_ROWS)
+                term = np.matmul(left[i][strip], right[:, j], out=outer[: len(tile[strip])])
+                term += product[strip]
+                tile[strip] += term
 
         def add_checked(i: int) -> None:
             product, exact = multiply((i, i)), squares[grid.features(i)]  # type: ignore[index]
@@ -250,12 +266,13 @@ class Covariance(SequentialMerge[CovarianceState]):
             return state
         if self.forgetting != 1:
             state = self._faded(state, other.n_samples)
-        np.add(state.scatter, other.scatter, out=state.scatter)
+        grid = self.grid(len(state.origin))
         if state.weight == 0:
+            grid.copy(other.scatter, state.scatter, self.n_threads)
             return replace(other, scatter=state.scatter, n_samples=state.n_samples + other.n_samples)
         counts = other.n_samples, other.weight, other.weight_squares
         state, step, factor = state.joined(counts, other.origin, other.offset)
-        self.grid(len(step)).add_outer(state.scatter, (step * factor)[:, None], step[None], self.n_threads)
+        grid.add(state.scatter, other.scatter, (step * factor)[:, None], step[None], self.n_threads)
         return state
 
     def subtract(
@@ -349,7 +366,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * dtype.itemsize
         # Products are float64 where float32 would overflow or lose too many digits.
         side = self.grid(n_features).longest_side
-        return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS)
+        return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS + _STRIP_ROWS)
 
 
 def lost_digits(diagonal: Array, squares: FloatArray) -> bool:
@@ -377,10 +394,13 @@ def panel_rows(n_features: int, dtype: DType) -> int:
     """Return the number of rows of a panel.
 
     Few enough for float32 sums (1e-8 relative at 8,192), and enough that the product takes much longer than its addition
-    to the scatter.
+    to the scatter, whose tiles do not fit in the cache where there are many features: panels then take up to a third of
+    the memory of the scatter.
     """
-    low, high = _PANEL_ROWS
-    return max(low, min(high, _PANEL_BYTES // max(1, n_features * dtype.itemsize)))
+    (low, high), (share, most) = _PANEL_ROWS, _WIDE_PANEL
+    row_bytes = max(1, n_features * dtype.itemsize)
+    wide = min(most, int(share * n_features**2 / row_bytes))
+    return max(low, min(high, _PANEL_BYTES // row_bytes), wide)
 
 
 def within_float32(squares: FloatArray, rows: Array) -> bool:

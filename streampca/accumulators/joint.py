@@ -22,10 +22,22 @@ class Joint:
         """Return the states of no rows."""
         return tuple(accumulator.init(n_features) for accumulator in self.parts)
 
+    def init_within(self, n_features: int, state: tuple[object, ...]) -> tuple[object, ...]:
+        """Return the states of no rows, in the memory of `state` where the accumulators can reuse it."""
+        return tuple(
+            accumulator.init_within(n_features, inner)
+            if hasattr(accumulator, "init_within")
+            else accumulator.init(n_features)
+            for accumulator, inner in zip(self.parts, state, strict=True)
+        )
+
     def update(self, state: tuple[object, ...], block: Block | Array) -> tuple[object, ...]:
         """Return every state with the rows of `block` added."""
         block = as_block(block)
-        return tuple(accumulator.update(inner, block) for accumulator, inner in zip(self.parts, state, strict=True))
+        # The first accumulator comes last, because it may overwrite the rows.
+        others = [part.update(inner, block.kept()) for part, inner in zip(self.parts[1:], state[1:], strict=True)]
+        first = [part.update(inner, block) for part, inner in zip(self.parts[:1], state[:1], strict=True)]
+        return (*first, *others)
 
     def merge(self, states: Sequence[tuple[object, ...]]) -> tuple[object, ...]:
         """Merge the states of each accumulator."""

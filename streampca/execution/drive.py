@@ -122,6 +122,8 @@ def drive(
                 total = merge(total, result.state)
                 count += result.count
                 next_leaf, merging = min(next_leaf + leaves_per_result, plan.n_leaves), False
+            if client is None:
+                task.retire(result.state)
             del result
             record.leaf_merged(next_leaf - 1, total, count)
     except BaseException as error:
@@ -133,6 +135,7 @@ def drive(
         raise
     finally:
         results.close()  # no thread writes when the caller cleans up
+        task.release()
     release_freed_memory()
     _log.info("%s: done, %s read in %.1f s", record.phase, as_text(count.bytes), time.perf_counter() - began)
     return total, count

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
@@ -35,20 +35,37 @@ class FoldTask(Task[_State]):
     weights: RowWeights | None = None
     """Sample weights; None = all 1."""
     record: LeafRecord | None = None
+    retired: list[_State] = field(default_factory=list, compare=False)
+    """States that are merged, whose memory later leaves of this process reuse: new memory costs a fault for each page."""
 
     def for_leaf(self, leaf: Leaf) -> FoldTask[_State]:
         """Return the task with only the rows and sample weights of `leaf`."""
         start, stop = leaf.edges[0], leaf.edges[-1]
         weights = None if self.weights is None else self.weights.slice(start, stop)
-        return replace(self, source=self.source.slice(start, stop), weights=weights, record=None)
+        return replace(self, source=self.source.slice(start, stop), weights=weights, record=None, retired=[])
 
     def init(self, leaf: Leaf) -> _State:
         """Return the state of no rows."""
-        return self.accumulator.init(self.source.shape[1])
+        n_features = self.source.shape[1]
+        try:
+            state = self.retired.pop()
+        except IndexError:
+            return self.accumulator.init(n_features)
+        reuse: Any = self.accumulator
+        return reuse.init_within(n_features, state)  # type: ignore[no-any-return]
 
     def update(self, state: _State, block: Block) -> _State:
         """Return `state` with the weighted rows of `block` added."""
         return self.accumulator.update(state, block if self.weights is None else self.weights.on(block))
+
+    def retire(self, state: _State) -> None:
+        """Keep the memory of `state` for a later leaf, if the accumulator can reuse it."""
+        if hasattr(self.accumulator, "init_within"):
+            self.retired.append(state)
+
+    def release(self) -> None:
+        """Release the memory that is kept."""
+        self.retired.clear()
 
     def leaves_per_result(self, plan: Plan) -> int:
         """Return the number of leaves per branch of the tree reduction."""

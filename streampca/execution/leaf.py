@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import Field, dataclass
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -83,6 +84,12 @@ class Task(ABC, Generic[_State]):
         """Return the result of a leaf, given the state after its last block."""
         return state
 
+    def retire(self, state: _State) -> None:
+        """Keep the memory of `state`, which is needed no more, for a later leaf; unless overridden, it is not kept."""
+
+    def release(self) -> None:
+        """Release the memory that is kept."""
+
     def leaves_per_result(self, plan: Plan) -> int:
         """Return how many neighbouring leaves are merged before the driver receives them."""
         return 1
@@ -137,23 +144,27 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
 
     equal = [_long(source.equal_rows(start, stop), start) for start, stop in spans]
 
+    def buffer(i: int) -> Array:
+        start, stop = spans[i]
+        if source.column_major:
+            return borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
+        return borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
+
     def submit(i: int) -> Future[tuple[Array, ReadCount]]:
         start, stop = spans[i]
         if equal[i] == ((0, stop - start),):
             return reader.submit(_read_equal, source, start, stop)
-        if source.column_major:
-            out = borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
-        else:
-            out = borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
-        return reader.submit(read_with_retries, source, start, stop, out)
+        return reader.submit(read_with_retries, source, start, stop, buffer(i))
 
     with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as reader:
         pending = submit(0)
-        for i, (start, _) in enumerate(spans):
+        for i, (start, stop) in enumerate(spans):
             values, count = pending.result()
             if i + 1 < len(spans):
                 pending = submit(i + 1)
-            yield Block(values, start, equal=equal[i]), count
+            again = partial(read_with_retries, source, start, stop, values)
+            own = values.flags.writeable and np.may_share_memory(values, buffer(i))
+            yield Block(values, start, equal=equal[i], read_again=again if own else None), count
         reader.submit(release).result()
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+_STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
+
 
 @lru_cache(maxsize=4)
 def _pool(n_threads: int) -> ThreadPoolExecutor:
@@ -119,13 +121,38 @@ class TileGrid:
 
     def add_outer(self, flat: FloatArray, left: FloatArray, right: FloatArray, n_threads: int = 1) -> None:
         """Add the symmetric matrix ``left @ right`` of factors ``(n_features, r)`` and ``(r, n_features)``, in place."""
+        self._add(flat, None, left, right, n_threads)
 
+    def add(self, flat: FloatArray, other: FloatArray, left: FloatArray, right: FloatArray, n_threads: int = 1) -> None:
+        """Add the tiles of `other` and, as `add_outer` does, the matrix ``left @ right``, in place."""
+        self._add(flat, other, left, right, n_threads)
+
+    def _add(
+        self, flat: FloatArray, other: FloatArray | None, left: FloatArray, right: FloatArray, n_threads: int
+    ) -> None:
         def add(pair: tuple[int, int]) -> None:
             tile, u, v = self.tile(flat, *pair), left[self.features(pair[0])], right[:, self.features(pair[1])]
-            for start in range(0, len(tile), 128):
-                tile[start : start + 128] += u[start : start + 128] @ v
+            more = None if other is None else self.tile(other, *pair)
+            for start in range(0, len(tile), _STRIP_ROWS):
+                strip = slice(start, start + _STRIP_ROWS)
+                term = u[strip] @ v
+                if more is not None:
+                    term += more[strip]
+                tile[strip] += term
 
         spread(add, self.pairs, n_threads)
+
+    def copy(self, flat: FloatArray, out: FloatArray, n_threads: int = 1) -> None:
+        """Copy the tiles of `flat` to `out`."""
+
+        def copy(pair: tuple[int, int]) -> None:
+            np.copyto(self.tile(out, *pair), self.tile(flat, *pair))
+
+        spread(copy, self.pairs, n_threads)
+
+    def clear(self, flat: FloatArray, n_threads: int = 1) -> None:
+        """Set all tiles to zero."""
+        spread(lambda pair: self.tile(flat, *pair).fill(0.0), self.pairs, n_threads)
 
     def add_sparse_products(
         self,

@@ -87,7 +87,8 @@ def expected_seconds(plan: Plan, rates: Rates) -> float:
     stream = max(max(read, fold) + first_blocks, fold + plan.bytes_to_read * rates.read_cpu / cores)
     detail = plan.detail
     entries = plan.n_features * _columns(detail) if isinstance(detail, SketchDetail) else _side(plan) ** 2
-    merge = plan.n_leaves * 8 * entries / rates.merge / cores
+    # Threads that share a leaf share merging, too, and so they do in the probe.
+    merge = plan.n_leaves * 8 * entries / rates.merge / (cores if plan.threads_per_leaf == 1 else 1)
     written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
     return _FIXED_SECONDS + stream + merge + written + _solve_seconds(plan, rates) + _finish_seconds(plan, rates)
 

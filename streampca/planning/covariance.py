@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.covariance import panel_rows
 from streampca.formatting import as_text
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget, Resources
 from streampca.planning.covariance_accumulators import CovarianceAccumulator
 from streampca.planning.detail import CovarianceDetail
@@ -19,6 +20,8 @@ from streampca.sources.base import Source
 
 _SMALL_STATE_BYTES = 16 * 2**20
 """Size of a state up to which finished leaves may wait to be merged."""
+_WIDE_FROM_BYTES = 32 * 2**20
+"""Size of a panel beyond which a block is as large as one."""
 
 
 def plan_covariance(
@@ -60,7 +63,9 @@ def plan_covariance(
             notes=_notes(source, reading),
         )
 
-    sizes = block_rows_to_try(source, work_dtype(source.dtype))
+    dtype = work_dtype(source.dtype)
+    panel_bytes = panel_rows(d, dtype) * d * dtype.itemsize
+    sizes = block_rows_to_try(source, dtype, panel_bytes if panel_bytes > _WIDE_FROM_BYTES else BLOCK_BYTES)
     plan = choose(sizes, build, d, resources.threads, grid.n_tiles)
     if plan.budget.fits:
         return plan

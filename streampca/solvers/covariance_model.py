@@ -17,6 +17,10 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.typing import FloatArray
 
+_TOLERANCE = 1e-11
+"""Residual of eigenpairs, relative to the first eigenvalue, at which the iteration stops."""
+_BELOW_PRECISION = 400.0
+"""How many times smaller than the error of the matrix that residual is at least."""
 _ROWS_PER_FEATURE = 64
 """Rows for each feature from which all eigenvalues are computed beside the requested pairs: they take a small share of the pass."""
 
@@ -63,7 +67,8 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
-    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total)
+    tolerance = max(_TOLERANCE, precision / _BELOW_PRECISION)
+    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total, tolerance=tolerance)
     if n_samples >= _ROWS_PER_FEATURE * d or validated:  # of which no state is kept
         spectrum = with_every(spectrum, reduced)
     n_missing = int(getattr(state, "n_missing", 0)) if parameters.missing == "pairwise" else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from streampca import PCA
 from streampca.accumulators import Covariance, Moments, TileGrid
+from streampca.accumulators.joint import Joint
+from streampca.accumulators.rows import RowSample
 from streampca.block import Block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.execution.fold import fold
@@ -172,3 +175,57 @@ def test_second_moments_that_overflow_are_a_named_error() -> None:
     rows = 1e154 * (1 + 1e-3 * np.random.default_rng(0).standard_normal((20, 3)))
     with pytest.raises(DataError, match="overflow"):
         PCA(center=False).fit(rows)
+
+
+@pytest.mark.parametrize("bad", ["large", "nan", "none"])
+def test_blocks_that_may_be_overwritten(bad: str) -> None:
+    original = np.random.default_rng(0).standard_normal((300, 5), dtype=np.float32)
+    if bad != "none":
+        original[250, 3] = 1e25 if bad == "large" else np.nan
+    values, again = original.copy(), []
+
+    def read_again() -> None:
+        again.append(True)
+        values[...] = original
+
+    accumulator = Covariance()
+    block = Block(values, 10, read_again=read_again)
+    if bad == "nan":
+        with pytest.raises(NotFiniteError, match="row 260, column 3"):
+            accumulator.update(accumulator.init(5), block)
+        return
+    found = accumulator.update(accumulator.init(5), block)
+    expected = accumulator.update(accumulator.init(5), original)
+    np.testing.assert_array_equal(found.scatter, expected.scatter)
+    np.testing.assert_array_equal(found.offset, expected.offset)
+    assert len(again) == (bad == "large")
+    assert np.array_equal(values, original) == (bad == "large")
+
+
+def test_rows_are_overwritten_after_all_accumulators_used_them() -> None:
+    rows = np.random.default_rng(0).standard_normal((40, 3), dtype=np.float32) + 5
+    joint = Joint((Covariance(), RowSample(40, 8, "float32")))
+    sample: Any = joint.update(joint.init(3), Block(rows.copy(), read_again=lambda: None))[1]
+    np.testing.assert_array_equal(sample.values, rows[sample.index])
+
+
+def test_memory_of_another_state() -> None:
+    rows = np.random.default_rng(0).standard_normal((60, 7))
+    accumulator = Covariance(tile_size=3)
+    expected = accumulator.update(accumulator.init(7), rows)
+    used = accumulator.update(accumulator.init(7), rows[::-1] * 3)
+    found = accumulator.update(accumulator.init_within(7, used), rows)
+    np.testing.assert_array_equal(found.scatter, expected.scatter)
+    assert found.n_samples == 60
+    assert np.shares_memory(found.scatter, used.scatter)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_columns_are_centred_by_tiles(n_threads: int) -> None:
+    rows = (np.random.default_rng(0).standard_normal((500, 25)) + 7).astype(np.float32)
+    found = Covariance(tile_size=10, n_threads=n_threads)
+    state = found.update(found.init(25), rows)
+    expected = np.cov(rows.astype(np.float64), rowvar=False)
+    np.testing.assert_allclose(found.finalize(state).dense(), expected, atol=1e-6)
+    one = replace(found, n_threads=1)
+    np.testing.assert_array_equal(state.scatter, one.update(one.init(25), rows).scatter)
