@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from threadpoolctl import LibController, ThreadpoolController
+
+
+class _LoadedObject(ctypes.Structure):
+    """What the dynamic linker tells of a loaded library (``struct dl_phdr_info``)."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("n_headers", ctypes.c_uint16),
+        ("n_loaded", ctypes.c_ulonglong),
+        ("n_unloaded", ctypes.c_ulonglong),
+    )
+
+
+def loaded_count() -> tuple[int, int] | None:
+    """Return how many libraries this process has loaded and unloaded so far, None where the linker does not count them."""
+    if not sys.platform.startswith("linux"):
+        return None
+    counts: list[tuple[int, int]] = []
+
+    def first(loaded: Any, size: int, _: object) -> int:
+        if size >= ctypes.sizeof(_LoadedObject):
+            counts.append((loaded.contents.n_loaded, loaded.contents.n_unloaded))
+        return 1  # the numbers are the same for all
+
+    try:
+        visit = ctypes.CDLL(None).dl_iterate_phdr
+    except (OSError, AttributeError):
+        return None
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
+    visit(kind(first), None)
+    return counts[0] if counts else None
+
+
+_known: tuple[tuple[int, int], list[LibController]] | None = None
+"""Controllers, and the numbers of loaded and unloaded libraries at that time: looking for them takes milliseconds."""
 
 
 def libraries() -> list[LibController]:
@@ -18,13 +58,18 @@ def libraries() -> list[LibController]:
     A wheel keeps its libraries beside its package (``faiss_cpu.libs/libopenblas….so``). Of these only numpy's and scipy's
     multiply for us; a library outside of the directory of packages, as conda and distributions have it, may be that of numpy.
     """
+    global _known
+    counts = loaded_count()
+    if _known is not None and _known[0] == counts:
+        return list(_known[1])
     packages = Path(np.__file__).resolve().parents[1]
     found = []
     for library in ThreadpoolController().lib_controllers:
         path = Path(library.filepath).resolve()
         if not path.is_relative_to(packages) or path.relative_to(packages).parts[0].startswith(("numpy", "scipy")):
             found.append(library)
-    return found
+    _known = None if counts is None else (counts, found)
+    return list(found)
 
 
 class _SharedLimit:

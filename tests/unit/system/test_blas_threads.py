@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from streampca.planning.shape import Leaf
 from streampca.runs.many import run
 from streampca.runs.verify import verify_run
 from streampca.sources import open_source
+from streampca.system import blas_threads as blas_threads_module
 from streampca.system.blas_threads import libraries, one_blas_thread
 from streampca.system.versions import versions
 
@@ -175,3 +178,21 @@ def test_libraries_that_other_packages_bring_are_not_limited_and_no_part_of_the_
     assert len(versions()["blas"].split(", ")) == len(
         {(b.version, b.internal_api) for b in libraries() if b.user_api == "blas"}
     )
+
+
+def test_libraries_are_looked_for_again_when_one_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if blas_threads_module.loaded_count() is None:
+        pytest.skip("this system does not count loaded libraries")
+    looked: list[int] = []
+    look = blas_threads_module.ThreadpoolController
+    monkeypatch.setattr(blas_threads_module, "ThreadpoolController", lambda: looked.append(1) or look())
+    monkeypatch.setattr(blas_threads_module, "_known", None)
+    found = [library.filepath for library in libraries()]
+    assert [library.filepath for library in libraries()] == found
+    assert len(looked) == 1
+    [some, *_] = Path(np.__file__).parent.glob("_core/_multiarray_umath*.so")
+    shutil.copy(some, tmp_path / "another.so")
+    handle = ctypes.CDLL(str(tmp_path / "another.so"))
+    assert handle is not None
+    libraries()
+    assert len(looked) == 2
