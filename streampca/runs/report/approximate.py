@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streampca.runs.report import figures_of_intervals, words
+from streampca.runs.report import figures_of_intervals, seen, words
 from streampca.runs.report.parts import Accuracy, Chart, Facts, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
@@ -117,7 +117,7 @@ def interval_chart(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) ->
         return sampling_chart(spectrum.values, errors, (bounds.lower, bounds.upper))
     svg = figures_of_intervals.intervals(spectrum.values, bounds.lower, bounds.upper, bounds.pairs)
     k, widest = len(spectrum.values), _largest(bounds.relative)
-    alt = f"Chart of {words.plural(k, 'eigenvalue')} with the intervals that they lie in."
+    alt = f"Chart of {words.plural(k, 'eigenvalue')} with the intervals that they lie in. {seen.shares_of_components(spectrum.ratios)}"
     if not bounds.certified:
         return Chart("Variance along each axis", svg, alt, "No interval is known for these.")
     legend = [("accent", "found"), ("bar", "lies in here")]
@@ -125,6 +125,7 @@ def interval_chart(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) ->
         legend.append(("hatch", "not told apart"))
     caption = f"The widest interval is {words.share(widest)} of its upper end"
     caption += ": narrower than the dots." if widest < 0.02 else "."
+    alt += f" The widest interval is {words.share(widest)} of its upper end."
     return Chart("Variance along each axis, and where it lies", svg, alt, caption, tuple(legend))
 
 
@@ -178,8 +179,11 @@ def _error_chart(run: RunFiles, bounds: Bounds) -> Chart:
     if tolerance:
         legend.append(("dashes", f"asked for: {words.share(tolerance)}"))
     alt = (
-        f"Bounds of the errors of {words.plural(len(bounds.relative), 'component')}: of eigenvalues and of directions."
+        f"Bounds of the errors of {words.plural(len(bounds.relative), 'component')}: of eigenvalues and of directions. "
+        f"The largest bound of an eigenvalue is {words.share(_largest(bounds.relative))}"
     )
+    largest_sine = _largest(bounds.sines)
+    alt += f", of the sine of an angle {largest_sine:.2g}." if largest_sine else "."
     return Chart("How far off each one can be", svg, alt, "", tuple(legend))
 
 

@@ -69,7 +69,7 @@ def _chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
     return Chart(
         "Eigenvalues and the edges of noise",
         scree(values, edges, run.n_components),
-        f"Chart of the first {words.plural(len(values), 'eigenvalue')} with the thresholds of the rules: {listed}.",
+        f"Chart of the first {words.plural(len(values), 'eigenvalue')} with the thresholds of the rules: {listed}. The first is {words.figure(values[0])}, the last {words.figure(values[-1])}.",
         f"Thresholds: {listed}.",
         (
             ("accent", "kept"),

@@ -159,7 +159,8 @@ def _drift_chart(figures: dict[str, object], edges: FloatArray) -> Chart | None:
     return Chart(
         "Drift along the file",
         inline("drift", draw),
-        f"Chart of the shift of the mean of feature {name} in {len(shifts)} parts of the file, and of the largest shift of all features.",
+        f"Chart of the shift of the mean of feature {name} in {len(shifts)} parts of the file, and of the largest shift of all features. "
+        f"It goes from {shifts.min():.2g} to {shifts.max():.2g} standard deviations, that of all features up to {largest.max():.2g}.",
         "Differences of means of parts of the file from those of all rows, in standard deviations within parts; the band is about "
         "what independent rows would show.",
         (("accent", f"feature {name}"), ("dashes", "largest of all features")),
@@ -187,6 +188,6 @@ def _missing_chart(figures: dict[str, object], edges: FloatArray) -> Chart | Non
     return Chart(
         "Missing values along the file",
         inline("missing", draw),
-        f"Chart of the share of missing values in {len(shares)} parts of the file.",
+        f"Chart of the share of missing values in {len(shares)} parts of the file, from {shares.min():.3g} % to {shares[worst]:.3g} %.",
         f"At most {shares[worst]:.3g} % in a part: rows {edges[worst]:,.0f} to {edges[worst + 1] - 1:,.0f}.",
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from streampca.runs.report.marks import marks_together
 from streampca.runs.report.words import power_of_ten
 from streampca.system.optional import is_installed
 from streampca.typing import FloatArray
@@ -362,7 +363,7 @@ def _for_page(svg: str) -> str:
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag.group()), svg)
-    svg = re.sub(r"\s*\n\s*", " ", svg)
+    svg = marks_together(re.sub(r"\s*\n\s*", " ", svg))
     for sentinel, variable in _VARIABLES.items():
         svg = svg.replace(sentinel, f"var(--{variable})")
     return svg

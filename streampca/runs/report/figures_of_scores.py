@@ -56,6 +56,9 @@ def _draw_samples(axes: Axes, x: FloatArray, y: FloatArray, classes: IntArray | 
     elif len(x) > 700 and np.ptp(x) > 0 and np.ptp(y) > 0:
         hexagons = axes.hexbin(x, y, gridsize=(38, 22), mincnt=1, linewidths=0)
         counts = np.log1p(np.asarray(hexagons.get_array(), dtype=np.float64))
+        order = np.argsort(counts, kind="stable")  # those of one colour are written together
+        hexagons.set_offsets(np.asarray(hexagons.get_offsets())[order])
+        counts = counts[order]
         colours = np.tile([4 / 255, 4 / 255, 4 / 255, 1.0], (len(counts), 1))
         colours[:, 3] = 0.2 + 0.8 * (counts / counts.max())  # in this order never above 1
         hexagons.set_array(None)

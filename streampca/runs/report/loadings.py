@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from streampca.runs.report import words
+from streampca.runs.report import seen, words
 from streampca.runs.report.components import feature_name, largest
 from streampca.runs.report.figures_of_scores import biplot
 from streampca.runs.report.layouts import Layout
@@ -70,7 +70,7 @@ def biplot_charts(
     caption = f"Points are scores over their {_deviations(run)}. Arrows are the loadings of {which}, times {factor:g}: {_meaning(run)}. "
     caption += "The inner product of a point and of the loadings of a feature approximates the feature in that row, "
     caption += f"{'less its mean' if run.centred else 'as it is'}{' and scaled' if run.scale is not None else ''} (Gabriel 1971)."
-    alt = f"Biplot: {words.plural(len(points), 'sample')} on axes 1 and 2 with arrows for {', '.join(names)}."
+    alt = f"Biplot: {words.plural(len(points), 'sample')} on axes 1 and 2 with arrows for {', '.join(names)}. {seen.directions_of_arrows(values[chosen], names)}"
     return (Chart("Biplot of rows and features", svg, alt, caption, legend_of(classes)),)
 
 

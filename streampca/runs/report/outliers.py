@@ -74,11 +74,23 @@ def _chart(run: RunFiles, listed: list[dict[str, object]], limits: tuple[float |
     if not all((values > 0).any() for values in every):
         return None
     shown = words.plural(len(points[0]), "row")
-    alt = f"T² against Q of {shown} on logarithmic scales, with their limits at 99 % and {len(listed)} unusual rows."
+    alt = f"T² against Q of {shown} on logarithmic scales, with their limits at 99 % and {len(listed)} unusual rows. {_beyond(every, limits)}"
     all_of_them = run.distances is not None and len(points[0]) == run.distances[0].shape[0]
     caption = f"All {shown}." if all_of_them else f"{shown}, evenly spread, and the {len(listed)} most unusual ones."
     legend = (("accent", "rows"), ("second", "most unusual"), ("dashes", "limits at 99 %"))
     return Chart("T² and Q", figures.distances(points, unusual, limits), alt, caption, legend)
+
+
+def _beyond(distances: list[FloatArray], limits: tuple[float | None, float | None]) -> str:
+    """Return how many of the drawn rows are beyond each limit, and the largest distances."""
+    told = []
+    for name, values, limit in zip(("T²", "Q"), distances, limits, strict=True):
+        largest = words.figure(values.max(), 2)
+        beyond = (
+            "" if limit is None else f", {int((values > limit).sum()):,} beyond the limit of {words.figure(limit, 2)}"
+        )
+        told.append(f"{name} goes up to {largest}{beyond}")
+    return f"{'; '.join(told)}."
 
 
 def _pair(t2: list[float | None], q: list[float | None]) -> tuple[FloatArray, FloatArray]:

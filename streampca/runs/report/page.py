@@ -21,6 +21,7 @@ from streampca.runs.report import (
     what_ran,
     words,
 )
+from streampca.runs.report.downloads import Names, csv_address, svg_address
 from streampca.runs.report.parts import Page
 from streampca.runs.report.run_files import FurtherRows, RunFiles, read_run
 from streampca.storage.files import write_atomically
@@ -140,4 +141,5 @@ def _render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html").render(page=page)
+    helpers = {"named": Names(), "svg_address": svg_address, "csv_address": csv_address}
+    return environment.get_template("page.html").render(page=page, **helpers)

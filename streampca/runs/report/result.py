@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streampca.runs.report import figures, figures_of_scores, projection, words
+from streampca.runs.report import figures, figures_of_scores, projection, seen, words
 from streampca.runs.report.parts import Chart, Tile
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.sampling import sampling_chart, sampling_of
@@ -143,7 +143,7 @@ def spectrum_charts(
         Chart(
             "Share carried together",
             figures.cumulative(spectrum.ratios, needed, shown, beyond),
-            f"Chart of the cumulative share of variance. {together} {reaching}",
+            f"Chart of the cumulative share of variance. {seen.sums_of_components(spectrum.ratios)} {together}{' It reaches ' + reaching + '.' if reaching else ''}",
             f"Reaches {reaching}." if reaching else together,
             legend,
         ),
@@ -172,7 +172,7 @@ def _eigenvalue_chart(spectrum: ReportedSpectrum) -> Chart:
     return Chart(
         "Variance along each axis",
         figures.eigenvalues(spectrum.values),
-        f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}.",
+        f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}. {seen.shares_of_components(spectrum.ratios)}",
         f"From {first} for the first component down to {last} for component {k:,}." if k > 1 else f"{first}.",
     )
 
@@ -184,7 +184,13 @@ def score_charts(
     labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
     m = words.plural(len(scores.values), "sample")
     if len(scores.axes) == 1:
-        return (Chart("Along the only axis", figures.histogram(scores.values[:, 0], labels[0]), f"Histogram of {m}."),)
+        return (
+            Chart(
+                "Along the only axis",
+                figures.histogram(scores.values[:, 0], labels[0]),
+                f"Histogram of {m}. {seen.spread_of_points(scores.values, [1])}",
+            ),
+        )
     legend, caption, result = legend_of(classes), "", []
     if classes is not None and classes.others:
         caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
@@ -195,6 +201,9 @@ def score_charts(
         title = "First two axes" if other == 1 else "First and last axis"
         alt = f"{m} plotted on axis 1 against axis {axis:,}"
         alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
+        points = np.column_stack([x, y])
+        alt += f" {seen.spread_of_points(points, [1, axis])}"
+        alt += "" if classes is None else f" {seen.centres_of_classes(points, classes.numbers, classes.names)}"
         result.append(Chart(title, svg, alt, caption, legend))
     return tuple(result)
 

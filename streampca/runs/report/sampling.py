@@ -42,6 +42,7 @@ def sampling_chart(
     alt = f"Chart of {words.plural(k, 'eigenvalue')} with error bars" + (
         f"; {largest} neighbours overlap." if groups else "."
     )
+    alt += f" The eigenvalues go from {words.figure(values[0])} down to {words.figure(values[-1])}; the largest standard error is {words.share(widest)} of its eigenvalue."
     return Chart(
         "Variance along each axis, and its sampling error",
         figures_of_intervals.intervals(values, lower, upper, groups, errors.interval(0.95)),
