@@ -43,7 +43,7 @@ _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
     "|landmarks|coefficients|centre|eigenvalues|prediction_errors|landmark_indices|way_back_scores|way_back_dual"
     r"|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors|label_\w+"
-    "|removal_coefficients|removal_groups|removal_columns|rotation"
+    "|feature_mean|feature_factor|removal_coefficients|removal_groups|removal_columns|rotation"
 )
 _STATE_ARRAYS = (
     "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"

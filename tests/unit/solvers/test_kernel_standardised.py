@@ -106,6 +106,8 @@ def test_a_run_standardises(rows: NDArray[np.float64], tmp_path: Path) -> None:
     run = sp.run(tmp_path / "run.yaml")
     expected = sp.KernelPCA(3, method="exact", gamma=0.1).fit(z_scores(rows, rows))
     np.testing.assert_allclose(run.model.eigenvalues_, expected.eigenvalues_, rtol=1e-9)
+    again = sp.run(tmp_path / "run.yaml", fresh=True)  # every file of the first run is known to be one
+    np.testing.assert_array_equal(again.model.eigenvalues_, run.model.eigenvalues_)
 
 
 def test_a_kernel_without_moments_is_refused(rows: NDArray[np.float64]) -> None:
