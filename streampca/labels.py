@@ -14,6 +14,11 @@ import numpy as np
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, JsonValue
 
 
+def time_in_words(time: np.datetime64) -> str:
+    """Return a time in ISO 8601, without the hour where it is midnight."""
+    return str(time.astype("datetime64[s]")).removesuffix("T00:00:00")
+
+
 @dataclass(frozen=True)
 class Dimension:
     """A named axis of the data."""
@@ -33,7 +38,7 @@ class Dimension:
             return str(index)
         value = self.coordinate[index]
         if isinstance(value, np.datetime64):
-            return str(value.astype("datetime64[s]")).removesuffix("T00:00:00")
+            return time_in_words(value)
         return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
     def describe(self) -> dict[str, JsonValue]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.estimators.groups import groups_of
 from streampca.regressors.removal import as_groups, groups_from
 from streampca.runs.config import RunConfig
@@ -28,7 +28,15 @@ def source_by_groups(config: RunConfig) -> Source:
     """Open the source of `config`; a column of Parquet files that divides the rows is no feature of it."""
     name = str(group_by_of(config))
     if _is_parquet(config) and config.source.id_column is None and not name.endswith(".npy"):
-        return source_of(config, id_column=name)
+        try:
+            return source_of(config, id_column=name)
+        except StreamPCAError as error:
+            column = name.rpartition(".")[0]
+            if not column:
+                raise
+            raise type(error)(
+                f"{error}; where {name} is a part of the times in the column {column}, set source.id_column: {column}"
+            ) from error
     return source_of(config)
 
 

@@ -15,6 +15,7 @@ from streampca.block import Block
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -93,7 +94,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     few = np.flatnonzero(counts <= parameters.ddof)
     if len(few):
         raise DataError(
-            f"group {groups.names[few[0]]!r} has {counts[few[0]]} row(s), with ddof={parameters.ddof} at least {parameters.ddof + 1} are "
+            f"group {_shown(groups.names[few[0]])} has {counts[few[0]]} row(s), with ddof={parameters.ddof} at least {parameters.ddof + 1} are "
             f"needed ({len(few)} such group(s)): leave these rows out, or join groups"
         )
     client = active_client(source)
@@ -131,6 +132,11 @@ def read_groups(
         return StatesOfGroups(tuple(states), _pooled(states), between, count)
 
 
+def _shown(name: object) -> str:
+    """Return the name of a group for a message: a time in ISO 8601, anything else as Python writes it."""
+    return time_in_words(name) if isinstance(name, np.datetime64) else repr(name)
+
+
 def fit_groups(
     source: Source, parameters: Parameters, groups: Groups, plan: Plan, progress: ProgressCallback | None = None
 ) -> GroupFits:
@@ -141,7 +147,7 @@ def fit_groups(
     solver = _Solver(source, plan, work, states.count, time.perf_counter() - began)
     with one_blas_thread():
         named = zip(groups.names, states.groups, strict=True)
-        fits = tuple(solver.fit(fitted, f"group {name!r}") for name, fitted in named)
+        fits = tuple(solver.fit(fitted, f"group {_shown(name)}") for name, fitted in named)
         pooled, between = solver.fit(states.pooled, "the rows within groups"), None
         if states.between is not None:
             between = replace(solver.fit(states.between, "the group means"), fitted_state=None)

@@ -14,7 +14,7 @@ import zarr
 from stores import Command
 
 import streampca as sp
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.execution.checkpoint import progress_log
 from streampca.planning import blocks
 from streampca.runs.groups import RunOfGroups
@@ -183,6 +183,21 @@ def test_infinite_labels_are_text_in_a_run(store: Path, rows: Any, tmp_path: Pat
     assert run.model.groups_ == (1.5, "inf")
     expected = sp.PCA(2).fit(rows[::3]).explained_variance_
     np.testing.assert_allclose(run.model["inf"].explained_variance_, expected, rtol=1e-12)
+
+
+def test_a_part_of_times_in_parquet_needs_the_column_of_times(rows: Any, tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    times = np.datetime64("2001-01-01T00:00:00") + np.arange(N).astype("timedelta64[D]")
+    table = pa.table({f"f{i}": rows[:, i] for i in range(D)} | {"time": times.astype("datetime64[us]")})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(StreamPCAError, match=r"set source\.id_column: time$"):
+        sp.run(configuration(tmp_path / "x.parquet", tmp_path, "time.month"))
+
+
+def test_a_group_of_one_time_is_named_as_a_time(rows: Any) -> None:
+    days = np.datetime64("2001-02-03", "ns") + (np.arange(N) > 0).astype("timedelta64[D]")
+    with pytest.raises(DataError, match=r"^group 2001-02-03 has 1 row"):
+        sp.PCA(2).fit_groups(rows, days)
 
 
 def test_a_column_of_labels_that_would_be_a_feature_is_refused(rows: Any, tmp_path: Path) -> None:
