@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,7 +162,9 @@ def install(cell: Cell, interpreter: str, wheel: Path, place: Path) -> None:
     if cell.versions == "lowest":
         run([*pip, "install", "--target", str(place / "uv"), "uv"])
         wanted = place / "wanted.txt"
-        wanted.write_text(f"streampca @ {wheel.as_uri()}\n")
+        # The dependencies themselves: those of a wheel that is required would not be direct, and be the newest.
+        direct = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        wanted.write_text("\n".join(direct) + "\n")
         lowest = [
             str(place / "uv/bin/uv"),
             "pip",
