@@ -100,7 +100,7 @@ def test_a_run_standardises(rows: NDArray[np.float64], tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows)
     (tmp_path / "run.yaml").write_text(
         f"source: {{path: {tmp_path / 'x.npy'}}}\npreprocess: {{scale: true}}\n"
-        f"output: {{directory: {tmp_path / 'out'}, report: false}}\n"
+        f"output: {{directory: {tmp_path / 'out'}, report: false, overwrite: true}}\n"
         "model: {kind: kernel_pca, n_components: 3, method: exact, kernel: {name: rbf, gamma: 0.1}}\n"
     )
     run = sp.run(tmp_path / "run.yaml")
