@@ -313,7 +313,7 @@ def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobe
     --------
     >>> import numpy as np
     >>> import streampca as sp
-    >>> sp.metrics.grouping_bound(np.ones((4, 4)), [0, 0, 1, 1])  # equal features: their mean loses nothing
+    >>> round(sp.metrics.grouping_bound(np.ones((4, 4)), [0, 0, 1, 1]), 9)  # equal features: their mean loses nothing
     0.0
     """
     matrix, labels = _symmetric(covariance), np.asarray(groups)
