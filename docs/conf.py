@@ -42,6 +42,10 @@ nitpicky = True
 # Pages: Markdown; those that begin with `file_format: mystnb` are executed, each in an empty directory.
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath", "deflist"]
+_IPYTHON = HERE / "_build" / "ipython"  # kernels without the settings of the user, and without notes on their transport
+(_IPYTHON / "profile_default").mkdir(parents=True, exist_ok=True)
+(_IPYTHON / "profile_default" / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 'ERROR'\n")
+os.environ["IPYTHONDIR"] = str(_IPYTHON)
 nb_execution_mode = "cache" if EXECUTE else "off"
 nb_execution_cache_path = str(HERE / "_build" / "notebooks")
 nb_execution_in_temp = True
