@@ -292,4 +292,4 @@ _KINDS = (
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 
 open = open_source
-"""The name in the top level of the package."""
+# The name in the top level of the package.
