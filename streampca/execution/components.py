@@ -170,7 +170,7 @@ class ComponentsTask(Task[ComponentsPart]):
             panel, out = values[:, first : first + width], slab[:, first : first + width]
             columns = slice(start + first - self.first, start + first - self.first + panel.shape[1])
             means = self.means[columns]
-            product = self._products(panel, means, axes)
+            product = self._products(panel, columns, axes)
             factors = self.gram.factors_of(start + first, self.variances[columns])
             if factors is not None:
                 product *= factors.astype(product.dtype)
@@ -187,15 +187,20 @@ class ComponentsTask(Task[ComponentsPart]):
                 np.add(summary.left, others @ out.T, out=summary.left)
         return slab
 
-    def _products(self, panel: Array, means: FloatArray, axes: Array) -> Array:
+    def _products(self, panel: Array, columns: slice, axes: Array) -> Array:
         """Return the products of `axes` and the centred features of `panel`, ``(rank, n_some)``, maybe scratch memory.
 
-        Sparse features are multiplied as they are in float64, and their means subtracted afterwards, unless they store more
-        than half of their values.
+        Features with means within a standard deviation of zero, all of whose samples count, are multiplied as they are, and
+        their means subtracted afterwards. So are sparse features, in float64, unless they store more than half of their values.
         """
-        gram = self.gram
+        gram, means = self.gram, self.means[columns]
         if not issparse(panel):
-            return axes.T @ gram.centred(panel, means, axes.dtype)
+            plain = gram.center and not gram.impute and gram.counted is None and panel.dtype == axes.dtype
+            if not plain or not (np.square(means) <= self.variances[columns]).all():
+                return axes.T @ gram.centred(panel, means, axes.dtype)
+            product = axes.T @ panel
+            product -= np.outer(axes.sum(axis=0, dtype=np.float64), means).astype(axes.dtype)
+            return product
         features = csr_array(panel.T)
         few = few_stored(features, gram.weights, 0.5)
         product = np.empty((axes.shape[1], len(means)))

@@ -39,6 +39,7 @@ from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
+from streampca.system.workspace import keep_released
 from streampca.typing import FloatArray, IntArray
 
 _SMALL_STATE_BYTES = 32 * 2**20
@@ -263,7 +264,8 @@ class GramSolver(PCASolver):
         scratch = Scratch() if plan.components_on_disk else None
         if scratch is not None:
             require_space(scratch.path, 8 * (plan.n_components or 1) * plan.n_features)
-        with one_blas_thread():
+        room = min(plan.projected_bytes - plan.budget.by_phase["solving"], plan.budget.bytes_for("blocks"))
+        with one_blas_thread(), keep_released(room):
             state, count = options.accumulate(features, gram, plan)
             streamed = time.perf_counter()
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
