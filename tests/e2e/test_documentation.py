@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import multiprocessing
 import re
 import shlex
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,15 +30,8 @@ def _blocks(page: Path) -> list[tuple[str, str]]:
     return [(language, text) for left_out, language, text in _BLOCK.findall(page.read_text()) if not left_out]
 
 
-@pytest.mark.filterwarnings("ignore:Deleting a single level of a MultiIndex:FutureWarning")  # xeofs
-@pytest.mark.parametrize(
-    "page",
-    [page for page in _PAGES if any(language == "python" for language, _ in _blocks(page))],
-    ids=lambda page: page.stem,
-)
-def test_examples_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run_page(page: Path) -> None:
     """Run the calls of scripts, the Python and the configurations of a page from top to bottom; compare output with the block below."""
-    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     printed = None
     for language, text in _blocks(page):
@@ -45,16 +40,28 @@ def test_examples_print_what_the_page_says(page: Path, tmp_path: Path, monkeypat
                 exec(compile(text, page.name, "exec"), names)
             printed = output.getvalue()
         elif language == "" and printed is not None:
-            assert printed == text
+            assert printed == text, f"printed:\n{printed}\nthe page says:\n{text}"
             printed = None
         elif language == "yaml" and text.startswith("# "):
             Path(text.splitlines()[0].removeprefix("# ")).write_text(text)
         for line in text.splitlines() if language == "" else ():
             if line.startswith(".venv/bin/python scripts/"):
                 path, *arguments = shlex.split(line, comments=True)[1:]
-                assert scripts.run(REPOSITORY / path, *arguments).status == 0
+                assert scripts.run(REPOSITORY / path, *arguments).status == 0, line
             if page.name == "README.md" and line.startswith("$ streampca "):
-                assert _status(shlex.split(line, comments=True)[2:]) == 0
+                assert _status(shlex.split(line, comments=True)[2:]) == 0, line
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in _PAGES if any(language == "python" for language, _ in _blocks(page))],
+    ids=lambda page: page.stem,
+)
+def test_examples_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a page in a process of its own, because ceilings on pages count what the process takes."""
+    monkeypatch.chdir(tmp_path)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(_run_page, page).result()
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
