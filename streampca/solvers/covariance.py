@@ -129,7 +129,8 @@ def _with_weights(resources: Resources, source: Source, parameters: Parameters) 
     """Return `resources` less what weights of samples take: of a panel, the rows whose weight is not zero are copied."""
     if parameters.sample_weight is None:
         return resources
-    panel = 8 * source.shape[1] * panel_rows(source.shape[1], work_dtype(source.dtype))
+    n, d = source.shape
+    panel = 8 * d * min(n, panel_rows(d, work_dtype(source.dtype)))
     return replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
 
 

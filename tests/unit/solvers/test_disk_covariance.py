@@ -180,7 +180,7 @@ def test_equal_to_the_matrix_in_memory(kind: str, monkeypatch: pytest.MonkeyPatc
     dtype, options = KINDS[kind]
     source, parameters = open_source(make_rows(dtype)), Parameters(5, solver="covariance", **options)
     # Of a panel with weights, each of the two threads copies the rows whose weight is not zero.
-    copies = 2 * 8 * 1024 * D if parameters.sample_weight is not None else 0
+    copies = 2 * 8 * N * D if parameters.sample_weight is not None else 0
     plan = plan_of(source, parameters, allowed=TIGHT + copies)
     assert plan.tile_groups == plan.passes > 1
     written: list[NDArray[np.float64]] = []
