@@ -111,8 +111,8 @@ class Indexes:
                 return
             try:
                 then(done.result())
-            except StoreError as stopped:
-                told.set_exception(stopped)
+            except Exception as failed:  # noqa: BLE001 those that wait are told of any, or wait for ever
+                told.set_exception(failed)
             else:
                 told.set_result(None)
 

@@ -65,7 +65,7 @@ class ReadAhead:
         self._reading: list[Block] = []
         self._pool: list[Bytes] = []
         self._n_requests = self._held_bytes = 0
-        self._is_cancelled = False
+        self._is_cancelled = self._is_opening = False
 
     @property
     def part_bytes(self) -> int:
@@ -211,14 +211,17 @@ class ReadAhead:
 
     def _opened(self, span: Span) -> Block:
         """Return a block with all its requests, of which none is sent."""
-        block = Block(span)
-        for key in self.keys_of(*span):
-            if self.indexes is not None and not self.indexes.kind.is_whole(*span, key, _PART_BYTES):
-                block.indexes.append(self.indexes.of(key, partial(self._add_pieces, self.indexes.kind, block, key)))
-                continue
-            chunk = StoredChunk(key, self._parts(), block)
-            block.chunks.append(chunk)
-            block.pending.extend((chunk, part) for part in chunk.parts)
+        block, self._is_opening = Block(span), True  # what is known of shards is added before later blocks are opened
+        try:
+            for key in self.keys_of(*span):
+                if self.indexes is not None and not self.indexes.kind.is_whole(*span, key, _PART_BYTES):
+                    block.indexes.append(self.indexes.of(key, partial(self._add_pieces, self.indexes.kind, block, key)))
+                    continue
+                chunk = StoredChunk(key, self._parts(), block)
+                block.chunks.append(chunk)
+                block.pending.extend((chunk, part) for part in chunk.parts)
+        finally:
+            self._is_opening = False
         return block
 
     def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object) -> None:
@@ -253,18 +256,18 @@ class ReadAhead:
 
     def _send(self) -> None:
         """Send requests as long as there are some, and memory for them."""
-        while self._n_requests < MOST_REQUESTS and not self._is_cancelled:
+        while self._n_requests < MOST_REQUESTS and not (self._is_cancelled or self._is_opening):
             block = self._next_reading() or self._next_ahead()
             if block is None:
                 return
             chunk, part = block.awaited or block.pending[0]
+            if self.store.transfer.receives_in_place:
+                part.buffer = self._buffer(part.cost)  # before the request is counted: there may be no memory
             block.pending.remove((chunk, part))
             self._n_requests += 1
             self._held_bytes += part.cost
             block.held_bytes += part.cost
             part.is_held, block.awaited = True, None
-            if self.store.transfer.receives_in_place:
-                part.buffer = self._buffer(part.cost)
             event_loop().call_soon_threadsafe(self._begin, chunk, part)
 
     def _buffer(self, n_bytes: int) -> Bytes:

@@ -190,3 +190,20 @@ def test_memory_is_within_the_schedule_with_blocks_smaller_than_shards(web, smal
     assert requests._held_bytes == 0
     assert len(ranges(web, "zstd/c/0/0")) > 2
     assert ranges(web, "zstd/c/0/0")[f"bytes=-{INDEX_BYTES}"] == 1
+
+
+def test_blocks_of_shards_whose_index_is_known_are_requested_once_and_in_order(tmp_path, small_parts):
+    values = make_values(12 * 100, 4)
+    write_store(tmp_path / "x", values, chunks=(1, 4), shards=(100, 4), chain="none")
+    spans = [(row, row + 1) for row in range(len(values))]
+    with Web(tmp_path) as web:
+        source, begun = open_source(f"{web.url}/x"), []
+        requests = source.direct.requests
+        begin = requests._begin
+        requests._begin = lambda chunk, part: (begun.append(chunk.pieces[0].place[0]), begin(chunk, part))
+        with source.ahead(Schedule(1, lambda _: spans, 1, 2**30)):
+            for start, stop in spans:
+                np.testing.assert_array_equal(source.read(start, stop)[0], values[start:stop])
+        assert sorted(begun, key=lambda row: row // 100) == list(range(len(values)))  # each shard in order
+        assert set(web.requests.values()) == {1}
+        assert requests._held_bytes == 0
