@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import MergeError, ParameterError
+from streampca.errors import MergeError, ModelError, ParameterError
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.inputs import is_array_like, names_of
-from streampca.estimators.interface import validate_data
+from streampca.estimators.interface import check_is_fitted, validate_data
+from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import as_selection
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
+from streampca.planning.expressions import weights_by
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, require_new, solve, subtracted
 from streampca.sources import Source, open_source
@@ -49,6 +54,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     """
 
     _fitted_state: FittedState | None
+    if TYPE_CHECKING:
+        _model: PCAModel
 
     def _set_model(self, model: PCAModel) -> None:
         """Set the attributes that come from `model`."""
@@ -69,6 +76,11 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             Weights of these rows, as those of `fit`.
+
+        Returns
+        -------
+        self
+            The estimator.
 
         Raises
         ------
@@ -96,6 +108,18 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         out: ``error_["trusted_above"]`` says by how much. Whether the rows were really among those of the model cannot
         be told, only that more of them were taken out than there can have been.
 
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes.
+        sample_weight : array-like, shape (n_samples,), optional
+            Weights of these rows, as when they were added.
+
+        Returns
+        -------
+        self
+            The estimator.
+
         Raises
         ------
         MergeError
@@ -108,6 +132,50 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         less, _, _ = accumulate(self._open_batch(X, first=False), parameters, fitted, progress=self.progress)
         self._hold(subtracted(fitted, less))
         return self
+
+    def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
+        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or Path
+            Directory of the group; `streampca.load` reads it.
+        overwrite : bool
+            Whether a model of streampca at `path` is replaced.
+        state : bool
+            Whether to write the accumulated state, too (about 4 d² bytes), with which `partial_fit` and `merge` go on from the
+            loaded model.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        MergeError
+            With `state`, if the model has none.
+        ModelError
+            If `feature_weight` was changed after the fit.
+        OutputError
+            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
+        """
+        from streampca.models.persistence.models import save_model  # here, because it imports zarr
+        from streampca.models.persistence.state import write_state
+
+        check_is_fitted(self)
+        fitted = self._state_or_none() if state else None
+        beside = None if fitted is None else partial(write_state, fitted)
+        model, parameters = self._model, self._parameters()
+        weight, expression = parameters.feature_weight, parameters.weight_expression
+        if expression is not None:
+            weight = weights_by(expression, model.labels)
+        if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
+            raise ModelError(
+                "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
+            )
+        fit = record_of_fitted(self)
+        return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
 
     def __getattr__(self, name: str) -> Any:
         fitted = self.__dict__.get("_fitted_state")

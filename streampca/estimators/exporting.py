@@ -37,6 +37,11 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
         begins with a ``FunctionTransformer`` (step ``fill``). Scores agree to 1e-12 of the largest, for rows in float64; a
         ``PCA`` alone subtracts the mean after the product, which loses the digits that a far mean has before the point.
 
+        Returns
+        -------
+        sklearn.decomposition.PCA or sklearn.pipeline.Pipeline
+            A fitted estimator that does not need streampca.
+
         Raises
         ------
         NotAvailableError
@@ -57,6 +62,15 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
         Its input ``X`` has shape (n, n_features), its output ``scores`` (n, k), for any n, both of type `dtype`; opset 17.
         Rows are those that `transform` takes as an array; where counts were normalised while they were read
         (``normalize``), they are the counts. Needs onnx: ``pip install "streampca[export]"``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        dtype : {"float32", "float64"}
+            Type of rows and scores.
+        overwrite : bool
+            Whether an ONNX model at `path` is replaced.
 
         Returns
         -------
@@ -89,6 +103,13 @@ class Exporting(BaseEstimator):  # type: ignore[misc]
         It is in float32, y = A x + b: subtract a mean that is far from 0 from the rows before the fit. The
         ``reverse_transform`` that faiss has for orthonormal A, Aᵀ(y − b), is `inverse_transform` only for all components or
         without centring: else it lacks what of the mean is orthogonal to the components. Needs faiss: ``pip install "streampca[export]"``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        overwrite : bool
+            Whether a transform of faiss at `path` is replaced.
 
         Returns
         -------

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-from streampca.estimators.base import FitOptions, Floats, PlanOptions, StreamEstimator
+from streampca.estimators.base import FitOptions, PlanOptions, StreamEstimator
 from streampca.estimators.continuing import with_names
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
+from streampca.estimators.transforming import Floats
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
@@ -201,9 +202,22 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         return KernelCertificate.of(self._model.certificate)
 
     def plan(self, X: Input) -> Plan:
-        """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other methods.
+        """Return what `fit` would do with `X`; reads metadata only.
 
-        Reads metadata only; raises what `fit` raises.
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes.
+
+        Returns
+        -------
+        Plan
+            Passes, memory and reads in bytes, flops and expected seconds, and the same of the other methods.
+
+        Raises
+        ------
+        ParameterError, PlanError
+            As `fit`.
         """
         return plan_kernel(self._open(X), self._parameters(), alternatives=True)
 
@@ -216,6 +230,11 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
             numpy array or anything scikit-learn takes, scipy sparse matrix or array, memory map, Dask array, zarr array,
             or the path of a zarr array or an ``.npy`` file.
         y : ignored
+
+        Returns
+        -------
+        self
+            The fitted estimator.
 
         Raises
         ------
@@ -249,10 +268,21 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         return self.transform(X)
 
     def kernel_distance(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
-        """Return distances in kernel space, √(κ(x, x) − 2 κ(x, y) + κ(y, y)), shape (len(X), len(Y)).
+        """Return distances in kernel space, √(κ(x, x) − 2 κ(x, y) + κ(y, y)).
 
-        Between the rows of `X` and those of `Y`, as default the landmarks (all training rows for "exact"). Squares that
-        rounding, or a kernel that is not positive semi-definite, leaves below 0 count as 0.
+        Squares that rounding, or a kernel that is not positive semi-definite, leaves below 0 count as 0.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_rows, n_features)
+            Rows in memory.
+        Y : array-like, shape (n_others, n_features), optional
+            Rows in memory; None = the landmarks (all rows of the fit for ``method="exact"``).
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, n_others)
+            Distances.
         """
         check_is_fitted(self)
         rows = np.asarray(X, dtype=np.float64)
@@ -267,8 +297,24 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
 
-        `ModelError` for a kernel that is a callable, which no file holds; `OutputError` if something is there that is not
-        a model of ours, or is one and `overwrite` is not set.
+        Parameters
+        ----------
+        path : str or Path
+            Directory of the group; `streampca.load` reads it.
+        overwrite : bool
+            Whether a model of streampca at `path` is replaced.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        ModelError
+            If the kernel is a callable, which cannot be stored.
+        OutputError
+            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
         """
         from streampca.models.persistence.models import save_model  # here, because it imports zarr
 

@@ -32,7 +32,15 @@ class Likelihood(StreamEstimator[Parameters, Fit]):
     def get_covariance(self) -> FloatArray:
         """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).
 
-        Shape (n_features, n_features), 8 d² bytes, which no plan counts.
+        Returns
+        -------
+        ndarray of float64, shape (n_features, n_features)
+            8 d² bytes, which no plan counts.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
         """
         self._require_in_memory("get_covariance")
         spread = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
@@ -41,7 +49,18 @@ class Likelihood(StreamEstimator[Parameters, Fit]):
         return covariance
 
     def get_precision(self) -> FloatArray:
-        """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is."""
+        """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features, n_features)
+            8 d² bytes, which no plan counts.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
         self._require_in_memory("get_precision")
         noise, variance = self._floored()
         precision: FloatArray = (self.components_.T * (1 / variance - 1 / noise)) @ self.components_
@@ -49,10 +68,27 @@ class Likelihood(StreamEstimator[Parameters, Fit]):
         return precision
 
     def score_samples(self, X: ArrayLike, *, remove: Given | None = None) -> FloatArray:
-        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999), (n_samples,).
+        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999).
 
         For a row with missing values that of its observed values, or with ``missing_scores="mean"`` of the row filled with
-        means; a row without any observed value has 0. `remove` is that of `transform`.
+        means; a row without any observed value has 0.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Rows in memory.
+        remove : mapping, optional
+            As in `transform`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_samples,)
+            Natural logarithms of densities.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
         """
         self._require_in_memory("score")
         checked = self._validated(X)
@@ -91,7 +127,19 @@ class Likelihood(StreamEstimator[Parameters, Fit]):
         return likelihood
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Return the mean log-likelihood of the rows."""
+        """Return the mean of `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Rows in memory.
+        y : ignored
+
+        Returns
+        -------
+        float
+            Mean log-likelihood of the rows.
+        """
         return float(self.score_samples(X).mean())
 
     def _require_in_memory(self, what: str) -> None:

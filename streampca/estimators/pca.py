@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import ModelError
 from streampca.estimators.base import FitOptions, PlanOptions
-from streampca.estimators.continuing import Continuing, with_names
+from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
-from streampca.estimators.interface import check_is_fitted
-from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
@@ -28,7 +23,7 @@ from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.parameters.choices import Auto, BlockScale, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
-from streampca.planning.expressions import expression_of, weights_by
+from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
 from streampca.solvers.fit import Fit, fit, plan_fit
@@ -255,9 +250,24 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         return model.component_rules
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
-        """Return what `fit` would do with `X`: passes, memory, bytes, flops, time, and the same of the other solvers.
+        """Return what `fit` would do with `X`; reads metadata only.
 
-        Reads metadata only; raises what `fit` raises. With `probe` a few blocks are read for a second, to measure the expected time.
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes.
+        probe : bool
+            Whether to read a few blocks for about a second, to measure the rates behind the expected time.
+
+        Returns
+        -------
+        Plan
+            Passes, memory and reads in bytes, flops and expected seconds, and the same of the other solvers.
+
+        Raises
+        ------
+        ParameterError, PlanError
+            As `fit`.
         """
         return plan_fit(self._open(X), self._parameters(), alternatives=True, probe=probe)
 
@@ -273,6 +283,11 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         sample_weight : array-like, shape (n_samples,), optional
             How many times each row counts: a weight of 2 is the row given twice, 0 leaves it out, fractions are allowed.
             The divisor of variances is the sum of the weights − `ddof`, so weights that add up to 1 need ``ddof=0``.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
 
         Raises
         ------
@@ -308,6 +323,11 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `fit`.
 
+        Returns
+        -------
+        GroupModels
+            Mapping of labels, ``"pooled"`` and ``"between"`` to fitted estimators.
+
         Raises
         ------
         ParameterError
@@ -320,31 +340,6 @@ class PCA(Continuing, RowDiagnostics, Rotating):
             If the matrices of all groups do not fit in `memory`, with how many would.
         """
         return fit_of_groups(self, X, labels, sample_weight)
-
-    def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
-        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
-
-        With `state` the accumulated state is written too (about 4 d² bytes), so that `partial_fit` and `merge` can go on
-        from the loaded model; `MergeError` if there is none.
-
-        `OutputError` if something is there that is not a model of ours, or is one and `overwrite` is not set.
-        """
-        from streampca.models.persistence.models import save_model  # here, because it imports zarr
-        from streampca.models.persistence.state import write_state
-
-        check_is_fitted(self)
-        fitted = self._state_or_none() if state else None
-        beside = None if fitted is None else partial(write_state, fitted)
-        model, parameters = self._model, self._parameters()
-        weight, expression = parameters.feature_weight, parameters.weight_expression
-        if expression is not None:
-            weight = weights_by(expression, model.labels)
-        if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
-            raise ModelError(
-                "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
-            )
-        fit = record_of_fitted(self)
-        return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

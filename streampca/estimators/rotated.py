@@ -109,7 +109,26 @@ class RotatedPCA(StreamEstimator[Parameters, Fit]):
         scale_: FloatArray | None
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit a clone of `pca` to `X`, read as `PCA.fit` reads it, and rotate its components."""
+        """Fit a clone of `pca` to `X`, read as `PCA.fit` reads it, and rotate its components.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `PCA.fit` takes.
+        y : ignored
+        sample_weight : array-like, shape (n_samples,), optional
+            Weights of the rows, as in `PCA.fit`.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        ParameterError, PlanError, DataError
+            As `PCA.fit` and `PCA.rotate`.
+        """
         if not isinstance(self.pca, Likelihood):
             raise ParameterError(f"pca is {type(self.pca).__name__}: expected a PCA")
         fitted: Any = clone(self.pca)
@@ -119,9 +138,24 @@ class RotatedPCA(StreamEstimator[Parameters, Fit]):
         return self._become(fitted, self._rotated(fitted))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model to a zarr group at `path`, whole or not at all; `streampca.load` reads it back.
+        """Write the model to a zarr group at `path`, whole or not at all.
 
-        `OutputError` if something is there that is not a model of ours, or is one and `overwrite` is not set.
+        Parameters
+        ----------
+        path : str or Path
+            Directory of the group; `streampca.load` reads it.
+        overwrite : bool
+            Whether a model of streampca at `path` is replaced.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        OutputError
+            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
         """
         from streampca.models.persistence.models import save_model  # here, because it imports zarr
 
@@ -178,6 +212,11 @@ class Rotating(Likelihood):
             Kaiser's normalisation of the loadings of each feature to length 1 for the criterion.
         power : float
             Exponent of promax.
+
+        Returns
+        -------
+        RotatedPCA
+            A fitted estimator with k components.
 
         Raises
         ------

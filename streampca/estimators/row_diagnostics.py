@@ -38,6 +38,11 @@ class RowDiagnostics(Likelihood):
             of freedom. ``"chi2"``: their limit for many rows, χ²(k). k counts the
             components above rounding.
 
+        Returns
+        -------
+        float
+            The limit.
+
         Raises
         ------
         NotAvailableError
@@ -52,6 +57,16 @@ class RowDiagnostics(Likelihood):
         By Jackson & Mudholkar (1979) from sums of the first three powers of the eigenvalues left out, for exact solvers; by Box
         (1954), g χ²(h), from two, which approximate solvers estimate from held-out columns.
 
+        Parameters
+        ----------
+        probability : float
+            Share of rows that are not above the limit, in (0, 1).
+
+        Returns
+        -------
+        float
+            The limit, in squared units of the centred, scaled and weighted rows.
+
         Raises
         ------
         NotAvailableError
@@ -61,10 +76,24 @@ class RowDiagnostics(Likelihood):
         return q_limit_of(self._model, probability)[0]
 
     def contributions(self, rows: ArrayLike, *, remove: Given | None = None) -> Contributions:
-        """Return what each feature contributes to T² and Q of `rows`, array-like or sparse, (n_rows, n_features).
+        """Return the contribution of each feature to T² and Q of rows.
 
-        The result takes 16 bytes for each value of `rows`, which no plan counts: it is for the rows that stand out. `remove` is
-        that of `transform`. Raises `NotAvailableError` if the components are on disk.
+        Parameters
+        ----------
+        rows : array-like or sparse, shape (n_rows, n_features)
+            Rows in memory: those that stand out, since the result takes 16 bytes for each value, which no plan counts.
+        remove : mapping, optional
+            As in `transform`.
+
+        Returns
+        -------
+        Contributions
+            Two arrays of shape (n_rows, n_features).
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
         """
         self._require_in_memory("contributions")
         checked = self._validated(rows)

@@ -22,6 +22,7 @@ from streampca.cli import _status
 from streampca.runs.config.models import load_any_config
 
 _BLOCK = re.compile(r"^(<!-- not run: .* -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
 _PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("[!_a]*/**/*.md"))]
 
 
@@ -71,6 +72,14 @@ def test_configurations_on_pages_are_valid(page: Path, tmp_path: Path) -> None:
         whole = text if re.search("^source:", text, re.MULTILINE) else f"source: {{path: x.zarr}}\n{text}"
         (tmp_path / "page.yaml").write_text(re.sub(r"\$\{\w+\}", "secret", whole))
         load_any_config(tmp_path / "page.yaml", ())
+
+
+@pytest.mark.parametrize("page", [*_PAGES, *(REPOSITORY / "docs").glob("*.md")], ids=lambda page: page.stem)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    """Links and pictures, but for those of other sites and of the gallery, which is made when the site is built, are files."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = [link.partition("#")[0] for link in _LINK.findall(text) if not re.match(r"\w+:|#|auto_gallery/", link)]
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def _modules() -> list[ModuleType]:

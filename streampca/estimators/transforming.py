@@ -1,0 +1,310 @@
+"""Scores of rows and rows from scores, for input of any kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streampca.accumulators.centring import refuse_not_finite
+from streampca.errors import ParameterError
+from streampca.estimators.exporting import Exporting
+from streampca.estimators.inputs import (
+    is_array_like,
+    is_dask,
+    lazy_rows,
+    map_fitted,
+    map_residuals,
+    map_rows,
+    require_lazy_output,
+    wants_frame,
+)
+from streampca.estimators.interface import (
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    check_is_fitted,
+    validate_data,
+)
+from streampca.estimators.labelled import is_data_array, is_labelled, rows_of_scores, scores_array
+from streampca.execution.progress import ProgressCallback
+from streampca.labels import Labels
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.removal import Given, removed_by, residuals_of, with_fitted
+from streampca.planning.scores import plan_scores
+from streampca.sources import Source, open_source
+from streampca.sources.cells.objects import is_anndata
+from streampca.sources.files.paths import is_paths
+from streampca.sources.frames import numeric_frame
+from streampca.sources.like import open_like, open_xarray_like
+from streampca.sources.residuals import ResidualSource
+from streampca.sources.xarray_data import is_in_memory, is_xarray
+from streampca.storage.directories import AtomicDirectory, require_apart
+from streampca.typing import Array
+
+if TYPE_CHECKING:
+    import dask.array as da
+    import xarray as xr
+
+    from streampca.estimators.inputs import Input, Lazy, Table
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+"""Scores or rows, float32 or float64."""
+
+
+class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting):  # type: ignore[misc]
+    """The part of an estimator that applies its model."""
+
+    if TYPE_CHECKING:
+        _model: PCAModel | KernelModel
+        progress: ProgressCallback | None
+
+    @property
+    def labels_(self) -> Labels | None:
+        """Dimensions, coordinates and variables of the features; None where the data of the fit had none."""
+        return self._model.labels
+
+    @overload
+    def fit_transform(self, X: xr.DataArray | xr.Dataset, y: object = None, **params: object) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: Source, y: object = None, **params: object) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: ArrayLike, y: object = None, **params: object) -> Floats: ...
+
+    @overload
+    def fit_transform(self, X: Table, y: object = None, **params: object) -> Floats | da.Array: ...
+
+    def fit_transform(self, X: Input, y: object = None, **params: object) -> Floats | da.Array | xr.DataArray:
+        """Fit `X` and return its scores: what `fit` and `transform` do.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes.
+        y : ignored
+        **params
+            Further arguments of `fit`, such as `sample_weight`.
+
+        Returns
+        -------
+        ndarray, dask.array.Array or xarray.DataArray, shape (n_samples, k)
+            Scores, as `transform` returns them.
+
+        Raises
+        ------
+        ParameterError, PlanError, DataError
+            As `fit`.
+        """
+        require_lazy_output(self, X)  # before the fit, not after it
+        self.fit(X, y, **params)
+        return self._scores_of_fit(X)
+
+    @overload
+    def transform(self, X: xr.DataArray | xr.Dataset, *, remove: Given | None = None) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: Source, *, remove: Given | None = None) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: Lazy, *, remove: Given | None = None) -> da.Array: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def transform(self, X: Table, *, remove: Given | None = None) -> Floats | da.Array: ...
+
+    def transform(self, X: Input, *, remove: Given | None = None) -> Floats | da.Array | xr.DataArray:
+        """Return the scores of `X`: coordinates of its rows along the components.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes, with the features of the fit.
+        remove : mapping, optional
+            For models that were fitted with `remove`, and for rows that are neither those of the fit nor labelled:
+            ``{"groups": labels, "trend": positions, "covariates": values}`` of these rows, the keys that the fit had.
+
+        Returns
+        -------
+        ndarray, dask.array.Array or xarray.DataArray, shape (n_samples, k)
+            float32 for float16 and float32 input, else float64. A numpy array for arrays, a lazy Dask array for Dask arrays and
+            stores. A DataArray with the dimensions and coordinates of the samples, and ``mode``, for objects of xarray and for
+            tables with names (`streampca.open`) where xarray is installed; lazy where these are.
+
+        Raises
+        ------
+        ParameterError
+            If `X` does not have the features of the fit, or `remove` is missing or does not match.
+        ValueError
+            If an array or a table of xarray has missing values and the fit had none (scores of lazy rows are NaN), or infinite ones.
+        """
+        check_is_fitted(self)
+        if is_array_like(X):
+            return self._model.transform(self._without_removed(self._validated(X), remove))
+        require_lazy_output(self, X)
+        source = residuals_of(self._open_fitted(X), self._model, remove)
+        if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
+            rows = source.read(0, source.shape[0])[0]
+            values = self._model.transform(rows)
+            if self._model.missing == "error" and is_xarray(X) and not np.isfinite(values).all():
+                refuse_not_finite(rows, 0)
+            plain = not is_xarray(X) or source.labels is None or wants_frame(self)
+            return values if plain or source.labels is None else scores_array(X, source.labels, values)
+        if is_dask(X):
+            lazy = map_residuals(X, source) if isinstance(source, ResidualSource) else X
+        else:
+            lazy = lazy_rows(source)
+        scores = map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
+        return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
+
+    def transform_to(
+        self,
+        X: Input,
+        path: str | Path,
+        *,
+        overwrite: bool = False,
+        remove: Given | None = None,
+        diagnostics: bool = False,
+    ) -> Path:
+        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
+
+        Reads `X` once, within `memory`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes, with the features of the fit.
+        path : str or Path
+            Directory of the group. Its array ``scores`` has shape (n_samples, k), float32 for float16 and float32 input, else float64.
+        overwrite : bool
+            Whether scores that streampca wrote at `path` are replaced.
+        remove : mapping, optional
+            As in `transform`.
+        diagnostics : bool
+            Whether to write two more arrays of shape (n_samples,), float64, from the same reading: ``t2``, Hotelling's T², the
+            squared scores over the eigenvalues, and ``q``, the squared distance of the centred, scaled and weighted row from the
+            space of the components; see `t2_limit`, `q_limit` and `contributions`.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        NotAvailableError
+            With `diagnostics`, for kernel PCA and for rotated components.
+        OutputError
+            If there is something at `path` other than scores of streampca, or scores and `overwrite` is not set.
+        NoSpaceError
+            If there is less disk space than the scores take; nothing is read then.
+        PlanError
+            If the work does not fit in `memory`.
+        """
+        from streampca.execution.write import write_scores  # here, because it imports zarr
+
+        check_is_fitted(self)
+        source = residuals_of(self._open_fitted(X), self._model, remove)
+        require_apart(Path(path), source.description)
+        plan = plan_scores(source, self._model, self.memory, diagnostics=diagnostics)
+        with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
+            write_scores(source, self._model, plan, aside, progress=self.progress, diagnostics=diagnostics)
+        return Path(path)
+
+    @overload
+    def inverse_transform(self, X: xr.DataArray, *, remove: Given | None = None) -> xr.DataArray | xr.Dataset: ...
+
+    @overload
+    def inverse_transform(self, X: da.Array, *, remove: Given | None = None) -> da.Array: ...
+
+    @overload
+    def inverse_transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
+
+    def inverse_transform(
+        self, X: da.Array | xr.DataArray | ArrayLike, *, remove: Given | None = None
+    ) -> Floats | da.Array | xr.DataArray | xr.Dataset:
+        """Return the rows that belong to scores, in the units of the data.
+
+        `PCA` returns the rows of the space of the components, and `KernelPCA` pre-images by kernel ridge regression. What a model
+        removes is added again.
+
+        Parameters
+        ----------
+        X : array-like, Dask array or DataArray, shape (n_samples, k)
+            Scores.
+        remove : mapping, optional
+            What the model removes, of these rows, as in `transform`. None = of the rows of the fit in their order, if there are as
+            many scores.
+
+        Returns
+        -------
+        ndarray, dask.array.Array, xarray.DataArray or xarray.Dataset, shape (n_samples, n_features)
+            float32 for float32 scores, else float64. A lazy array for Dask arrays, and for a DataArray one with the dimensions of
+            the features (a Dataset of several variables).
+
+        Raises
+        ------
+        ParameterError
+            If scores have another shape, or of `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+        """
+        check_is_fitted(self)
+        if is_data_array(X):
+            return rows_of_scores(self._model, X, remove)
+        if is_dask(X):
+            lazy = map_rows(self._model.inverse_transform, X, self.n_features_in_, X.dtype)
+            return map_fitted(lazy, self._model, remove)
+        scores = np.asarray(X)
+        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+            raise ParameterError(f"scores of shape {scores.shape}: expected (n_samples, {self.n_components_})")
+        return with_fitted(self._model.inverse_transform(scores), self._model, remove)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
+        """Return the scores of the rows of the fit."""
+        return self.transform(X)
+
+    def _open(self, X: Input) -> Source:
+        """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
+        if is_array_like(X):
+            return open_source(validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False))
+        return open_source(X)
+
+    def _validated(self, X: ArrayLike) -> Array:
+        """Return rows to be transformed, checked by scikit-learn; NaN is let through where it has a meaning."""
+        finite = "allow-nan" if self._model.missing != "error" else True
+        rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        return rows
+
+    def _open_fitted(self, X: Input) -> Source:
+        """Return a reader of `X`, which has as many features as the rows of the fit."""
+        if is_paths(X) or is_anndata(X):
+            source = open_like(X, self.labels_, self._model.source)
+        elif is_xarray(X):
+            source = open_xarray_like(X, self.labels_)
+        else:
+            source = open_source(self._validated(X)) if is_array_like(X) else self._open(X)
+        if source.shape[1] != self.n_features_in_:
+            raise ParameterError(
+                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+        known = self.labels_
+        if known is not None and source.labels is not None and (difference := known.difference(source.labels)):
+            raise ParameterError(f"{source.description} has {difference}: expected the features of the fit")
+        return source
+
+    def _without_removed(self, rows: Array, remove: Given | None) -> Array:
+        """Return `rows` without what the model removes."""
+        if removed_by(self._model, remove) is None:
+            return rows
+        return residuals_of(open_source(rows), self._model, remove).read(0, len(rows))[0]
