@@ -21,7 +21,7 @@ STATUSES = {
     3: "cluster lost",
     4: "no space",
     5: "input missing, damaged or not finite",
-    6: "output locked or not ours to touch",
+    6: "output locked, or not written by streampca",
     7: "plan exceeds memory",
     130: "stopped by SIGINT, 143 by SIGTERM",
 }

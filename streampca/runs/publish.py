@@ -176,7 +176,7 @@ def fetch(
     Raises
     ------
     ModelError
-        If there is none at `url`, or something in it that is not ours.
+        If there is none at `url`, or something else than a run or a model of streampca in it.
     OutputError
         If `directory` is taken.
     StoreError

@@ -239,7 +239,7 @@ class OutputConfig(Section):
     state: Flag = False
     """Keep the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
-    """Replace an earlier run of ours in the same directory."""
+    """Replace an earlier run of streampca in the same directory."""
     publish: PublishURL | None = None
     """URL in an object store that the finished run is copied to."""
     storage_options: Options = Field(default_factory=PrivateOptions)
