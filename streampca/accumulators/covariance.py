@@ -10,6 +10,7 @@ import numpy as np
 
 from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import (
+    Centred,
     centre_columns,
     refuse_not_finite,
     refuse_overflow,
@@ -35,6 +36,7 @@ _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to t
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
 _MOST_ROUNDING = 3e-6  # largest relative difference between a diagonal and sums of squares, which are right to 1e-6
+_SAMPLE_ROWS = 128
 _SLAB_ROWS = 256  # rows that fit in the cache
 _WIDE_ROWS = 128  # rows that are converted to float64 at a time
 
@@ -142,12 +144,15 @@ class Covariance(SequentialMerge[CovarianceState]):
         block = as_block(block)
         dtype = work_dtype(block.values.dtype)
         others, equal = block.apart() if self.forgetting == 1 else ([block], None)
+        in_place = self.forgetting == 1 and may_be_overwritten(block)
         for panel in chain.from_iterable(other.panels(panel_rows(block.values.shape[1], dtype)) for other in others):
             if self.forgetting != 1:
                 faded = self._faded(state, len(panel))
                 state = self._add_panel(faded, replace(panel, weights=self._fading(len(panel))), dtype)
             else:
-                state = self._add_panel(state, panel.counted(), dtype)
+                centred = self._centred_in_place(panel) if in_place else None
+                in_place = centred is not None  # a block is read again once at most
+                state = self._add_panel(state, panel.counted(), dtype, centred)
         return state if equal is None else self.add_equal(state, equal)
 
     def add_equal(self, state: CovarianceState, rows: EqualRows, offset: FloatArray | None = None) -> CovarianceState:
@@ -160,20 +165,32 @@ class Covariance(SequentialMerge[CovarianceState]):
         self.grid(len(step)).add_outer(state.scatter, (step * factor)[:, None], step[None], self.n_threads)
         return state
 
-    def _add_panel(self, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
+    def _centred(self, values: Array, out: Array) -> Centred:
+        """Write the centred `values` to `out`, which may be `values`, and return what was subtracted."""
+        grid = self.grid(values.shape[1])
+        columns = [grid.features(i) for i in range(len(grid.edges) - 1)]
+        return centre_columns(values, out, columns, self.n_threads)
+
+    def _centred_in_place(self, panel: Block) -> Centred | None:
+        """Overwrite float32 rows by the centred ones; None, with the rows as they were, where float32 loses digits of their products."""
+        centred = self._centred(panel.values, panel.values)
+        if centred.finite.all() and within_float32(centred.squares, panel.values):
+            return centred
+        if panel.read_again is not None:
+            panel.read_again()
+        return None
+
+    def _add_panel(
+        self, state: CovarianceState, panel: Block, dtype: DType, centred: Centred | None = None
+    ) -> CovarianceState:
+        """Add the rows of `panel`, which are centred already where `centred` is given."""
         n_rows = len(panel)
         if n_rows == 0:
             return state
-        values, again = panel.values, panel.read_again
-        in_place = again is not None and panel.weights is None and values.dtype == dtype == np.float32
-        rows = values if in_place and values.flags.c_contiguous else borrow("panel", values.shape, dtype)
-        grid = self.grid(rows.shape[1])
-        columns = [grid.features(i) for i in range(len(grid.edges) - 1)]
-        centred = centre_columns(values, rows, columns, self.n_threads)
-        usable = rows is not values or bool(centred.finite.all() and within_float32(centred.squares, rows))
-        if not usable and again is not None:
-            again()
-            return self._add_panel(state, panel.kept(), dtype)
+        rows = panel.values
+        if centred is None:
+            rows = borrow("panel", panel.values.shape, dtype)
+            centred = self._centred(panel.values, rows)
         if not centred.finite.all():
             refuse_not_finite(panel.values, panel.start)
             if dtype == np.float64:
@@ -367,6 +384,18 @@ class Covariance(SequentialMerge[CovarianceState]):
         # Products are float64 where float32 would overflow or lose too many digits.
         side = self.grid(n_features).longest_side
         return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS + _STRIP_ROWS)
+
+
+def may_be_overwritten(block: Block) -> bool:
+    """Return whether rows are float32 in memory that can be restored, and a sample of them says that their products are float32, too."""
+    values = block.values
+    if block.read_again is None or block.weights is not None or values.dtype != np.float32 or not len(block):
+        return False
+    sample = values[:: -(-len(values) // _SAMPLE_ROWS)].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = len(values) * sample.var(axis=0)
+    low, high = _SAFE_SQUARES
+    return values.flags.c_contiguous and bool(((squares == 0) | ((squares > low) & (squares < high))).all())
 
 
 def lost_digits(diagonal: Array, squares: FloatArray) -> bool:

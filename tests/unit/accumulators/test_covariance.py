@@ -202,6 +202,25 @@ def test_blocks_that_may_be_overwritten(bad: str) -> None:
     assert np.array_equal(values, original) == (bad == "large")
 
 
+@pytest.mark.parametrize(("small", "n_readings"), [("all", 0), ("few", 1)])
+def test_blocks_of_values_beyond_float32_are_read_again_once_at_most(small: str, n_readings: int) -> None:
+    original = np.random.default_rng(0).standard_normal((40_000, 2), dtype=np.float32)
+    original[:, 1] *= np.float32(1e-20)
+    if small == "few":  # rows that a sample of 128 misses, in every panel
+        original[np.arange(len(original)) % -(-len(original) // 128) != 1, 1] = 0
+    values, again = original.copy(), []
+
+    def read_again() -> None:
+        again.append(True)
+        values[...] = original
+
+    accumulator = Covariance()
+    found = accumulator.update(accumulator.init(2), Block(values, read_again=read_again))
+    assert len(again) == n_readings
+    np.testing.assert_array_equal(found.scatter, accumulator.update(accumulator.init(2), original).scatter)
+    np.testing.assert_allclose(accumulator.finalize(found).dense(), np.cov(original.astype(float).T), rtol=1e-6, atol=0)
+
+
 def test_rows_are_overwritten_after_all_accumulators_used_them() -> None:
     rows = np.random.default_rng(0).standard_normal((40, 3), dtype=np.float32) + 5
     joint = Joint((Covariance(), RowSample(40, 8, "float32")))
