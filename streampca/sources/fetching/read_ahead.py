@@ -15,7 +15,7 @@ from streampca.errors import StoreError
 from streampca.redaction import shown
 from streampca.sources.fetching.indexes import Indexes, IndexFormat
 from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, ranges, runs_of
-from streampca.sources.fetching.transfer import Fetched
+from streampca.sources.fetching.transfer import MAX_STORED_BYTES, Fetched
 from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule, Span
 from streampca.storage.zarr_interface import event_loop
@@ -157,6 +157,9 @@ class ReadAhead:
                 answer, span = self._answer_of(chunk, part), part.span or (0, 0)
                 # An answer that is no range leaves the chunk too short, so that it is requested again as a whole.
                 data = answer.data[: span[1] - span[0]] if answer is not None and answer.is_range else b""
+                if answer is not None and MAX_STORED_BYTES > answer.total != chunk.total < MAX_STORED_BYTES:
+                    data = b""  # of an object that was written again in between
+                chunk.total = min(chunk.total, MAX_STORED_BYTES if answer is None else answer.total)
                 joined[n_bytes : n_bytes + len(data)] = np.frombuffer(data, dtype=np.uint8)
                 n_bytes += len(data)
                 with self._lock:
@@ -214,7 +217,7 @@ class ReadAhead:
         block, self._is_opening = Block(span), True  # what is known of shards is added before later blocks are opened
         try:
             for key in self.keys_of(*span):
-                if self.indexes is not None and not self.indexes.kind.is_whole(*span, key, _PART_BYTES):
+                if self._needs_index(span, key) and self.indexes is not None:
                     block.indexes.append(self.indexes.of(key, partial(self._add_pieces, self.indexes.kind, block, key)))
                     continue
                 chunk = StoredChunk(key, self._parts(), block)
@@ -223,6 +226,12 @@ class ReadAhead:
         finally:
             self._is_opening = False
         return block
+
+    def _needs_index(self, span: Span, key: str) -> bool:
+        """Return whether `key` is a shard of which inner chunks are requested: not all of it, and the store serves ranges."""
+        if self.indexes is None or not self.store.transfer.serves_ranges:
+            return False
+        return not self.indexes.kind.is_whole(*span, key, _PART_BYTES)
 
     def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object) -> None:
         """Add the requests for the inner chunks of a shard, those that are adjacent in one, once its index is known."""
@@ -243,7 +252,7 @@ class ReadAhead:
     def _parts(self) -> list[Part]:
         """Return the requests for a chunk; only the first if its size is not known."""
         if self.indexes is not None:  # a shard that is requested as a whole
-            return [Part(None, _PART_BYTES * self._copies)]
+            return [Part(None, self.request_bytes)]
         if self.most <= _WHOLE_BYTES or not self._in_ranges:
             return [Part(None, self.most * self._copies)]
         if self.size is None:
@@ -313,7 +322,7 @@ class ReadAhead:
     def request_bytes(self) -> int:
         """Return the memory of one request for a chunk."""
         in_parts = self._in_ranges or (self.indexes is not None and self.store.transfer.serves_ranges)
-        whole = self.most if self.indexes is None else self.indexes.kind.most_object
+        whole = self.most if self.indexes is None else max(_PART_BYTES, self.indexes.kind.most_object)
         return (self.part_bytes if in_parts else whole) * self._copies
 
     @property

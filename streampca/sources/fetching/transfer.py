@@ -30,8 +30,7 @@ class Fetched:
     data: memoryview
     """The bytes; none if they did not fit where they were to be received."""
     total: int
-    """Size in bytes of the whole object; for a range from a client that does not tell it, the end of the range, or
-    `MAX_STORED_BYTES` for one from the end."""
+    """Size in bytes of the whole object; `MAX_STORED_BYTES` where a client does not tell it and the range is not the object's last."""
     is_range: bool
     """Whether `data` are the range that was requested, not the whole object."""
 
@@ -84,9 +83,13 @@ class Transfer:
         if stored is None:
             return None
         data = stored.as_numpy_array().view(np.uint8).data
-        if span is None or len(data) > span[1] - span[0]:
+        if span is None:
             return Fetched(data, len(data), is_range=False)
-        return Fetched(data, span[0] + len(data) if span[0] >= 0 else MAX_STORED_BYTES, is_range=True)
+        n_bytes = span[1] - span[0]
+        if len(data) > n_bytes + (span[0] >= 0):
+            return Fetched(data, len(data), is_range=False)
+        is_last = span[0] >= 0 and len(data) <= n_bytes
+        return Fetched(data[:n_bytes], span[0] + len(data) if is_last else MAX_STORED_BYTES, is_range=True)
 
     async def _fetch_in_place(
         self, requests: Requests, key: str, span: tuple[int, int] | None, buffer: memoryview
@@ -110,7 +113,9 @@ class Transfer:
 def _request_of(span: tuple[int, int] | None) -> ByteRequest | None:
     if span is None:
         return None
-    return RangeByteRequest(*span) if span[0] >= 0 else SuffixByteRequest(-span[0])
+    if span[0] < 0:
+        return SuffixByteRequest(-span[0])
+    return RangeByteRequest(span[0], span[1] + 1)  # one byte more, which tells whether the object ends with the range
 
 
 _opened: weakref.WeakSet[PlainHTTP] = weakref.WeakSet()

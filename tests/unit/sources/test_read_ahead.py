@@ -9,10 +9,13 @@ import pickle
 import threading
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import zarr
+from fsspec.implementations.memory import MemoryFileSystem
 from stores import config_text, make_values, write_store
 from web import Web
 
@@ -429,3 +432,41 @@ def test_address_of_ipv6_is_read(stores):
     with server as web:
         assert web.url.startswith("http://[::1]:")
         np.testing.assert_array_equal(open_source(f"{web.url}/zstd").read(0, 430)[0], VALUES)
+
+
+def test_ranges_by_a_client_that_does_not_tell_sizes_are_requested_once(small_parts, monkeypatch):
+    values, url, asked = make_values(60, 300), "memory://ranges", Counter()
+    array = zarr.create_array(url, shape=values.shape, dtype=values.dtype, chunks=(20, 300), compressors=None)
+    array[...] = values
+    fetch = MemoryFileSystem.cat_file
+
+    def counted(file_system, path, start=None, end=None, **options):
+        asked[path, start, end] += "/c/" in path
+        return fetch(file_system, path, start=start, end=end, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", counted)
+    source = open_source(url)
+    np.testing.assert_array_equal(source.read(0, 60)[0], values)
+    chunk_bytes, n_parts = 20 * 300 * values.itemsize, -(-20 * 300 * values.itemsize // read_ahead._PART_BYTES)
+    assert n_parts > 1
+    assert sum(asked.values()) == 3 * n_parts
+    files = MemoryFileSystem().store
+    stored = files["/ranges/c/1/0"].getvalue()
+    for altered in (stored + b"x", stored[:-1]):
+        MemoryFileSystem().pipe_file("/ranges/c/1/0", altered)
+        with pytest.raises(DamagedChunkError, match=f"c/1/0 .*{len(altered):,} bytes stored, expected {chunk_bytes:,}"):
+            source.read(20, 40)
+
+
+def test_parts_of_objects_of_other_sizes_are_not_joined(small_parts):
+    store = Store(10_000, held=False)
+    requests, fetch = ReadAhead(store, keys_of, None, 10_000), store.fetch
+
+    async def grown(key, span, buffer):
+        answer = await fetch(key, span, buffer)
+        return answer if span is None or span[0] == 0 else replace(answer, total=10_001)
+
+    store.fetch = grown
+    with requests.reading(0, 1) as (chunk,), requests.stored(chunk, lambda: np.empty(10_000, np.uint8)) as stored:
+        assert len(chunk.parts) > 1
+        assert len(stored) < chunk.total

@@ -207,3 +207,26 @@ def test_blocks_of_shards_whose_index_is_known_are_requested_once_and_in_order(t
         assert sorted(begun, key=lambda row: row // 100) == list(range(len(values)))  # each shard in order
         assert set(web.requests.values()) == {1}
         assert requests._held_bytes == 0
+
+
+def test_index_at_the_start_is_read_by_a_client_that_does_not_tell_sizes(small_parts):
+    url = "memory://index-at-start"
+    shards = {"shape": (100, 24), "index_location": "start"}
+    array = zarr.create_array(url, shape=VALUES.shape, dtype=VALUES.dtype, chunks=(25, 12), shards=shards)
+    array[...] = VALUES
+    source = open_source(url)
+    assert source.describe()["reader"] == "direct"
+    np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
+    np.testing.assert_array_equal(source.read(37, 333)[0], VALUES[37:333])
+
+
+def test_shards_of_a_server_without_ranges_are_requested_as_a_whole_once_for_a_block(web, small_parts):
+    web.serves_ranges = False
+    source = open_source(f"{web.url}/zstd")
+    requests = source.direct.requests
+    for start, stop in ((0, 430), (110, 130)):
+        web.requests.clear()
+        np.testing.assert_array_equal(source.read(start, stop)[0], VALUES[start:stop])
+        assert set(web.requests) == {(f"zstd/c/{i}/0", None) for i in range(start // 100, -(-stop // 100))}
+        assert set(web.requests.values()) == {1}
+    assert requests.request_bytes >= requests.indexes.kind.most_object
