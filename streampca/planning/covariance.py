@@ -8,7 +8,7 @@ from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.formatting import as_text
-from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget, Resources
 from streampca.planning.covariance_accumulators import CovarianceAccumulator
 from streampca.planning.detail import CovarianceDetail
@@ -65,7 +65,8 @@ def plan_covariance(
 
     dtype = work_dtype(source.dtype)
     panel_bytes = panel_rows(d, dtype) * d * dtype.itemsize
-    sizes = block_rows_to_try(source, dtype, panel_bytes if panel_bytes > _WIDE_FROM_BYTES else BLOCK_BYTES)
+    wide = panel_bytes > _WIDE_FROM_BYTES  # else the default size
+    sizes = block_rows_to_try(source, dtype, panel_bytes) if wide else block_rows_to_try(source, dtype)
     plan = choose(sizes, build, d, resources.threads, grid.n_tiles)
     if plan.budget.fits:
         return plan
