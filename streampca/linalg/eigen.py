@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
 from streampca.linalg.scaling import Scaling, feature_weights
 from streampca.linalg.selection import Count, Frobenius, Rule, Selection
+from streampca.linalg.tridiagonal import all_values_and_leading_vectors
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.typing import FloatArray
 
@@ -198,6 +199,7 @@ def solve(
     total: float | None = None,
     tolerance: float = 1e-11,
     stagnation_tolerance: float = 0.0,
+    all_values: bool = False,
 ) -> Spectrum:
     """Return the leading eigenpairs of a symmetric matrix that `selection` requests.
 
@@ -218,6 +220,8 @@ def solve(
         Residual, relative to the first eigenvalue, at which the iteration stops.
     stagnation_tolerance : float
         The same where rounding of the products prevents `tolerance`.
+    all_values : bool
+        Return all eigenvalues as well, if LAPACK computes eigenpairs of a matrix of this side.
     """
     d, limit = matrix.side, matrix.rank_limit
     total = float(matrix.diagonal.sum()) if total is None else total
@@ -235,7 +239,7 @@ def solve(
             method = "block krylov"
         else:
             k = k if isinstance(selection, Count) else limit
-            computed, vectors = _lapack(matrix, k)
+            computed, vectors = _lapack(matrix, k, all_values=all_values and every is None and d <= DENSE_LIMIT)
             values, method = computed[:k].copy(), "lapack"
             if len(computed) == d:
                 every = np.maximum(computed[:limit], 0)
@@ -261,13 +265,18 @@ def eigh_driver(side: int, has_subset: bool) -> Literal["evr", "evd"]:
     return "evr" if has_subset or side == 1 else "evd"
 
 
-def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
+def _lapack(matrix: Symmetric, k: int, *, all_values: bool = False) -> tuple[FloatArray, FloatArray]:
     """Return at least `k` eigenvalues, or all, and the eigenvectors of the first `k`."""
     from scipy.linalg import LinAlgError, eigh
 
     d = matrix.side
     # Divide and conquer gives the most orthogonal vectors; for some pairs of a large matrix syevr is faster.
     subset = None if k == d or d <= _SMALL else (d - k, d - 1)
+    if all_values and subset is not None:
+        pairs = all_values_and_leading_vectors(matrix.dense(), k)
+        if pairs is not None:
+            return pairs
+        subset = None
     try:
         values, vectors = eigh(
             matrix.dense().T,
@@ -279,13 +288,6 @@ def _lapack(matrix: Symmetric, k: int) -> tuple[FloatArray, FloatArray]:
     except LinAlgError as error:
         raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error
     return values[::-1], vectors[:, ::-1][:, :k]
-
-
-def with_every(spectrum: Spectrum, matrix: Symmetric) -> Spectrum:
-    """Return `spectrum` with all eigenvalues of `matrix`, if LAPACK computes eigenpairs of its side; 4/3 d³ flops."""
-    if spectrum.every is not None or matrix.side > DENSE_LIMIT:
-        return spectrum
-    return replace(spectrum, every=eigenvalues(matrix))
 
 
 def eigenvalues(matrix: Symmetric) -> FloatArray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.cross_validation import GroupScatter, prediction_errors
-from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve, with_every
+from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
 from streampca.models.missing import with_missing
@@ -68,9 +68,15 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
     tolerance = max(_TOLERANCE, precision / _BELOW_PRECISION)
-    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed, total=total, tolerance=tolerance)
-    if n_samples >= _ROWS_PER_FEATURE * d or validated:  # of which no state is kept
-        spectrum = with_every(spectrum, reduced)
+    spectrum = solve(
+        reduced,
+        selection,
+        precision=precision,
+        seed=parameters.seed,
+        total=total,
+        tolerance=tolerance,
+        all_values=n_samples >= _ROWS_PER_FEATURE * d or validated,  # of cross-validation no state is kept
+    )
     n_missing = int(getattr(state, "n_missing", 0)) if parameters.missing == "pairwise" else 0
     if n_missing and clipped is not None:
         n_values = reduced.n_samples * reduced.n_features

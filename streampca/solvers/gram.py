@@ -15,7 +15,7 @@ from streampca.accumulators.rows import RowsState
 from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
 from streampca.formatting import as_text
-from streampca.linalg.eigen import Spectrum, relative_precision, solve, with_every
+from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection
 from streampca.models.missing import with_missing
@@ -131,8 +131,8 @@ def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spec
     weight = n if parameters.sample_weight is None else reduced.divisor + parameters.ddof
     selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, reduced.n_missing)
     precision = relative_precision(plan.work_dtype, reduced.side)
-    spectrum = solve(reduced, selection, precision=precision, seed=parameters.seed)
-    return with_every(spectrum, reduced) if d >= _FEATURES_PER_ROW * n else spectrum
+    every = d >= _FEATURES_PER_ROW * n
+    return solve(reduced, selection, precision=precision, seed=parameters.seed, all_values=every)
 
 
 def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:

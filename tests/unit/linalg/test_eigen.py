@@ -65,6 +65,32 @@ def test_the_iteration_behind_solve(name: str) -> None:
     assert np.abs(found.vectors @ found.vectors.T - np.eye(8)).max() <= tolerances.orthonormality(1600)
 
 
+@pytest.mark.parametrize("name", [*spectra.SPECTRA, "tiny", "huge"])
+@pytest.mark.parametrize("k", [1, 40])
+def test_all_values_beside_some_vectors(name: str, k: int) -> None:
+    """Large enough that only `k` vectors are computed, by the one reduction that gives all eigenvalues."""
+    matrix = spectra.symmetric(spectra.eigenvalues(name, 520))
+    found = solve(spectra.reduced(matrix, tile_size=300), Count(k), precision=PRECISION, all_values=True)
+    assert_eigenpairs(found, matrix)
+    expected = np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+    assert found.every is not None
+    assert np.abs(found.every - expected).max() <= 100 * 520 * tolerances.EPS * max(expected[0], 1e-300)
+    assert found.every[:k].tobytes() == found.values.tobytes()
+    assert solve(spectra.reduced(matrix, tile_size=300), Count(k), precision=PRECISION).every is None
+
+
+def test_all_values_where_inverse_iteration_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> tuple[None, int]:
+        return None, 1
+
+    monkeypatch.setattr("scipy.linalg.lapack.dstein", fails)
+    matrix = spectra.symmetric(spectra.eigenvalues("slow", 520))
+    found = solve(spectra.reduced(matrix), Count(3), precision=PRECISION, all_values=True)
+    assert_eigenpairs(found, matrix)
+    assert found.every is not None
+    assert len(found.every) == 520
+
+
 def diagonal(values: Any) -> Any:
     return spectra.reduced(np.diag(values), tile_size=800)
 
