@@ -208,8 +208,8 @@ def default_processes_and_threads() -> tuple[int, int]:
     return int(n_workers), int(n_threads)
 
 
-def has_ended(nanny: WithStatus) -> bool:
-    """Tell whether a nanny, or a job, has ended or failed."""
+def has_ended(nanny: WithStatus | Worker) -> bool:
+    """Tell whether a nanny, a worker, or a job, has ended or failed."""
     from distributed.core import Status
 
     return nanny.status in (Status.closed, Status.failed)

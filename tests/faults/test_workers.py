@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from stores import REPOSITORY, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import ClusterError, NotFiniteError, StreamPCAError
+from streampca.logs import ROOT
 from streampca.planning import blocks
 
 pytestmark = pytest.mark.distributed
@@ -44,10 +47,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> jobs.Inputs:
 
 
 def test_a_block_that_kills_is_named_after_four_attempts(
-    two_workers: tuple[Any, Any], inputs: jobs.Inputs, tmp_path: Path
+    two_workers: tuple[Any, Any], inputs: jobs.Inputs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     local, client = two_workers
-    assert workers.poisoned(inputs, client, 17, tmp_path / "attempts.log") == ""
+    with caplog.at_level(logging.WARNING, logger=ROOT):
+        assert workers.poisoned(inputs, client, 17, tmp_path / "attempts.log") == ""
+    lost = re.compile(r"worker \w+://\S+ was lost: \d+ leaves are read again")
+    warned = [record for record in caplog.records if lost.fullmatch(record.getMessage())]
+    assert len(warned) >= 3  # the loss after the last attempt ends the fit
+    assert {record.levelno for record in warned} == {logging.WARNING}
     restored(local)
     job = jobs.JOBS["covariance"]
     after = jobs.within(60, lambda: jobs.digest(jobs.fitted(inputs.source(job), job, client)))
