@@ -83,6 +83,32 @@ AnyAccumulator: TypeAlias = Accumulator[Any, Any]
 """An accumulator of any states, which only it reads."""
 
 
+class Forwarding:
+    """Base class of accumulators that update the states of another one; it forwards all else."""
+
+    accumulator: AnyAccumulator
+
+    def init(self, n_features: int) -> Any:
+        """Return the state of no rows."""
+        return self.accumulator.init(n_features)
+
+    def merge(self, states: Sequence[Any]) -> Any:
+        """Merge states."""
+        return self.accumulator.merge(states)
+
+    def absorb(self, state: Any, other: Any) -> Any:
+        """Absorb a state."""
+        return self.accumulator.absorb(state, other)
+
+    def finalize(self, state: Any) -> Any:
+        """Return the result."""
+        return self.accumulator.finalize(state)
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes."""
+        return self.accumulator.state_bytes(n_features)
+
+
 class SequentialMerge(Generic[SizedState]):
     """Base class that defines `merge` as repeated `absorb`, from left to right, into a new empty state."""
 

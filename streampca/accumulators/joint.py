@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.base import AnyAccumulator, Forwarding
 from streampca.block import Block, as_block
 from streampca.typing import Array
 
@@ -63,17 +63,13 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class InPieces:
+class InPieces(Forwarding):
     """An accumulator that gets the rows of a block in pieces, so that it takes no more memory than with blocks of that size."""
 
     accumulator: AnyAccumulator
     """The accumulator, whose states these are."""
     n_rows: int
     """Rows of a piece, counted from the first row of the source."""
-
-    def init(self, n_features: int) -> Any:
-        """Return the state of no rows."""
-        return self.accumulator.init(n_features)
 
     def update(self, state: Any, block: Block | Array) -> Any:
         """Return `state` with the rows of `block` added."""
@@ -84,22 +80,6 @@ class InPieces:
             state = self.accumulator.update(state, block.slice(start, stop))
             start = stop
         return state
-
-    def merge(self, states: Sequence[Any]) -> Any:
-        """Merge states."""
-        return self.accumulator.merge(states)
-
-    def absorb(self, state: Any, other: Any) -> Any:
-        """Absorb a state."""
-        return self.accumulator.absorb(state, other)
-
-    def finalize(self, state: Any) -> Any:
-        """Return the result."""
-        return self.accumulator.finalize(state)
-
-    def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
-        return self.accumulator.state_bytes(n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of an update with a piece."""

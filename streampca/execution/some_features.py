@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.base import AnyAccumulator, Forwarding
 from streampca.block import Block, as_block
 from streampca.sources.subsets import columns_of_block
 from streampca.typing import Array, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class OfFeatures:
+class OfFeatures(Forwarding):
     """An accumulator that gets some columns of every block; its states are those of the inner one."""
 
     accumulator: AnyAccumulator
@@ -31,18 +30,6 @@ class OfFeatures:
         """Return `state` with the rows of `block` added."""
         rows = columns_of_block(as_block(block), self.columns, column_major=self.column_major)
         return self.accumulator.update(state, rows)
-
-    def merge(self, states: Sequence[Any]) -> Any:
-        """Merge states."""
-        return self.accumulator.merge(states)
-
-    def absorb(self, state: Any, other: Any) -> Any:
-        """Absorb a state."""
-        return self.accumulator.absorb(state, other)
-
-    def finalize(self, state: Any) -> Any:
-        """Return the result."""
-        return self.accumulator.finalize(state)
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
