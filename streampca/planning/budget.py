@@ -11,6 +11,7 @@ from streampca.formatting import as_text
 
 Purpose = Literal[
     "process",
+    "quality",
     "states",
     "feature means",
     "blocks",
@@ -61,6 +62,8 @@ class Resources:
     """Regressors that are removed from the rows."""
     only_groups: bool = False
     """Whether they are many indicators of groups alone, whose factors are sparse."""
+    quality_bytes: int = 0
+    """What examining the quality of the data takes in every phase."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ class MemoryBudget:
     def refusal(self, advice: str | Mapping[Purpose, str], *, subject: str = "", beside: str = "") -> PlanError:
         """Return the error of a plan that does not fit: what is projected, what is allowed, and what to change.
 
+        It names ``quality: false`` if the plan fits without examining the quality of the data.
+
         Parameters
         ----------
         advice : str or mapping of str
@@ -145,6 +150,10 @@ class MemoryBudget:
         """
         if not isinstance(advice, str):
             advice = advice[max(advice, key=self.bytes_for)]
+        quality = self.bytes_for("quality")
+        if quality and self.projected_bytes - quality <= self.allowed_bytes:
+            beside += f" and examining the quality of the data {as_text(quality)}"
+            advice = f"quality: false, {advice}{'' if advice else 'or '}"
         return PlanError(
             f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "
             f"process itself takes {as_text(self.bytes_for('process'))}{beside}: {advice}memory of at least "

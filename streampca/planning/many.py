@@ -71,7 +71,7 @@ class ManyPlan:
         return self.together._repr_html_()
 
 
-def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: int) -> Plan:
+def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: int, quality_bytes: int = 0) -> Plan:
     """Return the plan of the readings that `plans` share, with the memory of all; it may not fit.
 
     Parameters
@@ -82,6 +82,8 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
         Ceiling of the resident memory of that process.
     process_bytes : int
         What the process takes before the first block.
+    quality_bytes : int
+        What examining the quality of the data takes, once for all models.
     """
     each = list(plans.values())
     shape = _shape_of(each)
@@ -92,7 +94,7 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
         work_dtype=str(np.result_type(*(plan.work_dtype for plan in each))),
         n_components=max((plan.n_components or 0 for plan in each), default=0) or None,
         shape=shape,
-        budget=_budget(each, shape, allowed_bytes, process_bytes),
+        budget=_budget(each, shape, allowed_bytes, (process_bytes, quality_bytes)),
         cost=_cost(each),
         notes=_notes(plans, shape),
     )
@@ -123,14 +125,16 @@ def _shape_of(plans: Sequence[Plan]) -> WorkShape:
     return replace(shape, leaves_in_flight=leaves, window=window)
 
 
-def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, process_bytes: int) -> MemoryBudget:
+def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, always: tuple[int, int]) -> MemoryBudget:
     """Return the memory of fits that share readings in blocks of `shape`.
 
-    Reading: process and blocks once, and of every fit the states, scratch and all else that it needs in a reading; other
-    phases, which one fit after another goes through: its own, and what the other fits retain, one state each among it. Scores:
+    Reading: what is `always` there (process and data quality) and blocks once, and of every fit the states, scratch and all
+    else that it needs in a reading; other phases, which one fit after another goes through: its own, and what the other fits
+    retain, one state each among it. Scores:
     process and blocks once, what fits retain, and what the scores of each take.
     """
-    process = min([process_bytes, *(plan.budget.bytes_for("process") for plan in plans)])
+    process_bytes = sum(always)
+    process = min([process_bytes, *(plan.budget.bytes_for("process", "quality") for plan in plans)])
     blocks = max(plan.budget.bytes_for("blocks") for plan in plans)
     reading, retained, alone = 0, [], []
     for plan in plans:
@@ -147,17 +151,18 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, process
     solving = max(one + others - own for one, own in zip(alone, retained, strict=True))
     purposes: dict[str, int] = {}
     for name, size in (
-        entry for plan in plans for entry in plan.memory.items() if entry[0] not in ("process", "blocks")
+        entry for plan in plans for entry in plan.memory.items() if entry[0] not in ("process", "quality", "blocks")
     ):
         before = purposes.get(name, 0)
         purposes[name] = max(before, size) if name in _ONE_AFTER_ANOTHER else before + size
     by_phase = {"reading": process_bytes + blocks + reading, "solving": process_bytes + solving}
     if any(plan.budget.bytes_for("scores") for plan in plans):
-        beside = sum(plan.budget.bytes_for("process") - process for plan in plans)
+        beside = sum(plan.budget.bytes_for("process", "quality") - process for plan in plans)
         by_phase["scores"] = (
             process_bytes + beside + others + blocks + sum(_scores_bytes(plan, shape) for plan in plans)
         )
-    return MemoryBudget(allowed_bytes, {"process": process_bytes, "blocks": blocks, **purposes}, by_phase)
+    first = {"process": always[0], "quality": always[1]} if always[1] else {"process": always[0]}
+    return MemoryBudget(allowed_bytes, {**first, "blocks": blocks, **purposes}, by_phase)
 
 
 def _scores_bytes(plan: Plan, shape: WorkShape) -> int:

@@ -36,7 +36,7 @@ def choose(
 
 def _fits_nominally(plan: AnyPlan) -> bool:
     """Tell whether the plan also fits in a process that takes as much memory as a worker does by itself."""
-    difference = max(0, WORKER_PROCESS_BYTES - plan.budget.bytes_for("process"))
+    difference = max(0, WORKER_PROCESS_BYTES - plan.budget.bytes_for("process", "quality"))
     return plan.projected_bytes + difference <= plan.allowed_bytes
 
 

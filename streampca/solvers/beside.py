@@ -21,10 +21,10 @@ class Beside(TypedDict, total=False):
 
 
 def with_beside(resources: Resources, source: Source, n_components: object, missing: str, beside: Beside) -> Resources:
-    """Return `resources` whose process takes what is computed beside a fit, too."""
-    threads, n_bytes = resources.threads, 0
+    """Return `resources` with what is computed beside a fit."""
+    threads, process, quality = resources.threads, resources.process_bytes, resources.quality_bytes
     if beside.get("diagnostics"):
-        n_bytes += threads * diagnostics_bytes(source.shape[1], n_components, missing)
+        process += threads * diagnostics_bytes(source.shape[1], n_components, missing)
     if beside.get("quality"):
-        n_bytes += quality_bytes(source, threads, missing)
-    return replace(resources, process_bytes=resources.process_bytes + n_bytes)
+        quality += quality_bytes(source, threads, missing)
+    return replace(resources, process_bytes=process, quality_bytes=quality)

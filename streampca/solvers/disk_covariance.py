@@ -117,7 +117,7 @@ class _Work:
         """
         sizes = block_rows_to_try(self.source, work_dtype(self.source.dtype))
         allowed = self.resources.allowed_bytes
-        process = self.budget(sizes[0], 1, 0).bytes_for("process")
+        process = self.budget(sizes[0], 1, 0).bytes_for("process", "quality")
 
         def fitting(allowed: int) -> list[tuple[int, int]]:
             return [(rows, groups) for rows in sizes if (groups := self.groups(rows, 1, allowed))]

@@ -96,7 +96,7 @@ def plan_fit(
         plan = plan.with_edges(source.by_features().block_edges(plan.rows_per_block))
     plan = with_read_ahead(plan, source, parameters.read_ahead)
     if limits:
-        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "solve", "model"))
+        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "solve", "model"))
     finished = with_alternatives if alternatives else with_time
     return finished(plan, source, parameters, resources, probed=probe)
 

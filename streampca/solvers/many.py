@@ -60,11 +60,11 @@ def plan_many(
     limits = worker_limits(client)
     resources = resources_of(source, memory, threads, limits, scores=False, report=False)
     process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
-    process += quality_bytes(source, n_threads, "mean") if quality else 0
+    examining = quality_bytes(source, n_threads, "mean") if quality else 0
     with naming_the_limit(resources, limits):
         while True:
             plans = {name: _planned(name, fit, resources.allowed_bytes, n_threads) for name, fit in fits.items()}
-            together = plan_together(plans, resources.allowed_bytes, process)
+            together = plan_together(plans, resources.allowed_bytes, process, examining)
             if together.budget.fits or n_threads == 1:
                 break
             n_threads //= 2
@@ -77,7 +77,7 @@ def plan_many(
             )
     together = with_read_ahead(together, source, read_ahead)
     if limits:
-        retained = together.budget.bytes_for("process", "solve", "model")
+        retained = together.budget.bytes_for("process", "quality", "solve", "model")
         together = for_workers(together, limits, retained)
         plans = {name: for_workers(plan, limits, retained) for name, plan in plans.items()}
     return ManyPlan(plans, together)

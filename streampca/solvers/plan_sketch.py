@@ -195,7 +195,8 @@ class _Planner:
         wanted = parameters.pilot if informed and (self.solver == "sketch" or parameters.scale) else 0
         if parameters.pilot not in ("auto", 0):
             wanted = parameters.pilot
-        pilot = plan_pilot(source, wanted, self.columns, max(0, resources.allowed_bytes - resources.process_bytes) // 2)
+        free = resources.allowed_bytes - resources.process_bytes - resources.quality_bytes
+        pilot = plan_pilot(source, wanted, self.columns, max(0, free) // 2)
         return SketchDetail(
             columns=self.columns,
             held_out=min(HELD_OUT_COLUMNS, source.shape[1]),

@@ -45,9 +45,10 @@ def allowed_bytes(memory: int | str | None) -> int:
     return memory
 
 
-def process_need(resources: Resources) -> MemoryNeed:
-    """Return what the process takes before the first block: resident memory + `ALLOWANCE_BYTES`."""
-    return MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
+def process_needs(resources: Resources) -> tuple[MemoryNeed, ...]:
+    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, and data quality if it is examined."""
+    process = MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
+    return (process, MemoryNeed("quality", resources.quality_bytes)) if resources.quality_bytes else (process,)
 
 
 def report_need(resources: Resources) -> MemoryNeed:

@@ -17,7 +17,7 @@ from streampca.planning.memory import (
     buffer_bytes,
     eigenproblem_bytes,
     model_need,
-    process_need,
+    process_needs,
     report_need,
     sampled_rows_need,
     scores_bytes,
@@ -40,7 +40,7 @@ def covariance_needs(
     d, rows, leaves = source.shape[1], shape.rows_per_block, shape.leaves_in_flight
     states = MemoryNeed("states", accumulator.state_bytes(d) * shape.n_states)
     return [
-        process_need(resources),
+        *process_needs(resources),
         states,
         *_shared_needs(source, accumulator, n_components, (rows, leaves), resources),
     ]
@@ -59,7 +59,7 @@ def disk_needs(
     group = 8 * (min(n_tiles * grid.longest_side**2, grid.size) + 2 * d)
     shared = replace(accumulator, n_threads=threads)
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("states", 2 * group, ("reading",)),
         *_shared_needs(source, shared, k, (rows, 1), resources),
         MemoryNeed("tiles", product_bytes(grid, block_size(k), threads), ("solving",)),

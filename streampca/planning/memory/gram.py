@@ -6,7 +6,7 @@ from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, panel_features
 from streampca.models.stored_components import slab_features
 from streampca.planning.budget import MemoryNeed, Resources
-from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, process_need
+from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, process_needs
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
@@ -36,7 +36,7 @@ def gram_needs(
         panel = min(columns, panel_features(n, work_dtype(features.dtype))) * n * features.dtype.itemsize
         scratch += panel + accumulator.n_threads * 16 * accumulator.grid(n).longest_side ** 2
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("states", accumulator.state_bytes(n) * shape.n_states, ("reading", "solving")),
         MemoryNeed("feature means", 8 * d * 6),
         MemoryNeed("blocks", leaves * buffer_bytes(features, columns), ("reading", "components")),

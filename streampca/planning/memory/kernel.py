@@ -12,7 +12,7 @@ from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.models.kernel import panel_rows
 from streampca.planning.budget import MemoryNeed, Phase, Resources
-from streampca.planning.memory import buffer_bytes, process_need, report_need, sampled_rows_need
+from streampca.planning.memory import buffer_bytes, process_needs, report_need, sampled_rows_need
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
@@ -58,7 +58,7 @@ def landmark_needs(
     state, chosen = choosing
     buffers = buffer_bytes(source, rows)
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("landmarks", landmarks),
         MemoryNeed("choosing", shape.n_states * state + leaves * chosen, ("landmarks",)),
         MemoryNeed("states", states, ("reading", "solving")),
@@ -127,7 +127,7 @@ def _pair_needs(work: KernelWork, rows: int, resources: Resources, sizes: tuple[
     matrix, scratch, solve = sizes
     scores = kernel_scores_bytes(work, min(n, _SCORES_ROWS)) if resources.scores else 0
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("landmarks", n * d * dtype.itemsize + (8 * n * d if source.dtype != dtype else 0)),
         MemoryNeed("kernel matrix", matrix, ("solving",)),
         MemoryNeed("blocks", rows * source.row_bytes * 2 + source.overhead_bytes(rows), ("reading",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streampca.accumulators.triangle import QRFactor
 from streampca.planning.budget import MemoryNeed, Resources
-from streampca.planning.memory import buffer_bytes, model_need, process_need, report_need, sampled_rows_need
+from streampca.planning.memory import buffer_bytes, model_need, process_needs, report_need, sampled_rows_need
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
@@ -24,7 +24,7 @@ def qr_needs(
     buffers = buffer_bytes(source, rows)
     scores = leaves * (buffers + 16 * min(rows, _SCORES_PANEL_ROWS) * d + 48 * rows * k) + 8 * d * k
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("states", accumulator.state_bytes(d) * shape.n_states),
         MemoryNeed("blocks", leaves * buffers, ("reading",)),
         MemoryNeed("scratch", (leaves + 1) * accumulator.scratch_bytes(d, rows, 8), ("reading",)),

@@ -8,7 +8,7 @@ from streampca.models.kernel import KernelModel, panel_rows
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
 from streampca.planning.budget import MemoryNeed, Resources
-from streampca.planning.memory import buffer_bytes, process_need
+from streampca.planning.memory import buffer_bytes, process_needs
 from streampca.sources.base import Source
 
 _MOST_COMPONENTS = 256
@@ -27,7 +27,7 @@ def scores_needs(source: Source, model: PCAModel, rows: int, leaves: int, resour
     axes = k * width * ((24 if stored else 8) + itemsize)
     scores = 2 * max(SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0))
     needs = [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("blocks", leaves * buffer_bytes(source, rows)),
         MemoryNeed("axes", leaves * axes),
         MemoryNeed("scores", leaves * scores),
@@ -58,7 +58,7 @@ def kernel_scores_needs(
     values = min(rows, panel_rows(m, work_dtype(source.dtype))) * (m + 2 * k) * 8
     written = 6 * rows * k * model.score_dtype(source.dtype).itemsize
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("blocks", leaves * buffer_bytes(source, rows)),
         MemoryNeed("axes", leaves * axes),
         MemoryNeed("scores", leaves * (values + model.kernel.scratch_bytes(m, d) + written)),
@@ -78,7 +78,7 @@ def scores_by_features_needs(
     sums = (5 * leaves + 2) * 8 * n * values_per_sample(model)
     solve = scratch_bytes(model.n_components) if model.conditional else 0
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("blocks", leaves * buffer_bytes(features, columns)),
         MemoryNeed("axes", leaves * k * width * (24 + itemsize)),
         MemoryNeed("scores", sums + leaves * 2 * max(SLAB_BYTES, width * itemsize) + solve),

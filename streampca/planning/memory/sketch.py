@@ -13,7 +13,7 @@ from streampca.planning.detail import SketchDetail
 from streampca.planning.memory import (
     buffer_bytes,
     model_need,
-    process_need,
+    process_needs,
     report_need,
     sampled_rows_need,
     scores_bytes,
@@ -43,7 +43,7 @@ def sketch_needs(
     blocks, scratch = leaves * buffer_bytes(source, rows), leaves * _scratch_bytes(source, detail, shape)
     scores = scores_bytes(source, rows, leaves, k, sketch_panel_rows(d, dtype)) if resources.scores else 0
     return [
-        process_need(resources),
+        *process_needs(resources),
         MemoryNeed("states", _states_bytes(source, detail, shape.n_states), ("reading",)),
         MemoryNeed("test matrix", d * columns * dtype.itemsize * (2 if several else 1), ("reading",)),
         MemoryNeed("kept products", 16 * d * (retained_columns + detail.held_out), ("reading", "solving")),

@@ -11,6 +11,7 @@ from streampca.runs.report.run_files import RunFiles
 
 _PURPOSES = {
     "process": "Python and its libraries",
+    "quality": "data quality",
     "state": "accumulator states",
     "states": "accumulator states",
     "kept products": "products of all passes",

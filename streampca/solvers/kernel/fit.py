@@ -87,7 +87,7 @@ def plan_kernel(
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     plan = with_read_ahead(plan.with_edges(edges), source, parameters.read_ahead)
     if limits and "states" in plan.memory:
-        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "landmarks", "solve", "model"))
+        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "landmarks", "solve", "model"))
     if alternatives:
 
         def planned(method: str) -> KernelPlan:
