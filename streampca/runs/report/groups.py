@@ -8,7 +8,8 @@ from html import escape
 from pathlib import Path
 
 from streampca.runs.manifest import read_json
-from streampca.runs.report.small_page import table, write_small_page
+from streampca.runs.report.parts import Chart, ReportTable
+from streampca.runs.report.small_page import Parts, write_small_page
 from streampca.runs.report.words import clean
 from streampca.runs.summary import carried
 from streampca.typing import Json
@@ -27,22 +28,24 @@ def write_groups_report(directory: Path) -> Path:
     samples, features = manifest["source"]["shape"]
     by = escape(clean(str(manifest["group_by"]), 120))
     summary = f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading."
+    parts = Parts()
+    models = ReportTable("Models of the groups", _HEADS, _rows(entries, n_groups))
     body = f"""<section>
-<h2>Models</h2>
+{parts.heading("Models")}
 <p class="lead">Each group has the covariance of its rows about their mean. “pooled” is the covariance within groups, “between” that of the
 group means.</p>
-{table("Models", _HEADS, _rows(entries, n_groups))}
+<div class="card">{parts.table(models)}</div>
 </section>
-{_similarity(manifest, n_groups)}"""
+{_similarity(manifest, n_groups, parts)}"""
     return write_small_page(directory, manifest, "groups", summary, body)
 
 
-def _rows(entries: Sequence[Json], n_groups: int) -> list[tuple[str, ...]]:
+def _rows(entries: Sequence[Json], n_groups: int) -> tuple[tuple[str, ...], ...]:
     """Return the cells of each model: of the first groups, then within and between groups."""
     shown = [*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:]]
-    return [
+    return tuple(
         (
-            escape(clean(str(entry["label"]), 60)),
+            clean(str(entry["label"]), 60),
             f"{entry['n_samples']:,}",
             f"{entry['result']['n_components']:,}",
             carried(entry["certificate"]),
@@ -50,10 +53,10 @@ def _rows(entries: Sequence[Json], n_groups: int) -> list[tuple[str, ...]]:
             f"{entry['result']['total_variance']:.4g}",
         )
         for entry in shown
-    ]
+    )
 
 
-def _similarity(manifest: Json, n_groups: int) -> str:
+def _similarity(manifest: Json, n_groups: int, parts: Parts) -> str:
     """Return the section on the similarity of the subspaces, empty for one group."""
     if n_groups < 2:
         return ""
@@ -67,23 +70,26 @@ def _similarity(manifest: Json, n_groups: int) -> str:
         f"Most similar: {names[q]} and {names[p]} ({high:.3f}). Least similar: {names[j]} and {names[i]} ({low:.3f})."
     )
     more = f" The first {m} of {n_groups:,} groups are shown; the manifest has all." if m < n_groups else ""
-    marked = [escape(name) for name in names]
-    heads = ("group", *marked)
+    picture = Chart(
+        "Map of the similarity",
+        _picture(names, similar, pairs),
+        f"Map of the similarity of {m} groups. {pairs}",
+        "The stronger the colour, the more similar.",
+    )
     return f"""<section>
-<h2>Similarity of the subspaces</h2>
+{parts.heading("Similarity of the subspaces")}
 <p class="lead">The mean squared cosine of the principal angles between the components of two groups: 1 for the same subspace, 0 for
 orthogonal ones. {escape(pairs)}{more}</p>
-<figure class="card chart">
-{_picture(names, similar, pairs)}
-<figcaption>The stronger the colour, the more similar.</figcaption>
-</figure>
-<div class="card"><h3>Mean squared cosine</h3>
-{table("Mean squared cosine", heads, [(name, *(f"{v:.3f}" for v in row)) for name, row in zip(marked, similar, strict=True)])}
-</div>
-<div class="card"><h3>Largest principal angle in degrees</h3>
-{table("Largest principal angle", heads, [(name, *(f"{v:.1f}" for v in row)) for name, row in zip(marked, angles, strict=True)])}
-</div>
+{parts.chart(picture)}
+<div class="card">{parts.table(_square("Mean squared cosine", names, similar, 3))}</div>
+<div class="card">{parts.table(_square("Largest principal angle in degrees", names, angles, 1))}</div>
 </section>"""
+
+
+def _square(caption: str, names: Sequence[str], values: Sequence[Sequence[float]], digits: int) -> ReportTable:
+    """Return the table of a figure of every pair of groups."""
+    rows = tuple((name, *(f"{value:.{digits}f}" for value in row)) for name, row in zip(names, values, strict=True))
+    return ReportTable(caption, ("group", *names), rows)
 
 
 def _picture(names: Sequence[str], values: Sequence[Sequence[float]], alt: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 
 from streampca.runs.manifest import read_json
-from streampca.runs.report.small_page import table, write_small_page
+from streampca.runs.report.parts import ReportTable
+from streampca.runs.report.small_page import Parts, write_small_page
 from streampca.runs.report.words import clean
 from streampca.runs.summary import carried
 from streampca.typing import Json
@@ -20,15 +20,21 @@ def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
     manifest = read_json(directory, "manifest.json")
     samples, features = manifest["source"]["shape"]
     summary = f"{len(runs)} models of {samples:,} samples x {features:,} features from {manifest['passes']} reading(s)."
-    body = table("Models", _HEADS, [_row(name, path) for name, path in runs.items()])
+    parts, table = (
+        Parts(),
+        ReportTable("Models of the run", _HEADS, tuple(_row(name, path) for name, path in runs.items())),
+    )
+    pages = {name: f"models/{name}/report.html" for name, path in runs.items() if (path / "report.html").exists()}
+    body = f"""<section>
+{parts.heading("Models")}
+<div class="card">{parts.table(table, pages)}</div>
+</section>"""
     return write_small_page(directory, manifest, "models", summary, body)
 
 
-def _row(name: str, path: Path) -> list[str]:
-    """Return the cells of the model `name`, whose run is at `path`, as HTML."""
+def _row(name: str, path: Path) -> tuple[str, ...]:
+    """Return the cells of the model `name`, whose run is at `path`."""
     manifest, plan = read_json(path, "manifest.json"), read_json(path, "plan.json")
-    page = f"models/{name}/report.html"
-    shown = f'<a href="{escape(page)}">{escape(name)}</a>' if (path / "report.html").exists() else escape(name)
     cells = (
         plan["solver"],
         manifest["result"]["n_components"],
@@ -36,7 +42,7 @@ def _row(name: str, path: Path) -> list[str]:
         manifest["passes"],
         clean(str(manifest["certificate"]["statement"]), 300),
     )
-    return [shown, *(escape(str(cell)) for cell in cells)]
+    return (name, *map(str, cells))
 
 
 def _carried(manifest: Json) -> str:
