@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -253,7 +254,7 @@ def replacement_bound(
     >>> round(sp.metrics.replacement_bound(np.diag([2.0, 1.0]), features=1, replacements=0), 3)
     2.236
     """
-    matrix = _symmetric(covariance)
+    matrix, unit = _symmetric(covariance)
     old, new = (np.atleast_1d(np.asarray(x)) for x in (features, replacements))
     d = len(matrix)
     if old.shape != new.shape or old.ndim != 1 or any(x.dtype.kind not in "iu" for x in (old, new)):
@@ -271,10 +272,10 @@ def replacement_bound(
     rounding = 4 * _EPS * (len(used) + 1)
     if _norm(norm) == "frobenius":
         squares, signless = (w @ (part * part) @ w for w in (weights, np.abs(weights)))
-        return float(np.sqrt(max(squares, 0.0) + rounding * signless))
+        return unit * float(np.sqrt(max(squares, 0.0) + rounding * signless))
     root = _root(part)
     values = np.linalg.eigvalsh(root.T @ (weights[:, None] * root))
-    return float(np.abs(values).max(initial=0.0) + rounding * (np.abs(weights) @ part.diagonal()))
+    return unit * float(np.abs(values).max(initial=0.0) + rounding * (np.abs(weights) @ part.diagonal()))
 
 
 def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobenius") -> float:
@@ -316,7 +317,7 @@ def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobe
     >>> round(sp.metrics.grouping_bound(np.ones((4, 4)), [0, 0, 1, 1]), 9)  # equal features: their mean loses nothing
     0.0
     """
-    matrix, labels = _symmetric(covariance), np.asarray(groups)
+    (matrix, unit), labels = _symmetric(covariance), np.asarray(groups)
     if labels.shape != matrix.shape[:1]:
         raise ParameterError(f"groups of shape {labels.shape}: expected one group for each of {len(matrix)} features")
     _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -324,8 +325,8 @@ def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobe
     left -= _group_means(left.T, members, sizes)[members].T
     rounding = 8 * _EPS * float(np.linalg.norm(matrix))
     if _norm(norm) == "frobenius":
-        return float(np.linalg.norm(left)) + rounding
-    return float(np.abs(np.linalg.eigvalsh((left + left.T) / 2)).max(initial=0.0)) + rounding
+        return unit * (float(np.linalg.norm(left)) + rounding)
+    return unit * (float(np.abs(np.linalg.eigvalsh((left + left.T) / 2)).max(initial=0.0)) + rounding)
 
 
 def _group_means(rows: FloatArray, members: IntArray, sizes: IntArray) -> FloatArray:
@@ -342,13 +343,15 @@ def _root(matrix: FloatArray) -> FloatArray:
     return root
 
 
-def _symmetric(covariance: ArrayLike) -> FloatArray:
+def _symmetric(covariance: ArrayLike) -> tuple[FloatArray, float]:
+    """Return the matrix divided by a power of two near its largest entry, so that squares of entries are in range, and this power."""
     matrix = np.asarray(covariance, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size or not np.isfinite(matrix).all():
         raise ParameterError(f"a covariance of shape {matrix.shape}: expected a square matrix of finite numbers")
     if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=1e-9 * float(np.abs(matrix).max())):
         raise ParameterError("a covariance that is not symmetric")
-    return matrix
+    exponent = int(np.frexp(np.abs(matrix).max())[1]) - 1
+    return np.ldexp(matrix, -exponent), math.ldexp(1.0, exponent)
 
 
 def _norm(name: str) -> str:

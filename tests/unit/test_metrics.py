@@ -145,3 +145,14 @@ def test_replacements_that_cannot_be_are_refused(arguments: Any, message: str) -
         sp.metrics.replacement_bound(*arguments)
     with pytest.raises(ParameterError, match="one group for each"):
         sp.metrics.grouping_bound(np.eye(3), [0, 1])
+
+
+@pytest.mark.parametrize("exponent", [-600, 0, 600])
+def test_the_bounds_scale_with_the_covariance(exponent: int) -> None:
+    factor = 2.0**exponent
+    covariance = np.cov(np.random.default_rng(0).normal(size=(6, 30)))
+    for norm in ("frobenius", "spectral"):
+        replaced = sp.metrics.replacement_bound(covariance, 4, 5, norm)
+        grouped = sp.metrics.grouping_bound(covariance, [0, 0, 1, 1, 1, 2], norm)
+        assert sp.metrics.replacement_bound(covariance * factor, 4, 5, norm) == replaced * factor
+        assert sp.metrics.grouping_bound(covariance * factor, [0, 0, 1, 1, 1, 2], norm) == grouped * factor
