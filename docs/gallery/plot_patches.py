@@ -2,8 +2,8 @@
 Components of photographs
 =========================
 
-The leading components of patches of 16 x 16 pixels of two photographs, coloured, each scaled to its largest entry. Brightness comes first, then gradients, then
-finer and finer waves, and colour late.
+The leading components of patches of 16 x 16 pixels of two photographs, coloured, each scaled to its largest entry. Brightness comes first, then colour, then
+gradients, and finer and finer waves.
 """
 
 import matplotlib.pyplot as plt
