@@ -14,7 +14,7 @@ from stores import Command
 from test_memory import assert_kept, make_store, measure
 
 import streampca as sp
-from streampca.errors import ConfigError, NotAvailableError, PlanError
+from streampca.errors import ConfigError, NotAvailableError, ParameterError, PlanError
 
 CONFIG = """\
 source: {path: "builtin:digits"}
@@ -104,9 +104,10 @@ def test_a_plan_and_its_refusal(config: Path, capsys: Any) -> None:
 
 
 def test_what_kernel_runs_do_not_take(config: Path) -> None:
-    for override in ("preprocess.scale=true", "preprocess.missing=mean"):
-        with pytest.raises(NotAvailableError, match="kernel_pca"):
-            sp.run(config, overrides=[override])
+    with pytest.raises(ParameterError, match="scale='block' is for PCA alone"):
+        sp.run(config, overrides=["preprocess.scale=block"])
+    with pytest.raises(NotAvailableError, match="kernel_pca"):
+        sp.run(config, overrides=["preprocess.missing=mean"])
     with pytest.raises(ConfigError, match="keeps no state"):
         sp.run(config, overrides=["output.state=true"])
 

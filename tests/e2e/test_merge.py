@@ -58,7 +58,13 @@ def test_runs_of_parts_merge_to_the_model_of_all(call, runs, tmp_path):
 def test_merged_models_merge_again_as_json(call, runs):
     assert call("merge", *runs[:2], "--out", "some.zarr").status == 0
     called = call("merge", "some.zarr", runs[2], "--out", "all.zarr", "--json")
-    assert json.loads(called.out) == {"path": "all.zarr", "models": 2, "n_samples": 899, "components": [5, 8]}
+    assert json.loads(called.out) == {
+        "format_version": 1,
+        "path": "all.zarr",
+        "models": 2,
+        "n_samples": 899,
+        "components": [5, 8],
+    }
     assert call("merge", runs[0], "--out", "one.zarr").status == 0
 
 
