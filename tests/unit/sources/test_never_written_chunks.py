@@ -133,10 +133,10 @@ def test_only_what_is_stored_is_read_and_multiplied_and_the_plan_says_so(
     path, filled = with_holes(tmp_path, dtype="f8")
     n_rows, add_panel = 0, Covariance._add_panel
 
-    def counting(self: Covariance, state: Any, panel: Block, dtype: Any) -> Any:
+    def counting(self: Covariance, state: Any, panel: Block, *others: Any) -> Any:
         nonlocal n_rows
         n_rows += len(panel)
-        return add_panel(self, state, panel, dtype)
+        return add_panel(self, state, panel, *others)
 
     monkeypatch.setattr(Covariance, "_add_panel", counting)
     pca = sp.PCA(3).fit(opened(path))
