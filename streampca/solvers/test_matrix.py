@@ -23,7 +23,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.storage.state_file import storable
 from streampca.system.workspace import release
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, IntArray
 
 _FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
 _NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
@@ -71,12 +71,16 @@ def start(
         chosen, rows, count = once(
             "pilot", lambda: read_pilot(pilot, source, parameters.seed, parameters.missing, report, ahead_bytes)
         )
+        counted = True
+        if parameters.sample_weight is not None:
+            counted = bool(parameters.sample_weight[chosen].any())
+            chosen, rows = _of_positive_weight(chosen, rows, parameters.sample_weight[chosen])
         if removing is not None:
             rows = removing.of_pilot(rows, chosen)
         middle, seen = sampled_origin(rows, rows.dtype), np.asarray(~np.isnan(rows).all(axis=0))
         origin = None if source.sparse else middle  # sparse rows would be filled by it
-        row_weights = None if parameters.sample_weight is None else parameters.sample_weight[chosen]
-        weights, near = _prepare(rows, middle, weights, parameters, row_weights, plan.threads)
+        weights, near = _prepare(rows, middle, weights, parameters, plan.threads)
+        near = near and counted
         if plan.solver == "sketch" and parameters.recovery == "nystrom" and parameters.sketch in ("auto", "gaussian"):
             hedge = min(sizes.columns, max(_LEAST_HEDGE, sizes.columns // _HEDGE_SHARE))
             basis = _directions(rows, sizes.columns - hedge, plan.threads)
@@ -143,20 +147,23 @@ def _grouping(source: Source, size: int) -> Grouping:
     return Grouping(source.shape[1], min(size, source.shape[1]))
 
 
+def _of_positive_weight(chosen: IntArray, rows: Array, weights: FloatArray) -> tuple[IntArray, Array]:
+    """Return the rows of positive weight and their numbers, in the memory of `rows`; all if there are none."""
+    counted = np.flatnonzero(weights)
+    if len(counted) in (0, len(rows)):
+        return chosen, rows
+    for i, j in enumerate(counted):
+        rows[i] = rows[j]
+    return chosen[counted], rows[: len(counted)]
+
+
 def _prepare(
-    rows: Array,
-    middle: FloatArray,
-    weights: FloatArray,
-    parameters: Parameters,
-    row_weights: FloatArray | None,
-    n_threads: int,
+    rows: Array, middle: FloatArray, weights: FloatArray, parameters: Parameters, n_threads: int
 ) -> tuple[FloatArray, bool]:
-    """Centre, scale and weight the pilot's rows in place; return the factors of the features, and whether means are near.
+    """Centre and scale the pilot's rows in place; return the factors of the features, and whether means are near.
 
     Rows with holes count where only whole rows do, with 0 in the holes: this only informs.
     """
-    if row_weights is not None:
-        rows *= (row_weights > 0)[:, None]
     rows -= middle.astype(rows.dtype)
     if parameters.missing != "error":
         np.nan_to_num(rows, copy=False, nan=0.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+import streampca as sp
 from streampca.errors import NotFiniteError
 from streampca.execution.distributed import retries
 from streampca.solvers.kernel.matrix import read_all
@@ -102,3 +103,18 @@ def test_rows_read_before_the_pass_are_read_again_after_a_transient_error(
         found, _ = read_all(source, 50)
         np.testing.assert_array_equal(found, rows)
     assert len(calls) == len(set(calls)) + 1
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_rows_of_weight_zero_are_no_rows_of_the_pilot(scale: bool) -> None:
+    """Means of 1e6 deviations: rows of weight 0 neither widen the deviations, nor move the origin."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(394, 4)) @ rng.normal(size=(4, 100)) * 3 + rng.normal(size=(394, 100))
+    rows = (rows + 1e6 * rows.std(axis=0)).astype(np.float32)
+    weights = rng.integers(0, 3, len(rows)).astype(float)
+    rows[(weights == 0) & (rng.random(len(rows)) < 0.3)] = 1e20
+    found = sp.PCA(3, solver="sketch", scale=scale).fit(rows, sample_weight=weights)
+    counted = np.repeat(rows.astype(float), weights.astype(int), axis=0)
+    matrix = np.corrcoef(counted.T) if scale else np.cov(counted.T)
+    expected = np.linalg.eigvalsh(matrix)[::-1]
+    np.testing.assert_allclose(found.explained_variance_, expected[:3], rtol=1e-4)
