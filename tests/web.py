@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -26,6 +27,8 @@ class Web(ThreadingHTTPServer):
         self.serves_ranges, self.redirects, self.closes, self.shifts, self.shortens = True, False, False, False, False
         """Whether ranges are not ignored, files are elsewhere, connections are closed after each answer, without saying so, and
         ranges begin elsewhere or end early."""
+        self.tag_of: Callable[[Path], str] | None = None
+        """Returns the entity tag of a file, for servers that send one."""
         self.query = ""
         """Query that every request must have."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
@@ -106,7 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
                 part = data[first : first + len(part)]
             if web.shortens:
                 part = part[: len(part) // 2]
-            self._send(206, part, **{"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(data)}"})
+            tag = {} if web.tag_of is None else {"ETag": web.tag_of(file)}
+            place = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
+            self._send(206, part, **{"Content-Range": place}, **tag)
         self.close_connection = web.closes
 
     def _send(self, status: int, data: bytes, **headers: str) -> None:

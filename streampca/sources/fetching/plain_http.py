@@ -316,7 +316,7 @@ class _Connection(asyncio.BufferedProtocol):
         if status == 206 and place is not None:
             if int(place[2]) - int(place[1]) + 1 != n_bytes:
                 raise UnusualAnswerError("the range has another size than the body")
-            self._answer = Answer(n_bytes, int(place[3]), is_range=True, start=int(place[1]))
+            self._answer = Answer(n_bytes, int(place[3]), is_range=True, start=int(place[1]), headers=headers)
         self._n_body = self._n_head - start
         self._body[: self._n_body] = self._head[start : self._n_head]
         self.reusable = headers.get("connection", "").lower() != "close"

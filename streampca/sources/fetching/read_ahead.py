@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca.errors import StoreError
+from streampca.errors import ChangedInputError, StoreError
 from streampca.redaction import shown
 from streampca.sources.fetching.indexes import Indexes, IndexFormat
 from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, ranges, runs_of
@@ -148,6 +148,9 @@ class ReadAhead:
             self.again(chunk)
             first = self._answer_of(chunk, chunk.parts[0])
         chunk.total = 0 if first is None else first.total
+        tag = chunk.tag if chunk.pieces or first is None else first.tag
+        if chunk.pieces and first is not None and first.is_of_another(tag):
+            raise self._changed(chunk)
         try:
             if first is None or len(chunk.parts) == 1:
                 yield None if first is None else np.frombuffer(first.data, dtype=np.uint8)
@@ -159,6 +162,10 @@ class ReadAhead:
                 data = answer.data[: span[1] - span[0]] if answer is not None and answer.is_range else b""
                 if answer is not None and MAX_STORED_BYTES > answer.total != chunk.total < MAX_STORED_BYTES:
                     data = b""  # of an object that was written again in between
+                if answer is not None and answer.is_of_another(tag):
+                    if chunk.pieces:
+                        raise self._changed(chunk)
+                    data = b""
                 chunk.total = min(chunk.total, MAX_STORED_BYTES if answer is None else answer.total)
                 joined[n_bytes : n_bytes + len(data)] = np.frombuffer(data, dtype=np.uint8)
                 n_bytes += len(data)
@@ -170,6 +177,13 @@ class ReadAhead:
             with self._lock:
                 self._release(chunk)
                 self._send()
+
+    def _changed(self, chunk: StoredChunk) -> ChangedInputError:
+        where = f"{self.store.shown_url}/{chunk.key}"
+        return ChangedInputError(
+            f"{where}: the shard was written again after its index was read (its entity tag differs, or two servers of one "
+            "address have copies with different tags): read again when it does not change any more"
+        )
 
     def _is_usable(self, chunk: StoredChunk, first: Fetched) -> bool:
         """Return whether `first` is what was requested, and the size of the chunk is known, or known from `first`."""
@@ -240,6 +254,7 @@ class ReadAhead:
         pieces = [] if block.is_closed else kind.pieces(*block.span, key, index)
         for chunk in runs_of(pieces, key, block, _PART_BYTES):
             chunk.parts = self._parts_of(chunk)
+            chunk.tag = self.indexes.tag_of(key) if self.indexes is not None else None
             block.chunks.append(chunk)
             block.pending.extend((chunk, part) for part in chunk.parts)
         self._send()

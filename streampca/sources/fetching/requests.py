@@ -68,6 +68,8 @@ class StoredChunk:
     """Its size in bytes, once it was received."""
     pieces: list[Piece] = field(default_factory=list)
     """The inner chunks, of a shard; without requests those that are not stored."""
+    tag: str | None = None
+    """Entity tag of the shard whose index says where they are; None if it has none."""
 
     @property
     def span(self) -> Span | None:

@@ -33,6 +33,12 @@ class Fetched:
     """Size in bytes of the whole object; `MAX_STORED_BYTES` where a client does not tell it and the range is not the object's last."""
     is_range: bool
     """Whether `data` are the range that was requested, not the whole object."""
+    tag: str | None = None
+    """Entity tag of the object, which another content has not; None where the server sends none that is strong."""
+
+    def is_of_another(self, tag: str | None) -> bool:
+        """Return whether this is part of another object than the one with `tag`, as far as is known."""
+        return None not in (tag, self.tag) and tag != self.tag
 
 
 class Requests(Protocol):
@@ -107,7 +113,13 @@ class Transfer:
             return Fetched(buffer[:0], 0, is_range=True)  # the object ends before the range
         if not answer.is_range and answer.n_bytes:
             require_checksum(buffer[: answer.n_bytes], answer.headers)
-        return Fetched(buffer[: answer.n_bytes], answer.total, answer.is_range)
+        tag = answer.headers.get("etag")
+        return Fetched(
+            buffer[: answer.n_bytes],
+            answer.total,
+            answer.is_range,
+            None if tag is None or tag.startswith("W/") else tag,
+        )
 
 
 def _request_of(span: tuple[int, int] | None) -> ByteRequest | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import pickle
 import threading
@@ -99,6 +100,14 @@ def test_large_chunks_are_requested_in_ranges_and_every_byte_once(web, stores, s
     assert sum(span is not None for _, span in web.requests) >= 2 * len(paths) - 1
     for path in paths:
         assert web.sent_bytes(path) == (stores / path).stat().st_size
+
+
+def test_parts_with_other_entity_tags_are_not_joined_and_the_chunk_is_requested_as_a_whole(web, small_parts):
+    numbers = itertools.count()
+    web.tag_of = lambda _: f'"{next(numbers)}"'
+    source = open_source(f"{web.url}/none")
+    np.testing.assert_array_equal(source.read(0, len(VALUES))[0], VALUES)
+    assert any(span is None for _, span in web.requests)
 
 
 def test_requests_in_flight_do_not_depend_on_the_threads(web, stores, monkeypatch):
