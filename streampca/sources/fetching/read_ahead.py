@@ -148,9 +148,6 @@ class ReadAhead:
             self.again(chunk)
             first = self._answer_of(chunk, chunk.parts[0])
         chunk.total = 0 if first is None else first.total
-        tag = chunk.tag if chunk.pieces or first is None else first.tag
-        if chunk.pieces and first is not None and first.is_of_another(tag):
-            raise self._changed(chunk)
         try:
             if first is None or len(chunk.parts) == 1:
                 yield None if first is None else np.frombuffer(first.data, dtype=np.uint8)
@@ -162,9 +159,7 @@ class ReadAhead:
                 data = answer.data[: span[1] - span[0]] if answer is not None and answer.is_range else b""
                 if answer is not None and MAX_STORED_BYTES > answer.total != chunk.total < MAX_STORED_BYTES:
                     data = b""  # of an object that was written again in between
-                if answer is not None and answer.is_of_another(tag):
-                    if chunk.pieces:
-                        raise self._changed(chunk)
+                if answer is not None and answer.is_of_another(first.tag):
                     data = b""
                 chunk.total = min(chunk.total, MAX_STORED_BYTES if answer is None else answer.total)
                 joined[n_bytes : n_bytes + len(data)] = np.frombuffer(data, dtype=np.uint8)
@@ -194,13 +189,16 @@ class ReadAhead:
         return first.is_range and (tells_size or len(chunk.parts) > 1 or len(first.data) < span[1] - span[0])
 
     def _answer_of(self, chunk: StoredChunk, part: Part) -> Fetched | None:
-        """Wait for the answer to a request, which is sent first if it was not."""
+        """Wait for the answer to a request, which is sent first if it was not; `ChangedInputError` if it does not fit the index."""
         block = chunk.block
         with self._lock:
             if not part.is_held and (chunk, part) in block.pending:
                 block.awaited = chunk, part
                 self._send()
-        return part.answer.result()
+        answer = part.answer.result()
+        if chunk.pieces and answer is not None and answer.is_of_another(chunk.tag):
+            raise self._changed(chunk)
+        return answer
 
     def cancel(self) -> None:
         """Let all blocks that are being read end with a `StoreError`, and send no more requests in the current passes."""
