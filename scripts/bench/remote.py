@@ -215,24 +215,26 @@ def needed(place: Path, name: str) -> int:
     return sum(1 if is_whole else -(-size // read_ahead._PART_BYTES) for size in sizes_of(place).values())
 
 
-def contenders(root: Path, name: str, kind: str, port: int) -> Iterator[Contender]:
-    """Yield the contenders of one store."""
+def contenders(
+    root: Path, name: str, kind: str, port: int, repeats: int, peer_repeats: int
+) -> Iterator[tuple[Contender, int]]:
+    """Yield the contenders of one store, and how often each runs."""
     place = root / "bench" / _directory(name)
     web = f"http://127.0.0.1:{port}/bench/{place.name}"
     url = web if kind == "http" else f"s3://bench/{place.name}"
     names = root / f"{place.name}.json"
     names.write_text(json.dumps(sizes_of(place)))
-    yield Contender("local fit", "remote", "fit", (str(place), ""))
-    yield Contender("fit", "remote", "fit", (url, str(port)))
-    yield Contender("bare download", "remote", "download", (web, str(names)))
+    yield Contender("local fit", "remote", "fit", (str(place), "")), repeats
+    yield Contender("fit", "remote", "fit", (url, str(port))), repeats
+    yield Contender("bare download", "remote", "download", (web, str(names))), repeats
     for client in ("fsspec", "obstore"):
-        yield Contender(f"zarr with {client}", "remote", "by_zarr", (client, url, str(port)))
+        yield Contender(f"zarr with {client}", "remote", "by_zarr", (client, url, str(port))), peer_repeats
 
 
 def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float, requests: str) -> str:
     """Return a row of the table: seconds, and seconds of processor time per GiB, of each contender."""
     cells = [
-        "failed" if "failed" in row else f"{row['seconds']:.2f} ({row['cpu_seconds'] / gib:.1f})"
+        "" if not row else "failed" if "failed" in row else f"{row['seconds']:.2f} ({row['cpu_seconds'] / gib:.1f})"
         for row in rows.values()
     ]
     fit_, floor = rows["fit"], [rows[other].get("seconds", 0.0) for other in ("local fit", "bare download")]
@@ -250,6 +252,7 @@ def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = c
     parser.add_argument("--kinds", default="http,s3", help="http, s3 or both")
     parser.add_argument("--only", default="", help="only stores whose name has this in it")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer-repeats", type=int, default=1, help="how often zarr reads; 0: not at all")
     parser.add_argument("--out", type=Path, help="JSON file")
     given = parser.parse_args(arguments)
     results: list[Row] = []
@@ -267,10 +270,12 @@ def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = c
                 for name in names:
                     with server(root, latency) as serving:
                         rows, counts = {}, {}
-                        for each in contenders(root, name, kind, serving.port):
+                        for each, repeats in contenders(
+                            root, name, kind, serving.port, given.repeats, given.peer_repeats
+                        ):
                             before = serving.requests()
-                            rows[each.name] = median([run(each) for _ in range(given.repeats)])
-                            counts[each.name] = (serving.requests() - before) / given.repeats
+                            rows[each.name] = median([run(each) for _ in range(repeats)]) if repeats else {}
+                            counts[each.name] = (serving.requests() - before) / max(1, repeats)
                     requests = f"{counts['fit']:g} / {needed(root / 'bench' / _directory(name), name)}"
                     print(line(kind, latency, name, rows, gib, requests), flush=True)
                     results.append({"kind": kind, "latency": latency, "chunks": name, "rows": rows})
