@@ -67,15 +67,15 @@ def require_observed(observed: BoolArray) -> None:
         raise DataError(f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out")
 
 
-def left_out(missing: str, block: Block, scores: Array) -> bool:
+def left_out(missing: str, rows: Array, start: int, scores: Array) -> bool:
     """Return whether all `scores` that are not finite belong to rows with NaN that `missing` excludes.
 
-    Raises `NotFiniteError` if NaN is allowed and the rows hold infinity.
+    Raises `NotFiniteError` if NaN is allowed and `rows`, with first row `start` of the source, hold infinity.
     """
-    if missing == "error" or block.values.dtype.kind != "f" or not isinstance(block.values, np.ndarray):
+    if missing == "error" or rows.dtype.kind != "f" or not isinstance(rows, np.ndarray):
         return False
-    refuse_infinite(block.values, block.start)
-    return missing == "drop_rows" and bool(np.isfinite(scores[~incomplete(block.values)]).all())
+    refuse_infinite(rows, start)
+    return missing == "drop_rows" and bool(np.isfinite(scores[~incomplete(rows)]).all())
 
 
 @storable

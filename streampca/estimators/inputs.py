@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -18,7 +19,7 @@ from streampca.sources import Source
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -60,12 +61,27 @@ def is_dask(X: Input) -> TypeGuard[da.Array]:
     return type(X).__module__.startswith("dask.array")
 
 
-def map_rows(function: Callable[..., Array], lazy: Any, n_columns: int, dtype: DType) -> da.Array:
-    """Return the lazy array of `function` applied to every block of rows of the Dask array `lazy`, `n_columns` wide."""
+@dataclass(frozen=True)
+class _BlockFunction:
+    """A function of a block of rows and of the number of its first row, for `map_blocks`."""
+
+    function: Callable[[Array, int], Array]
+    """The function."""
+    starts: IntArray
+    """First row of each block, ``(n_blocks,)``; 0 where the sizes of blocks are not known."""
+
+    def __call__(self, rows: Array, block_id: tuple[int, ...]) -> Array:
+        return self.function(rows, int(self.starts[block_id[0]]))
+
+
+def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int, dtype: DType) -> da.Array:
+    """Return the lazy array, `n_columns` wide, of `function` of every block of rows of the Dask array `lazy` and of its first row."""
     if lazy.numblocks[1] > 1:
         lazy = lazy.rechunk({1: -1})
     meta = np.empty((0, 0), dtype=dtype)
-    mapped: da.Array = lazy.map_blocks(function, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
+    starts = np.nan_to_num(np.cumsum([0, *lazy.chunks[0][:-1]], dtype=np.float64)).astype(np.int64)
+    numbered = _BlockFunction(function, starts)
+    mapped: da.Array = lazy.map_blocks(numbered, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
     return mapped
 
 
@@ -75,7 +91,10 @@ def map_residuals(lazy: Any, source: ResidualSource) -> da.Array:
 
 
 def map_fitted(
-    lazy: da.Array, model: PCAModel | KernelModel, given: Given | None, labels: Labels | None = None
+    lazy: da.Array,
+    model: PCAModel | KernelModel,
+    given: Given | None,
+    labels: Labels | None = None,
 ) -> da.Array:
     """Return lazy rows of `inverse_transform` with what `model` removes added, see `with_fitted`."""
     fitted = removed_by(model, given)

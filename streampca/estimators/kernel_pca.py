@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
 from streampca.estimators.base import FitOptions, PlanOptions, StreamEstimator
 from streampca.estimators.continuing import with_names
@@ -21,6 +22,7 @@ from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
+from streampca.models.scoring import scores_of
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
@@ -283,10 +285,17 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         -------
         ndarray of float64, shape (n_rows, n_others)
             Distances.
+
+        Raises
+        ------
+        NotFiniteError
+            If rows hold NaN or infinity.
         """
         check_is_fitted(self)
         rows = np.asarray(X, dtype=np.float64)
         others = np.asarray(self._model.landmarks if Y is None else Y, dtype=np.float64)
+        for each in (rows, others):
+            refuse_not_finite(each, 0)
         squares = self.kernel_(rows, others)
         squares *= -2
         squares += self.kernel_.diagonal(rows)[:, None]
@@ -325,7 +334,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     def __getattr__(self, name: str) -> Any:
         if name == "eigenvectors_" and self.__dict__.get("_rows") is not None:
             source = self.__dict__["_rows"]
-            scores = self._model.transform(source.read(0, source.shape[0])[0]).astype(np.float64)
+            scores = scores_of(self._model, source.read(0, source.shape[0])[0]).astype(np.float64)
             roots = np.sqrt(self.eigenvalues_)
             self.eigenvectors_ = np.divide(scores, roots, out=np.zeros_like(scores), where=roots > 0)
             return self.eigenvectors_

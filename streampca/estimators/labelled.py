@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -17,6 +18,7 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, with_fitted
 from streampca.models.rotated import RotatedModel
+from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.xarray_data import is_xarray
@@ -75,14 +77,15 @@ def rows_of_scores(
         raise ParameterError(f"scores of shape {X.shape}: expected the dimension {MODE!r} of size {k}")
     sizes = X.shape[:-1]
     d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
+    samples = _samples_of(X)
     rows: Any
     if X.chunks is not None:
         lazy = X.data.rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)
-        rows = map_rows(model.inverse_transform, lazy, d, model.score_dtype(X.dtype))
-        rows = map_fitted(rows, model, remove, _samples_of(X))
+        rows = map_rows(partial(rows_from_scores, model), lazy, d, model.score_dtype(X.dtype))
+        rows = map_fitted(rows, model, remove, samples)
     else:
-        rows = model.inverse_transform(np.asarray(X.values).reshape(-1, k))
-        rows = with_fitted(rows, model, remove, _samples_of(X))
+        rows = rows_from_scores(model, np.asarray(X.values).reshape(-1, k))
+        rows = with_fitted(rows, model, remove, samples)
     if labels is None:
         labels = Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
     dims = X.dims[:-1]
@@ -245,7 +248,7 @@ class _Unmask:
     def __init__(self, mask: Array):
         self.mask = mask
 
-    def __call__(self, rows: Array) -> Array:
+    def __call__(self, rows: Array, start: int) -> Array:
         whole = np.full((len(rows), len(self.mask)), np.nan, dtype=rows.dtype)
         whole[:, self.mask] = rows
         return whole

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
 from streampca.estimators.exporting import Exporting
 from streampca.estimators.inputs import (
@@ -33,6 +33,7 @@ from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, removed_by, residuals_of, with_fitted
+from streampca.models.scoring import rows_from_scores, scores_of
 from streampca.planning.scores import plan_scores
 from streampca.sources import Source, open_source
 from streampca.sources.cells.objects import is_anndata
@@ -144,25 +145,24 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         ParameterError
             If `X` does not have the features of the fit, or `remove` is missing or does not match.
         ValueError
-            If an array or a table of xarray has missing values and the fit had none (scores of lazy rows are NaN), or infinite ones.
+            If rows hold infinity, or NaN and the model was fitted with ``missing="error"``; `NotFiniteError`, which names the first
+            row and column, except where scikit-learn checks an array. For lazy rows when their scores are computed.
         """
         check_is_fitted(self)
         if is_array_like(X):
-            return self._model.transform(self._without_removed(self._validated(X), remove))
+            return scores_of(self._model, self._without_removed(self._validated(X), remove))
         require_lazy_output(self, X)
         source = residuals_of(self._open_fitted(X), self._model, remove)
         if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
-            rows = source.read(0, source.shape[0])[0]
-            values = self._model.transform(rows)
-            if self._model.missing == "error" and is_xarray(X) and not np.isfinite(values).all():
-                refuse_not_finite(rows, 0)
+            values = scores_of(self._model, source.read(0, source.shape[0])[0])
             plain = not is_xarray(X) or source.labels is None or wants_frame(self)
             return values if plain or source.labels is None else scores_array(X, source.labels, values)
         if is_dask(X):
             lazy = map_residuals(X, source) if isinstance(source, ResidualSource) else X
         else:
             lazy = lazy_rows(source)
-        scores = map_rows(self._model.transform, lazy, self.n_components_, self._model.score_dtype(source.dtype))
+        dtype = self._model.score_dtype(source.dtype)
+        scores = map_rows(partial(scores_of, self._model), lazy, self.n_components_, dtype)
         return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
 
     def transform_to(
@@ -254,17 +254,20 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         ------
         ParameterError
             If scores have another shape, or of `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+        NotFiniteError
+            If scores hold infinity, or NaN (which a model with ``missing="drop_rows"`` takes, and gives rows of NaN for); names the
+            first row. For lazy scores when rows are computed.
         """
         check_is_fitted(self)
         if is_data_array(X):
             return rows_of_scores(self._model, X, remove)
         if is_dask(X):
-            lazy = map_rows(self._model.inverse_transform, X, self.n_features_in_, X.dtype)
+            lazy = map_rows(partial(rows_from_scores, self._model), X, self.n_features_in_, X.dtype)
             return map_fitted(lazy, self._model, remove)
         scores = np.asarray(X)
         if scores.ndim != 2 or scores.shape[1] != self.n_components_:
             raise ParameterError(f"scores of shape {scores.shape}: expected (n_samples, {self.n_components_})")
-        return with_fitted(self._model.inverse_transform(scores), self._model, remove)
+        return with_fitted(rows_from_scores(self._model, scores), self._model, remove)
 
     @property
     def _n_features_out(self) -> int:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.missing import left_out
 from streampca.accumulators.score_groups import GroupMoments
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block
-from streampca.errors import NotFiniteError, OutputError
+from streampca.errors import OutputError
 from streampca.execution.leaf import Task
 from streampca.execution.score_groups import GroupsOfRows, ScoreGroups
 from streampca.models.diagnostics import row_diagnostics
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.scoring import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 from streampca.storage.directories import DIAGNOSTICS
@@ -128,11 +126,7 @@ class ScoreTask(WritingTask[WrittenScores]):
         with np.errstate(over="ignore", invalid="ignore"):
             values = self._values(block)
         scores = values[0]
-        if not np.isfinite(scores).all() and not left_out(self.model.missing, block, scores):
-            (refuse_stored if self.source.sparse else refuse_not_finite)(block.values, block.start)
-            raise NotFiniteError(
-                f"scores of rows {block.start} to {block.start + n_rows - 1} overflow {scores.dtype}: rescale the data first"
-            )
+        require_finite_scores(self.model, block.values, scores, block.start)
         if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
             raise OutputError(
                 f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
