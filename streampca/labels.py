@@ -6,8 +6,10 @@ Labels travel beside the numbers, from a source to every output. No accumulator 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -49,6 +51,28 @@ class Dimension:
             if "units" in self.attributes and self.coordinate.dtype.kind not in "Mm":
                 known["units"] = self.attributes["units"]
         return known
+
+
+class SampleColumns(ABC):
+    """Values of the rows by name that are neither features nor coordinates of dimensions: further coordinates, columns of ``obs``.
+
+    They stay in the process that has opened the table: tasks for workers do not take them along.
+    """
+
+    of_group: ClassVar[bool] = False
+    """Whether they are arrays beside the data in a zarr group."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Return the names that are known, for messages."""
+
+    @abstractmethod
+    def values(self, name: str) -> Array | None:
+        """Return the value `name` of each row, ``(n_samples,)``, None if there is none; `StreamPCAError` if it cannot be read."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(None), ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
 from streampca.errors import DataError, OutputError
-from streampca.sources.cells.hdf5_store import WRITTEN, before_results, h5py_module, opening_error
+from streampca.sources.cells.hdf5_files import h5py_module, opening_error
+from streampca.sources.cells.hdf5_store import WRITTEN, before_results
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush_one, writing
 

@@ -16,14 +16,17 @@ from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import clone
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
+from streampca.labels import SampleColumns
 from streampca.metrics import principal_angles
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.regressors.removal import as_groups, groups_from
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
-from streampca.sources import Source
-from streampca.sources.frames import is_frame
+from streampca.sources import Source, open_source
+from streampca.sources.files.paths import files_of, is_paths
+from streampca.sources.frames import frame_columns, is_frame
+from streampca.sources.xarray_data import is_xarray
 from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
@@ -77,12 +80,11 @@ def fit_of_groups(
     pca: Estimator, X: Input, labels: ArrayLike | str, sample_weight: ArrayLike | None
 ) -> GroupModels[Estimator]:
     """Return what `PCA.fit_groups` returns."""
-    if isinstance(labels, str) and is_frame(X):
-        X, labels = _without_column(X, labels)
+    X, columns = _without_column(X, labels) if isinstance(labels, str) else (X, None)
     source = pca._open(X)
     weights = as_weights("sample_weight", sample_weight)
     parameters = with_columns(replace(pca._parameters(), sample_weight=weights), source)
-    groups = _groups_of(labels, source)
+    groups = _groups_of(labels, source, columns or source.sample_columns)
     if pca.checkpoint is None:
         plan = plan_fits_of_groups(source, parameters, groups)
         done = fit_groups(source, parameters, groups, plan, pca.progress)
@@ -108,26 +110,47 @@ def fit_of_groups(
     return models
 
 
-def _without_column(X: Any, name: str) -> tuple[Any, Array]:
-    """Return a data frame without the column `name`, and that column."""
-    frame = X.collect() if type(X).__name__ == "LazyFrame" else X
-    if name not in list(frame.columns):
-        known = ", ".join(map(str, frame.columns))
-        raise ParameterError(f"labels={name!r}: the data frame has no such column (columns: {known})")
-    rest = frame.drop(columns=[name]) if type(frame).__module__.startswith("pandas") else frame.drop(name)
-    return rest, np.asarray(frame[name].to_numpy())
+def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
+    """Return a data frame, Dataset or Parquet files without the column that labels rows as a feature, and its columns.
+
+    The column is `name`, or for a part of its times what stands before the dot. Other data are returned as they are.
+    """
+    if is_xarray(X) and hasattr(X, "data_vars"):
+        chosen = next((each for each in (name, name.rpartition(".")[0]) if each in X.data_vars), None)
+        return (X if chosen is None else X.set_coords(chosen)), None
+    if is_frame(X):
+        frame = X.collect() if type(X).__name__ == "LazyFrame" else X
+        columns = frame_columns(frame)
+        chosen = _column_of(name, columns, "the data frame")
+        rest = frame.drop(columns=[chosen]) if type(frame).__module__.startswith("pandas") else frame.drop(chosen)
+        return rest, columns
+    files = files_of(X) if is_paths(X) and not str(X).startswith("builtin:") else None
+    if files is None or files.kind != "parquet":
+        return X, None
+    from streampca.sources.files.parquet_columns import ParquetColumns
+
+    chosen = _column_of(name, ParquetColumns(files.paths), files.description)
+    return open_source(X, id_column=chosen), None
 
 
-def _groups_of(labels: ArrayLike | str, source: Source) -> Groups:
+def _column_of(name: str, columns: SampleColumns, table: str) -> str:
+    """Return the column of `table` that `name` is, or of whose times it is a part."""
+    for chosen in (name, name.rpartition(".")[0]):
+        if chosen and chosen in columns.names:
+            return chosen
+    raise ParameterError(f"labels={name!r}: {table} has no such column (columns: {', '.join(columns.names)})")
+
+
+def _groups_of(labels: ArrayLike | str, source: Source, columns: SampleColumns | None) -> Groups:
     """Return the groups that `labels` name.
 
     Raises
     ------
     ParameterError
-        If the table has no such coordinate, or labels are missing or not one for each row.
+        If the table has no such coordinate or column, or labels are missing or not one for each row.
     """
     if isinstance(labels, str):
-        values = groups_from(source.labels, labels, source.description, "labels")
+        values = groups_from(source.labels, labels, source.description, "labels", columns=columns)
     else:
         values = as_groups(labels, "labels")
     return groups_of(values, source)

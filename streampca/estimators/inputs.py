@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from streampca.errors import ParameterError
 from streampca.estimators.interface import get_config
 from streampca.execution.distributed.active_client import share_credentials
-from streampca.labels import Labels
+from streampca.labels import Labels, SampleColumns
 from streampca.models.removal import Given, removed_by, rows_of
 from streampca.regressors import RowRegressors
 from streampca.sources import Source
@@ -95,12 +95,13 @@ def map_fitted(
     model: PCAModel | KernelModel,
     given: Given | None,
     labels: Labels | None = None,
+    columns: SampleColumns | None = None,
 ) -> da.Array:
     """Return lazy rows of `inverse_transform` with what `model` removes added, see `with_fitted`."""
     fitted = removed_by(model, given)
     if fitted is None:
         return lazy
-    rows = rows_of(fitted, given, lazy.shape[0], labels=labels, same=True)
+    rows = rows_of(fitted, given, lazy.shape[0], labels=labels, columns=columns, same=True)
     return _map_sum(lazy, rows, fitted.coefficients, lazy.dtype, 1)
 
 

@@ -21,6 +21,7 @@ from streampca.models.rotated import RotatedModel
 from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
+from streampca.sources.columns_in_memory import XarrayColumns
 from streampca.sources.xarray_data import is_xarray
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, Json
@@ -78,14 +79,15 @@ def rows_of_scores(
     sizes = X.shape[:-1]
     d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
     samples = _samples_of(X)
+    columns = XarrayColumns(X, samples.samples)
     rows: Any
     if X.chunks is not None:
         lazy = X.data.rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)
         rows = map_rows(partial(rows_from_scores, model), lazy, d, model.score_dtype(X.dtype))
-        rows = map_fitted(rows, model, remove, samples)
+        rows = map_fitted(rows, model, remove, samples, columns)
     else:
         rows = rows_from_scores(model, np.asarray(X.values).reshape(-1, k))
-        rows = with_fitted(rows, model, remove, samples)
+        rows = with_fitted(rows, model, remove, samples, columns)
     if labels is None:
         labels = Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
     dims = X.dims[:-1]

@@ -21,6 +21,7 @@ from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import (
     array_digest,
     fit_with_checkpoint,
+    identity_of_labels,
     identity_of_parameters,
     versions_and_input,
 )
@@ -133,7 +134,11 @@ def fit_many(
         identity = {
             f"{name}.{key}": value
             for name, each in parameters.items()
-            for key, value in (identity_of_parameters(each) | _identity_of_features(sources[name])).items()
+            for key, value in {
+                **identity_of_parameters(each),
+                **identity_of_labels(sources[name], each),
+                **_identity_of_features(sources[name]),
+            }.items()
         }
         plan, done = fit_with_checkpoint(Path(checkpoint), identity | versions_and_input(source), fit)
     fitted = FittedModels(models)

@@ -97,8 +97,8 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         of their weight, here and in `transform`; `inverse_transform` divides by it and gives the mean for features of weight 0.
     remove : mapping, optional
         Subtract from each feature what regression on these explains, in the same reading: ``groups``, one label for each row, whose means are
-        subtracted (a seasonal cycle), or what the labels of the table say, such as ``"time.month"``; ``trend``, the degree of a polynomial over the
-        coordinate of the first sample dimension, or over the numbers of the rows; ``covariates``, an array of shape (n_samples, n_covariates). With
+        subtracted (a seasonal cycle), or the name of a coordinate along samples or of a column, or of a part of its times, such as ``"time.month"``;
+        ``trend``, the degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows; ``covariates``, an array of shape (n_samples, n_covariates). With
         `scale`, features are divided by the standard deviations of the residuals. Variances are divided by n − ddof all the same.
     checkpoint : path, optional
         A directory in which `fit` keeps what is done, every 30 s or twentieth of the work. A `fit` of the same data with the same parameters that finds
@@ -318,8 +318,9 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         X : array-like, shape (n_samples, n_features), path, lazy array or table
             Everything that `fit` takes.
         labels : array-like, shape (n_samples,), or str
-            Label of each row: numbers, times or text. Or the name of a sample coordinate of a labelled table, a part of its
-            times such as ``"time.month"``, or a column of a data frame, which is no feature then.
+            Label of each row: numbers, times or text. Or the name of a coordinate along samples, of a part of its times such as
+            ``"time.month"``, of a column of ``obs`` of AnnData, or of a column of a data frame or of Parquet files, which is no
+            feature then.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `fit`.
 

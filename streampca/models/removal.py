@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.errors import ParameterError
-from streampca.labels import Labels
+from streampca.labels import Labels, SampleColumns
 from streampca.regressors import (
     KEYS,
     FittedRegression,
@@ -36,7 +36,7 @@ Given = Mapping[str, object]
 def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | None = None) -> Source:
     """Return the source of the rows that `model` transforms: `source` itself, or without what the model removes.
 
-    Groups, positions and covariates are those that are `given`, or follow from the labels of the table, or are those of the
+    Groups, positions and covariates are those that are `given`, or follow from labels and columns of the table, or are those of the
     fit where the table has the fingerprint of the fit.
 
     Raises
@@ -49,7 +49,15 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
         return source
     known = model.source.get("fingerprint")
     same = known is not None and known == source.fingerprint
-    rows = rows_of(fitted, given, source.shape[0], labels=source.labels, table=source.description, same=same)
+    rows = rows_of(
+        fitted,
+        given,
+        source.shape[0],
+        labels=source.labels,
+        columns=source.sample_columns,
+        table=source.description,
+        same=same,
+    )
     return ResidualSource(source, rows, fitted.coefficients, residual_dtype(source.dtype))
 
 
@@ -62,16 +70,20 @@ def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedRegr
 
 
 def with_fitted(
-    values: Array, model: PCAModel | KernelModel, given: Given | None = None, labels: Labels | None = None
+    values: Array,
+    model: PCAModel | KernelModel,
+    given: Given | None = None,
+    labels: Labels | None = None,
+    columns: SampleColumns | None = None,
 ) -> Array:
     """Return rows of `inverse_transform` with what `model` removes added, in their memory.
 
-    They are rows of the fit where nothing is `given`, `labels` of the scores do not tell, and there are as many.
+    They are rows of the fit where nothing is `given`, `labels` and `columns` of the scores do not tell, and there are as many.
     """
     fitted = removed_by(model, given)
     if fitted is None:
         return values
-    rows = rows_of(fitted, given, len(values), labels=labels, same=True)
+    rows = rows_of(fitted, given, len(values), labels=labels, columns=columns, same=True)
     return subtract_fitted(values, rows, fitted.coefficients, values, 1)
 
 
@@ -81,6 +93,7 @@ def rows_of(
     n_rows: int,
     *,
     labels: Labels | None = None,
+    columns: SampleColumns | None = None,
     table: str = "X",
     same: bool = False,
 ) -> RowRegressors:
@@ -100,11 +113,11 @@ def rows_of(
             raise ParameterError(f"remove: {key} was given, but the model was fitted without it")
     groups, positions, covariates = (given.get(key) for key in KEYS)
     if isinstance(groups, str):
-        groups = groups_from(labels, groups, table)
+        groups = groups_from(labels, groups, table, columns=columns)
     elif groups is not None:
         groups = as_groups(groups)
-    elif basis.groups is not None and labels is not None:
-        groups = groups_from(labels, basis.groups, table)
+    elif basis.groups is not None and (labels is not None or columns is not None):
+        groups = groups_from(labels, basis.groups, table, columns=columns)
     if positions is not None:
         positions = as_positions(np.asarray(positions), "positions")
     elif basis.by_coordinate:

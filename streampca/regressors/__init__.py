@@ -9,9 +9,11 @@ from streampca.regressors.removal import (
     as_groups,
     as_positions,
     groups_from,
+    known_names,
     positions_from,
     removal_of,
     require_lengths,
+    values_from,
 )
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "as_groups",
     "as_positions",
     "groups_from",
+    "known_names",
     "positions_from",
     "removal_of",
     "require_lengths",
+    "values_from",
 ]

@@ -9,12 +9,13 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike
 
-from streampca.errors import ParameterError
-from streampca.labels import Labels
+from streampca.errors import ParameterError, StreamPCAError
+from streampca.labels import Labels, SampleColumns
 from streampca.typing import Array, FloatArray, Json
 
 KEYS = ("groups", "trend", "covariates")
 """Keys of the parameter."""
+_MOST_NAMED = 12
 _SEASONS = np.array(["DJF", "MAM", "JJA", "SON"])
 
 
@@ -37,7 +38,7 @@ class Removal:
     """The checked parameter `remove`."""
 
     groups: str | Array | None = None
-    """Label of each row, or where the labels of the table have it: ``time.month``, or the name of a sample coordinate."""
+    """Label of each row, or its name in the table: a sample coordinate, a column beside the features, or ``time.month``."""
     trend: int | None = None
     """Degree of the polynomial."""
     covariates: FloatArray | None = None
@@ -49,7 +50,9 @@ class Removal:
         covariates = None if self.covariates is None else _digest(self.covariates)
         return {"groups": groups, "trend": self.trend, "covariates": covariates}
 
-    def rows_of(self, labels: Labels | None, n_rows: int, table: str) -> RowValues:
+    def rows_of(
+        self, labels: Labels | None, n_rows: int, table: str, columns: SampleColumns | None = None
+    ) -> RowValues:
         """Return what the regressors of the rows of a fit are made from.
 
         Raises
@@ -57,7 +60,9 @@ class Removal:
         ParameterError
             If an array has another number of rows than the table, named `table` in messages, or its labels lack what is named.
         """
-        groups = groups_from(labels, self.groups, table) if isinstance(self.groups, str) else self.groups
+        groups = self.groups
+        if isinstance(groups, str):
+            groups = groups_from(labels, groups, table, columns=columns)
         positions = None
         if self.trend is not None:
             known = positions_from(labels, table)
@@ -102,7 +107,10 @@ def as_groups(values: object, key: str = "remove: groups") -> Array:
     if groups.dtype.kind == "O" and groups.ndim == 1:
         labels = groups.tolist()
         missing = any(map(_is_missing, labels))
-        groups = groups.astype(str) if labels and all(isinstance(label, str) for label in labels) else groups
+        for kinds, dtype in ((str, str), (bool, bool), (int, np.int64)):  # as columns of pandas have them
+            if labels and not missing and all(isinstance(label, kinds) for label in labels):
+                groups = groups.astype(dtype)
+                break
     else:
         missing = groups.dtype.kind in "fM" and bool(
             (np.isnat(groups) if groups.dtype.kind == "M" else np.isnan(groups)).any()
@@ -180,44 +188,78 @@ def _of_times(times: Array) -> dict[str, Array]:
     }
 
 
-def _sample_coordinates(labels: Labels | None) -> dict[str, Array]:
-    if labels is None:
-        return {}
-    return {d.name: d.coordinate for d in labels.samples if d.coordinate is not None}
+def _sample_coordinates(labels: Labels | None) -> list[str]:
+    return [] if labels is None else [d.name for d in labels.samples if d.coordinate is not None]
 
 
-def groups_from(labels: Labels | None, name: str, table: str, key: str = "remove: groups") -> Array:
-    """Return the label of each row that `name` means: a sample coordinate, or a part of its times such as ``time.month``.
+def groups_from(
+    labels: Labels | None,
+    name: str,
+    table: str,
+    key: str = "remove: groups",
+    *,
+    columns: SampleColumns | None = None,
+) -> Array:
+    """Return the label of each row that `name` means: a sample coordinate, a column, or a part of its times such as ``time.month``.
 
     Messages begin with `key`.
 
     Raises
     ------
     ParameterError
-        If the labels of `table` have no such coordinate, or it holds no times.
+        If neither the labels nor the `columns` of `table` have that name, or it holds no times.
+    DataError
+        If a column cannot be read.
     """
-    known = _sample_coordinates(labels)
-    dimension, _, part = name.rpartition(".")
-    chosen = name if name in known else dimension
-    if labels is None or chosen not in known:
-        names = ", ".join(known) or "none"
-        raise ParameterError(
-            f"{key}={name!r}: {table} has no sample coordinate {(dimension or name)!r}; sample coordinates: {names}. "
-            "Expected one of these, a part of its times such as 'time.month', or an array with a label for each row"
-        )
-    values = labels.sample_values(chosen)
-    if chosen == name:
+    values = values_from(labels, name, table, key, columns=columns)
+    if values is not None:
         return as_groups(values, key)
+    kind = "sample coordinate" if columns is None else "sample coordinate or column"
+    raise ParameterError(
+        f"{key}={name[:60]!r}: {table} has no {kind} {(name.rpartition('.')[0] or name)[:60]!r}; {known_names(labels, columns)}. "
+        "Expected one of these, a part of its times such as 'time.month', or an array with a label for each row"
+    )
+
+
+def known_names(labels: Labels | None, columns: SampleColumns | None) -> str:
+    """Return the names of sample coordinates and columns, for messages."""
+    known = [*_sample_coordinates(labels), *([] if columns is None else columns.names)]
+    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+    kinds = "sample coordinates" if columns is None else "sample coordinates and columns"
+    return f"{kinds}: {', '.join(known[:_MOST_NAMED]) or 'none'}{more}"
+
+
+def values_from(
+    labels: Labels | None, name: str, table: str, key: str, *, columns: SampleColumns | None = None
+) -> Array | None:
+    """Return the values at each row that `name` means, see `groups_from`; None if there is no such coordinate or column."""
+    values = _values_of(labels, columns, name, f"{key}={name!r}")
+    chosen, _, part = name.rpartition(".")
+    if values is not None or not chosen:
+        return values
+    values = _values_of(labels, columns, chosen, f"{key}={name!r}")
+    if values is None:
+        return None
     if values.dtype.kind != "M":
         raise ParameterError(
-            f"{key}={name!r}: the coordinate {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"
+            f"{key}={name!r}: {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"
         )
     if np.isnat(values).any():
-        raise ParameterError(f"{key}={name!r}: the coordinate {chosen!r} of {table} has missing times")
+        raise ParameterError(f"{key}={name!r}: {chosen!r} of {table} has missing times")
     parts = _of_times(values)
     if part not in parts:
         raise ParameterError(f"{key}={name!r}: expected {chosen}. followed by one of {', '.join(parts)}")
     return parts[part]
+
+
+def _values_of(labels: Labels | None, columns: SampleColumns | None, name: str, what: str) -> Array | None:
+    """Return the coordinate or column `name` at each row, None if there is none; messages begin with `what`."""
+    if labels is not None and name in _sample_coordinates(labels):
+        return labels.sample_values(name)
+    try:
+        return None if columns is None else columns.values(name)
+    except StreamPCAError as error:
+        raise type(error)(f"{what}: {error}") from error
 
 
 def positions_from(labels: Labels | None, table: str) -> FloatArray | None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.labels import Labels
-from streampca.regressors.removal import groups_from
 from streampca.runs.config import RunConfig
-from streampca.runs.from_config import keywords_of
+from streampca.runs.named_values import values_named
 from streampca.sources import Source
-from streampca.sources.options import ReadOptions
-from streampca.sources.vector import read_array, read_beside
 from streampca.typing import Array
 
 _KEY = "source.labels"
@@ -30,25 +26,7 @@ def classes_of_samples(config: RunConfig, source: Source) -> Array | None:
     name = config.source.labels
     if name is None:
         return None
-    coordinates = _sample_coordinates(source.labels)
-    if name.endswith(".npy"):
-        values = read_array(_KEY, name)
-    elif source.labels is not None and name in coordinates:
-        values = source.labels.sample_values(name)
-    elif name.rpartition(".")[0] in coordinates:
-        values = groups_from(source.labels, name, source.description, _KEY)
-    else:
-        try:
-            values = read_beside(_KEY, name, str(config.source.path), ReadOptions(**keywords_of(config.source)))
-        except DataError as error:
-            known = f"; sample coordinates: {', '.join(coordinates)}" if coordinates else ""
-            raise type(error)(f"{error}{known}") from error
-    return _as_text(name, values, source)
-
-
-def _sample_coordinates(labels: Labels | None) -> tuple[str, ...]:
-    """Return the names of the sample dimensions that have coordinates."""
-    return () if labels is None else tuple(d.name for d in labels.samples if d.coordinate is not None)
+    return _as_text(name, values_named(_KEY, name, config, source), source)
 
 
 def _as_text(name: str, values: Array, source: Source) -> Array:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from streampca.errors import DataError, ParameterError, StreamPCAError
+from streampca.errors import StreamPCAError
 from streampca.estimators.groups import groups_of
-from streampca.regressors.removal import as_groups, groups_from
+from streampca.regressors import as_groups
 from streampca.runs.config import RunConfig
-from streampca.runs.from_config import keywords_of, source_of
+from streampca.runs.from_config import source_of
+from streampca.runs.named_values import values_named
 from streampca.solvers.groups import Groups
 from streampca.sources import Source
-from streampca.sources.cells.columns import obs_column
 from streampca.sources.files.paths import files_of
-from streampca.sources.options import ReadOptions
-from streampca.sources.vector import read_array, read_beside
-from streampca.typing import Array
 
 _KEY = "model.group_by"
 
@@ -50,32 +47,7 @@ def groups_of_rows(config: RunConfig, source: Source) -> Groups:
     DataError
         If there is no such file, column or array, or a group has the name of another part of the result.
     """
-    return groups_of(as_groups(_values(config, source), _KEY), source, _KEY)
-
-
-def _values(config: RunConfig, source: Source) -> Array:
-    name, path = str(group_by_of(config)), str(config.source.path)
-    options = ReadOptions(**keywords_of(config.source))
-    if name.endswith(".npy"):
-        return read_array(_KEY, name)
-    labels = source.labels
-    coordinates = () if labels is None else tuple(d.name for d in labels.samples if d.coordinate is not None)
-    if name in coordinates or name.rpartition(".")[0] in coordinates:
-        return groups_from(labels, name, source.description, _KEY)
-    if _is_parquet(config):
-        if config.source.columns is None and name in (source.feature_names or ()):
-            raise ParameterError(
-                f"{_KEY}={name!r}: this column would be a feature, too: name the features in source.columns, without it"
-            )
-        return groups_from(source_of(config, id_column=name).labels, name, source.description, _KEY)
-    values = obs_column(_KEY, name, path, options)
-    if values is not None:
-        return values
-    try:
-        return read_beside(_KEY, name, path, options)
-    except DataError as error:
-        known = f"; sample coordinates: {', '.join(coordinates)}" if coordinates else ""
-        raise type(error)(f"{error}{known}") from error
+    return groups_of(as_groups(values_named(_KEY, str(group_by_of(config)), config, source), _KEY), source, _KEY)
 
 
 def _is_parquet(config: RunConfig) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog
-from streampca.execution.checkpoint.resume import array_digest, versions_and_input
+from streampca.execution.checkpoint.resume import array_digest, identity_of_labels, versions_and_input
 from streampca.redaction import redacted
 from streampca.runs.config.yaml import load_strict
 from streampca.storage.directories import read_record, tidy_after
@@ -58,6 +58,7 @@ def identity_of_run(config: RunConfig, source: Source, parameters: object) -> di
     remove = getattr(parameters, "remove", None)
     if remove is not None:
         identity["contents of preprocess.remove"] = json.dumps(remove.to_dict(), sort_keys=True)
+        identity |= identity_of_labels(source, parameters)
     return identity | versions_and_input(source)
 
 

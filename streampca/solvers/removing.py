@@ -39,7 +39,7 @@ def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
     if parameters.remove is None:
         return None
     n, weights = source.shape[0], parameters.sample_weight
-    rows = parameters.remove.rows_of(source.labels, n, source.description)
+    rows = parameters.remove.rows_of(source.labels, n, source.description, source.sample_columns)
     basis = Basis.of(parameters.remove, rows, source.labels, weights)
     return Regressors.of(basis, basis.regressors(rows), weights)
 

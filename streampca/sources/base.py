@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError
-from streampca.labels import Labels
+from streampca.labels import Labels, SampleColumns
 from streampca.sources.files.records import Fragment
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch
@@ -68,6 +68,8 @@ class Source(ABC):
     """Names of the features, where known."""
     labels: Labels | None = None
     """Dimensions, coordinates and variables of the table, where known."""
+    sample_columns: SampleColumns | None = None
+    """Further values of the rows by name, which are no features; None where there are none."""
     column_major: bool = False
     """Whether blocks are read faster into Fortran order."""
     sparse: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
+from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
 from streampca.typing import Array
 
@@ -72,7 +73,13 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     source = ArraySource(_values(frame, names), f"{type(data).__module__.partition('.')[0]} {type(data).__name__}")
     source.labels = _labels(frame, names, options.id_column)
     source.feature_names = source.labels.column_names()
+    source.sample_columns = frame_columns(data, names)
     return source
+
+
+def frame_columns(data: Any, features: Collection[object] = ()) -> FrameColumns:
+    """Return the columns of a data frame that are no `features`, by name."""
+    return FrameColumns(data, list(_types(data)), features)
 
 
 def _types(data: Any) -> dict[object, Any]:

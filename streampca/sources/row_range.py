@@ -6,7 +6,7 @@ import math
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from streampca.labels import Labels
+from streampca.labels import Labels, SampleColumns
 from streampca.sources.base import DerivedSource, ReadCount, Source, divided_edges, merged_edges
 from streampca.sources.schedule import Schedule
 from streampca.typing import Array
@@ -24,6 +24,8 @@ class RowRange(DerivedSource):
         self.reads_ahead = source.reads_ahead
         self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
         self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
+        columns = source.sample_columns
+        self.sample_columns = None if columns is None else _ColumnsOfRange(columns, start, stop)
 
     def __reduce__(self) -> tuple[object, ...]:
         return RowRange, (self.source, self.start, self.stop)
@@ -79,6 +81,23 @@ class RowRange(DerivedSource):
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows, read from the source."""
         return self.source.read(self.start + start, self.start + stop, out)
+
+
+class _ColumnsOfRange(SampleColumns):
+    """Rows `start` to `stop` of columns."""
+
+    def __init__(self, columns: SampleColumns, start: int, stop: int):
+        self.columns, self.start, self.stop = columns, start, stop
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns."""
+        return self.columns.names
+
+    def values(self, name: str) -> Array | None:
+        """Return a column of the rows, None if there is none of that name."""
+        values = self.columns.values(name)
+        return None if values is None else values[self.start : self.stop]
 
 
 def _labels_of(labels: Labels, start: int, stop: int) -> Labels:

@@ -46,7 +46,7 @@ class SubsetSource(RowwiseSource):
         self.shape, self.dtype = (source.shape[0], len(self.columns)), source.dtype
         self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
         self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
-        self.fragments = source.fragments
+        self.fragments, self.sample_columns = source.fragments, source.sample_columns
         if alike is not None:
             self.feature_shape, self.feature_names, self.labels = alike.feature_shape, alike.feature_names, alike.labels
             return

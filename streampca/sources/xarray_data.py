@@ -17,6 +17,7 @@ from streampca.errors import DataError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
+from streampca.sources.columns_in_memory import XarrayColumns
 from streampca.sources.conventions import describes_others, describing_names
 from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
@@ -80,6 +81,8 @@ def open_xarray(data: Data, options: ReadOptions) -> Source:
     single = len(parts) == 1 and parts[0].packing is None and parts[0].mask is None
     source = parts[0].source if single else TableSource(parts, labels, label)
     source.labels, source.feature_names = labels, labels.column_names()
+    names = [name for name in arrays if name is not None] if _is_dataset(data) else []
+    source.sample_columns = XarrayColumns(data, labels.samples, names)
     return source
 
 

@@ -251,7 +251,9 @@ def test_columns_of_obs_divide_cells(kind: str, rows: Any, labels: Any, tmp_path
     output = {"report": False, "overwrite": True}
     assert_groups(sp.run(configuration(path, tmp_path, "type", output=output)), rows, labels)
     assert_groups(sp.run(configuration(path, tmp_path, "batch", output=output)), rows, np.arange(N) % 2)
-    with pytest.raises(ParameterError, match=r"obs of .* has no such column: expected one of type, batch, few"):
+    with pytest.raises(
+        ParameterError, match=r"no sample coordinate or column 'tipe'; .*: obs_names, type, batch, few\."
+    ):
         sp.run(configuration(path, tmp_path, "tipe", output=output))
     with pytest.raises(DataError, match=r"obs/few of .* has 600 missing values: expected a label for every cell"):
         sp.run(configuration(path, tmp_path, "few", output=output))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from streampca.planning.plan import Plan
+    from streampca.regressors import Removal
 
 _log = logger(__name__)
 _Plan = TypeVar("_Plan", bound="Plan")
@@ -54,7 +55,7 @@ _SHAPE_OF_THE_WORK = (
 
 def identity_of_fit(source: Source, parameters: DataclassInstance) -> dict[str, str]:
     """Return, by name, everything that determines the bits of a fit."""
-    return identity_of_parameters(parameters) | versions_and_input(source)
+    return identity_of_parameters(parameters) | versions_and_input(source) | identity_of_labels(source, parameters)
 
 
 def identity_of_parameters(parameters: DataclassInstance) -> dict[str, str]:
@@ -69,6 +70,16 @@ def identity_of_parameters(parameters: DataclassInstance) -> dict[str, str]:
             else:
                 identity[field.name] = array_digest(value) if isinstance(value, np.ndarray) else repr(value)
     return identity
+
+
+def identity_of_labels(source: Source, parameters: object) -> dict[str, str]:
+    """Return, by name, digests of what the parameter `remove` takes from the labels of `source`, which are no part of its rows."""
+    remove: Removal | None = getattr(parameters, "remove", None)
+    if remove is None:
+        return {}
+    rows = remove.rows_of(source.labels, source.shape[0], source.description, source.sample_columns)
+    known = {"groups": rows.groups, "positions": rows.positions}
+    return {f"{name} of remove": array_digest(values) for name, values in known.items() if values is not None}
 
 
 def versions_and_input(source: Source) -> dict[str, str]:

@@ -68,8 +68,8 @@ class SourceConfig(Section):
     """Features that are used: those observed in the first rows, those observed in any row, or those that are true in an array."""
     labels: Text | None = Field(
         default=None,
-        description="a sample coordinate, a part of its times such as time.season, the path of an .npy file, the name of an array beside "
-        "the data, or null",
+        description="a sample coordinate, a part of its times such as time.season, a column of Parquet files or of obs, the path of an .npy "
+        "file, the name of an array beside the data, or null",
     )
     """Class of each sample, text or whole numbers, which colours the score plots of the report."""
     orientation: Literal["samples_first", "features_first"] | None = Field(

@@ -13,8 +13,8 @@ class RemoveConfig(Section):
 
     groups: Text | None = Field(
         default=None,
-        description="a part of the times of a sample coordinate such as time.month, the name of a sample coordinate, the path of an .npy "
-        "file, or null",
+        description="a part of the times of a sample coordinate such as time.month, the name of a sample coordinate, a column of Parquet "
+        "files or of obs, the path of an .npy file, the name of an array beside the data, or null",
     )
     """One label for each row, whose means are subtracted; of times month, season, year, dayofyear or hour."""
     trend: Degree | None = Field(default=None, description="a whole number from 1 to 20, or null")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
-from streampca.labels import Dimension, Labels, Variable
+from streampca.labels import Dimension, Labels, SampleColumns, Variable
 from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.cells.table import CellSource
@@ -100,6 +100,7 @@ def table_of(
     normalization: Normalization | None,
     mask: BoolArray | None,
     names: tuple[Array | None, Array | None],
+    columns: SampleColumns | None,
 ) -> CellSource:
     """Return rows as a table of cells.
 
@@ -111,6 +112,8 @@ def table_of(
         Features that are used.
     names : pair of arrays or None
         Names of cells and of features.
+    columns : SampleColumns, optional
+        Columns of ``obs``.
     """
     if mask is None and options.mask is not None:
         mask = mask_of(np.asarray(options.mask), rows.shape[1], f"{rows.description}: mask")
@@ -123,7 +126,7 @@ def table_of(
         (Variable(options.layer or "X", ("var_names",), (rows.shape[1],)),),
         mask,
     )
-    source.feature_names = source.labels.column_names()
+    source.feature_names, source.sample_columns = source.labels.column_names(), columns
     return source
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,12 +25,12 @@ from streampca.sources.cells.description import (
     require_options,
     table_of,
 )
+from streampca.sources.cells.hdf5_files import ObsOfFile, h5py_module, opening_error
 from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.files.fragments import damage_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.storage.regular_files import require_regular
-from streampca.system.optional import optional_module
 from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:
@@ -40,22 +39,6 @@ if TYPE_CHECKING:
 
 WRITTEN = "streampca_written"
 """Attribute of a file into which results were written: its time after that, and its size and time before."""
-
-
-def h5py_module() -> ModuleType:
-    """Return h5py; `NotAvailableError` with the command that installs it if it is not installed."""
-    return optional_module("h5py", "an .h5ad file", "anndata")
-
-
-def opening_error(path: object, error: OSError) -> DataError:
-    """Return the error for an ``.h5ad`` file that h5py cannot open for the reason `error`."""
-    reason = os.strerror(error.errno) if error.errno else one_line(error)
-    if "unable to lock file" in str(error):
-        reason = (
-            "another program has it open for writing: close it there; "
-            "for a file system without locks set HDF5_USE_FILE_LOCKING=FALSE in the environment"
-        )
-    return DataError(f"{path} cannot be opened as an .h5ad file: {reason}")
 
 
 def open_h5ad(path: str, options: ReadOptions) -> Source:
@@ -78,7 +61,7 @@ def open_h5ad(path: str, options: ReadOptions) -> Source:
         rows = _rows(h5py, node, name, path)
         mask = None if options.mask_var is None else _mask(h5py, file, options.mask_var, rows.shape[1], path)
         names = (_names(h5py, file, "obs", rows.shape[0], path), _names(h5py, file, "var", rows.shape[1], path))
-    return table_of(rows, options, normalization, mask, names)
+    return table_of(rows, options, normalization, mask, names, ObsOfFile(path))
 
 
 def before_results(file: File, modified: int) -> tuple[int, int] | None:

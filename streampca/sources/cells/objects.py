@@ -10,6 +10,7 @@ import numpy as np
 from streampca.errors import DataError
 from streampca.sources.base import Source
 from streampca.sources.cells.description import mask_of, require_layer, require_options, table_of
+from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
 
 
@@ -51,4 +52,5 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
             np.asarray(data.var[options.mask_var]), rows.shape[1], f"{label}: mask_var {options.mask_var[:60]}"
         )
     names = tuple(np.array(list(map(str, axis)), dtype=str) for axis in (data.obs_names, data.var_names))
-    return table_of(rows, options, normalization, mask, (names[0], names[1]))
+    columns = FrameColumns(data.obs, list(data.obs.columns))
+    return table_of(rows, options, normalization, mask, (names[0], names[1]), columns)

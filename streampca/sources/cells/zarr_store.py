@@ -25,6 +25,7 @@ from streampca.sources.cells.description import (
     table_of,
 )
 from streampca.sources.cells.vectors import Nothing, Vector
+from streampca.sources.cells.zarr_columns import StoredObs
 from streampca.sources.options import ReadOptions
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import values_of_vector
@@ -75,7 +76,7 @@ def open_cells(group: zarr.Group, options: ReadOptions, label: str) -> Source:
         _names(group, "obs", rows.shape[0], label, fill=fill),
         _names(group, "var", rows.shape[1], label, fill=fill),
     )
-    return table_of(rows, options, normalization, mask, coordinates)
+    return table_of(rows, options, normalization, mask, coordinates, StoredObs(group, options, label))
 
 
 def _child(group: zarr.Group, name: str, label: str) -> zarr.Group | ZarrArray | None:
@@ -148,7 +149,8 @@ def _mask(group: zarr.Group, options: ReadOptions, n_features: int, label: str) 
     if isinstance(node, zarr.Group) and encoding_of(node) == "nullable-boolean":
         missing = _child(node, "mask", what)
         node = _child(node, "values", what)
-        if isinstance(missing, zarr.Array) and bool(_whole(missing, what, options).any()):
+        filled = replace(options, missing_chunks="fill")  # anndata leaves out the chunks of masks that are all false
+        if isinstance(missing, zarr.Array) and bool(_whole(missing, what, filled).any()):
             raise DataError(f"{what} has missing values: expected true or false for every feature")
     if node is None:
         var = _child(group, "var", label)

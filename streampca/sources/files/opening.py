@@ -38,25 +38,26 @@ def open_files(files: Files, options: ReadOptions) -> Source:
         For options that such files do not have, and if the package that reads them is not installed.
     """
     _require_understood(files, options)
-    packing = None
+    packing = columns = None
     if files.kind == "npy":
         readers = open_npy_files(files.paths)
         source, labels = FragmentedRows(readers, files.description), None
     elif files.kind == "parquet":
         from streampca.sources.files.parquet import open_parquet_files
+        from streampca.sources.files.parquet_columns import ParquetColumns
 
         rows, labels = open_parquet_files(files.paths, options, files.description)
-        details: dict[str, object] = {
-            "columns": [column.name for column in rows[0].columns],
-            "id_column": options.id_column,
-        }
-        source = FragmentedRows(rows, files.description, details)
+        names = [column.name for column in rows[0].columns]
+        source = FragmentedRows(rows, files.description, {"columns": names, "id_column": options.id_column})
+        columns = ParquetColumns(files.paths, names)
     else:
         from streampca.sources.files.hdf5 import open_hdf5_files
 
         datasets, labels, packing, described = open_hdf5_files(files.paths, options)
         source = FragmentedRows(datasets, files.description, described)
-    return _table(source, labels or _nameless(source), packing, options)
+    table = _table(source, labels or _nameless(source), packing, options)
+    table.sample_columns = columns
+    return table
 
 
 def _require_understood(files: Files, options: ReadOptions) -> None:

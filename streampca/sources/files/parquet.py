@@ -225,7 +225,7 @@ def open_parquet_files(paths: Sequence[Path], options: ReadOptions, label: str) 
     NotAvailableError
         If pyarrow is not installed.
     """
-    names, files = _names(options), [(path, _opened(path)) for path in paths]
+    names, files = _names(options), [(path, opened_file(path)) for path in paths]
     first = files[0][1]
     columns = columns_of(first.schema_arrow, names, options.id_column, str(paths[0]))
     columns = [_with_width(column, files) for column in columns]
@@ -240,7 +240,7 @@ def open_parquet_files(paths: Sequence[Path], options: ReadOptions, label: str) 
     for path, file in files:
         with _naming(str(path)):
             readers.append(ParquetReader(path, columns, dtype, file.metadata))
-    ids = None if options.id_column is None else _ids(files, options.id_column)
+    ids = None if options.id_column is None else values_of(files, options.id_column, "id column")
     for _, file in files:
         file.close()
     return readers, labels_of(columns, sum(reader.shape[0] for reader in readers), options.id_column, ids)
@@ -294,27 +294,27 @@ def _with_width(column: Column, files: Sequence[tuple[Path, ParquetFile]]) -> Co
     raise DataError(f"{files[0][0]}: column {column.name} has no list that is not null")
 
 
-def _ids(files: Sequence[tuple[Path, ParquetFile]], name: str) -> Array:
-    """Return the values of the column that names rows, of all files."""
+def values_of(files: Sequence[tuple[Path, ParquetFile]], name: str, kind: str = "column") -> Array:
+    """Return the values of a column that is no feature, of all files; messages call it the `kind` `name`."""
     parts: list[Array] = []
     for path, file in files:
         with _naming(str(path)):
             column = file.read(columns=[name], use_threads=False).column(name)
             if column.null_count:
                 raise DataError(
-                    f"{path}: the id column {name} has {column.null_count:,} nulls: expected a name for every row"
+                    f"{path}: the {kind} {name} has {column.null_count:,} nulls: expected a name for every row"
                 )
             text = str(column.type) in ("string", "large_string") or str(column.type).startswith("dictionary")
             values = np.array(column.to_pylist(), dtype=str) if text else column.to_numpy()
         if values.dtype.kind not in "biufMmU":
-            raise DataError(f"{path}: the id column {name} has the type {column.type}: expected text, numbers or times")
+            raise DataError(f"{path}: the {kind} {name} has the type {column.type}: expected text, numbers or times")
         parts.append(values)
         if sum(part.nbytes for part in parts) > _MOST_IDS:
-            raise DataError(f"{path}: the id column {name} takes more than {_MOST_IDS:,} bytes: leave it out")
+            raise DataError(f"{path}: the {kind} {name} takes more than {_MOST_IDS:,} bytes: leave it out")
     return np.concatenate(parts)
 
 
-def _opened(path: Path) -> ParquetFile:
+def opened_file(path: Path) -> ParquetFile:
     """Return a Parquet file, of which only the footer is read."""
     parquet = optional_module("pyarrow.parquet", "Parquet", "arrow")
     try:
@@ -335,7 +335,7 @@ def _file(path: Path) -> ParquetFile:
     key = (str(path), status.st_size, status.st_mtime_ns)
     known = getattr(_last, "file", None)
     if known is None or known[0] != key:
-        _last.file = known = (key, _opened(path))
+        _last.file = known = (key, opened_file(path))
     return known[1]
 
 

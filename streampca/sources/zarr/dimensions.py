@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, ParameterError, StreamPCAError
+from streampca.errors import DataError, MissingChunkError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import require_table
 from streampca.sources.conventions import dimensions_of
@@ -185,6 +185,9 @@ def values_of_vector(node: ZarrArray, label: str, *, fill: bool) -> Array | None
         )
     try:
         values = read_whole(node, fill=fill)
+    except MissingChunkError as error:
+        remedy = "" if "fill" in str(error) else "; missing_chunks: fill reads it as the fill value"
+        raise MissingChunkError(f"{label}: {error}{remedy}") from error
     except StreamPCAError as error:
         raise type(error)(f"{label}: {error}") from error
     except Exception as error:

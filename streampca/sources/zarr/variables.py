@@ -19,6 +19,7 @@ from streampca.sources.packing import Packing
 from streampca.sources.remote import place_of
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import TableSource
+from streampca.sources.zarr.beside import GroupColumns
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
 from streampca.sources.zarr.metadata import require_readable
@@ -45,7 +46,7 @@ def open_arrays(
         )
     opened = [_opened(name, array, options, description, group) for name, array in arrays.items()]
     labels = joined_labels([labels for _, labels in opened], description or "the group")
-    first = opened[0][0].source
+    table = first = opened[0][0].source
     parts = [part for part, _ in opened]
     label = first.label if isinstance(first, ZarrSource) and len(parts) == 1 else description or first.description
     if options.mask is not None:
@@ -54,9 +55,13 @@ def open_arrays(
         parts = [part.masked(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
     if len(parts) == 1 and parts[0].packing is None and parts[0].mask is None:
         first.labels, first.feature_names = labels, first.feature_names or labels.column_names()
-        return first
-    table = TableSource(parts, labels, label)
-    table.feature_names = labels.column_names()
+        table = first
+    else:
+        table = TableSource(parts, labels, label)
+        table.feature_names = labels.column_names()
+    if group is not None:
+        parent = next(iter(arrays.values())).path.rpartition("/")[0].removeprefix(group.path).strip("/")
+        table.sample_columns = GroupColumns(group, parent, labels.samples, options, label)
     return table
 
 

@@ -172,7 +172,7 @@ def test_labels_are_named_in_tables_and_frames(rows: Any, labels: Any) -> None:
     assert_close(models["late"], sp.PCA(2).fit(rows[labels == "late"]))
     with pytest.raises(ParameterError, match="labels='stage': the data frame has no such column"):
         sp.PCA(2).fit_groups(frame, "stage")
-    with pytest.raises(ParameterError, match=r"labels='place': .* no sample coordinate 'place'"):
+    with pytest.raises(ParameterError, match=r"labels='place': .* no sample coordinate or column 'place'"):
         sp.PCA(2).fit_groups(table, "place")
 
 

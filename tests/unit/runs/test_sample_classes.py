@@ -80,7 +80,7 @@ def test_kernel_models_have_coloured_plots_too_and_a_run_can_be_replaced(tmp_pat
     [
         ("{}/short.npy", 5, ("short.npy has shape (59,)", "each of the 60 samples")),
         ("{}/gone.npy", 5, ("gone.npy cannot be read: No such file",)),
-        ("speces", 5, ("speces is neither a path that ends in .npy", "sample coordinates: time")),
+        ("speces", 5, ("speces is neither a path that ends in .npy", "sample coordinates and columns: time")),
         ("square", 5, ("square has shape (3, 3)",)),
         ("real", 5, ("real holds values of the type float64: expected text or whole numbers",)),
         ("time", 5, ("datetime64", "such as time.month")),

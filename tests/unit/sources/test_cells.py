@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,15 @@ def test_transform_of_a_path_uses_the_features_of_the_fit(tmp_path: Path) -> Non
     pca = sp.PCA(2).fit(sp.open(path, mask_var="hv", normalize=NORMALIZE))
     other = cells.write_cells(tmp_path / "b.zarr", COUNTS, var={"hv": ~USED})
     np.testing.assert_array_equal(np.asarray(pca.transform(other)), np.asarray(pca.transform(path)))
+
+
+def test_a_nullable_mask_without_missing_values_is_read(tmp_path: Path) -> None:
+    anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    var = pandas.DataFrame({"hv": pandas.array(USED, dtype="boolean")}, index=[f"g{i}" for i in range(len(USED))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # anndata tells of defaults that will change
+        anndata.AnnData(COUNTS, var=var).write_zarr(tmp_path / "a.zarr")
+    np.testing.assert_array_equal(rows_of(sp.open(tmp_path / "a.zarr", mask_var="hv")), COUNTS.toarray()[:, USED])
 
 
 def _csr(group: zarr.Group, name: str, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:

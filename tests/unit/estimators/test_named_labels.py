@@ -1,0 +1,283 @@
+"""Labels of rows are found by name wherever a table has them: columns beside the features, and coordinates of any name."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anndata
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import scipy.sparse
+import xarray as xr
+import zarr
+
+import streampca as sp
+from streampca.errors import DataError, OutputError, ParameterError
+from streampca.execution.checkpoint import progress_log
+from streampca.planning import blocks
+
+N, D = 300, 5
+ROWS = np.random.default_rng(0).normal(size=(N, D)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.2])
+KIND = np.array(["late", "early", "mid"])[np.arange(N) * 7 % 3]
+FEATURES = [f"f{i}" for i in range(D)]
+DATES = np.datetime64("2001-01-01", "ns") + np.arange(N).astype("timedelta64[D]")
+
+
+def cells(sparse: bool = False) -> anndata.AnnData:
+    obs = pd.DataFrame(
+        {"kind": pd.Categorical(KIND), "batch": pd.array(np.arange(N) % 2, dtype="Int64")},
+        index=[f"c{i}" for i in range(N)],
+    )
+    return anndata.AnnData(scipy.sparse.csr_matrix(ROWS) if sparse else ROWS.copy(), obs=obs)
+
+
+def written(data: anndata.AnnData, path: Path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # anndata tells of defaults that will change
+        data.write_zarr(path) if path.suffix == ".zarr" else data.write_h5ad(path)
+    return str(path)
+
+
+def field() -> xr.Dataset:
+    values = ROWS.reshape(N // 3, 3, D)
+    coords = {
+        "time": DATES[: N // 3],
+        "kind": (("time", "place"), KIND.reshape(N // 3, 3)),
+        "year": ("time", 2000 + np.arange(N // 3) % 4),
+    }
+    return xr.Dataset({"x": (("time", "place", "feature"), values)}, coords=coords)
+
+
+def stored(path: Path, zarr_format: int) -> Path:
+    """Write rows with a label and a date for each."""
+    dataset = xr.Dataset(
+        {"x": (("row", "feature"), ROWS)},
+        coords={"kind": ("row", KIND.astype("U8")), "date": ("row", DATES), "width": ("feature", np.arange(D))},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types without a specification
+        dataset.to_zarr(path, zarr_format=zarr_format, consolidated=False)
+    return path
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(ROWS, columns=FEATURES).assign(kind=KIND, date=DATES)
+
+
+def parquet_file(path: Path) -> Path:
+    parquet.write_table(pa.table({**dict(zip(FEATURES, ROWS.T, strict=True)), "kind": KIND, "date": DATES}), path)
+    return path
+
+
+TABLES: dict[str, Callable[[Path], Any]] = {
+    "AnnData": lambda path: cells(),
+    "sparse AnnData": lambda path: cells(sparse=True),
+    "backed AnnData": lambda path: anndata.read_h5ad(written(cells(), path / "x.h5ad"), backed="r"),
+    "AnnData store": lambda path: written(cells(), path / "x.zarr"),
+    "sparse AnnData store": lambda path: written(cells(sparse=True), path / "x.zarr"),
+    "table of an AnnData store": lambda path: sp.open(written(cells(), path / "x.zarr")),
+    "h5ad": lambda path: written(cells(), path / "x.h5ad"),
+    "table of a Dataset": lambda path: sp.open(field(), samples=["time", "place"]),
+    "table of a DataArray": lambda path: sp.open(field().x, samples=["time", "place"]),
+    "lazy DataArray": lambda path: sp.open(field().x.chunk({"time": 20}), samples=["time", "place"]),
+    "stacked DataArray": lambda path: field().x.stack(row=("time", "place")).transpose("row", "feature"),
+    "Dataset with labels as variable": lambda path: xr.Dataset(
+        {"x": (("row", "feature"), ROWS), "kind": ("row", KIND)}
+    ),
+    "store of format 2": lambda path: stored(path / "x.zarr", 2),
+    "store of format 3": lambda path: stored(path / "x.zarr", 3),
+    "array named in a store": lambda path: sp.open(stored(path / "x.zarr", 3), array="x"),
+    "opened Dataset": lambda path: xr.open_zarr(stored(path / "x.zarr", 3), consolidated=False),
+    "pandas": lambda path: frame().drop(columns="date"),
+    "polars": lambda path: pl.from_pandas(frame().drop(columns="date")),
+    "lazy polars": lambda path: pl.from_pandas(frame().drop(columns="date")).lazy(),
+    "table of a data frame": lambda path: sp.open(frame(), columns=FEATURES),
+    "table of a lazy frame": lambda path: sp.open(pl.from_pandas(frame()).lazy(), columns=FEATURES),
+    "Parquet": lambda path: parquet_without_dates(path / "x.parquet"),
+    "table of Parquet": lambda path: sp.open(parquet_file(path / "x.parquet"), columns=FEATURES),
+}
+
+
+def parquet_without_dates(path: Path) -> Path:
+    parquet.write_table(parquet.read_table(parquet_file(path)).drop(["date"]), path)
+    return path
+
+
+def assert_models_of(models: Any, labels: np.ndarray) -> None:
+    assert models.groups_ == tuple(np.unique(labels).tolist())
+    for name in models.groups_:
+        values = np.linalg.eigvalsh(np.cov(ROWS[labels == name], rowvar=False))[::-1][:2]
+        np.testing.assert_allclose(models[name].explained_variance_, values, rtol=1e-10)
+        assert models[name].n_features_in_ == D
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_are_divided_by_a_name(kind: str, tmp_path: Path) -> None:
+    assert_models_of(sp.PCA(2).fit_groups(TABLES[kind](tmp_path), "kind"), KIND)
+
+
+@pytest.mark.parametrize("kind", ["AnnData", "AnnData store", "h5ad"])
+def test_cells_are_divided_by_nullable_integers(kind: str, tmp_path: Path) -> None:
+    assert_models_of(sp.PCA(2).fit_groups(TABLES[kind](tmp_path), "batch"), np.arange(N) % 2)
+
+
+def test_coordinates_of_some_sample_dimensions_hold_for_all_places_of_the_others() -> None:
+    years = np.repeat(2000 + np.arange(N // 3) % 4, 3)
+    assert_models_of(sp.PCA(2).fit_groups(sp.open(field(), samples=["time", "place"]), "year"), years)
+
+
+@pytest.mark.parametrize(
+    "kind", ["store of format 3", "opened Dataset", "table of a data frame", "frame", "table of Parquet", "file"]
+)
+def test_parts_of_times_in_a_column_divide_rows(kind: str, tmp_path: Path) -> None:
+    more: dict[str, Callable[[Path], Any]] = {
+        "frame": lambda path: frame().drop(columns="kind"),
+        "file": lambda path: parquet_of_dates(path / "x.parquet"),
+    }
+    models = sp.PCA(2).fit_groups((TABLES | more)[kind](tmp_path), "date.month")
+    assert_models_of(models, pd.DatetimeIndex(DATES).month.to_numpy())
+
+
+def parquet_of_dates(path: Path) -> Path:
+    parquet.write_table(parquet.read_table(parquet_file(path)).drop(["kind"]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "AnnData",
+        "AnnData store",
+        "h5ad",
+        "table of a Dataset",
+        "lazy DataArray",
+        "store of format 3",
+        "opened Dataset",
+        "table of a data frame",
+        "table of Parquet",
+    ],
+)
+def test_means_of_groups_are_removed_by_a_name(kind: str, tmp_path: Path) -> None:
+    table = TABLES[kind](tmp_path)
+    named = sp.PCA(2, remove={"groups": "kind"}).fit(table)
+    means = {name: ROWS[name == KIND].mean(axis=0) for name in np.unique(KIND)}
+    residuals = ROWS - np.array([means[name] for name in KIND])
+    values = np.linalg.eigvalsh(residuals.T @ residuals)[::-1][:2]
+    np.testing.assert_allclose(named.explained_variance_ / named.explained_variance_[0], values / values[0], rtol=1e-10)
+    scores = np.asarray(named.transform(table)).reshape(N, 2)
+    np.testing.assert_allclose(np.abs(scores), np.abs(residuals @ named.components_.T), atol=1e-10)
+
+
+def test_rows_of_labelled_scores_have_what_was_removed_by_a_name() -> None:
+    table = sp.open(field(), samples=["time", "place"])
+    fitted = sp.PCA(D, remove={"groups": "kind"}).fit(table)
+    scores = fitted.transform(field().x.isel(time=slice(10, 30)))
+    rows = fitted.inverse_transform(scores.transpose("place", "time", "mode"))
+    np.testing.assert_allclose(rows.transpose("time", "place", "feature").values, field().x.values[10:30], atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("AnnData", "obs_names, kind, batch"),
+        ("AnnData store", "obs_names, kind, batch"),
+        ("h5ad", "obs_names, kind, batch"),
+        ("table of a Dataset", "time, kind, year"),
+        ("store of format 3", "date, kind|kind, date"),
+        ("table of a data frame", "kind, date"),
+        ("table of Parquet", "kind, date"),
+    ],
+)
+def test_a_name_that_no_column_has_is_an_error_with_those_there_are(kind: str, known: str, tmp_path: Path) -> None:
+    table = TABLES[kind](tmp_path)
+    for refused in (
+        lambda: sp.PCA(2).fit_groups(table, "kinds"),
+        lambda: sp.PCA(2, remove={"groups": "kinds"}).fit(table),
+    ):
+        with pytest.raises(ParameterError, match=rf"no sample coordinate or column 'kinds'; .*: ({known})\."):
+            refused()
+
+
+def test_a_coordinate_of_features_is_no_label_of_rows(tmp_path: Path) -> None:
+    square = xr.Dataset({"x": (("row", "feature"), ROWS[:D])}, coords={"width": ("feature", np.arange(D) % 2)})
+    square.to_zarr(tmp_path / "x.zarr", zarr_format=3, consolidated=False)
+    for table in (sp.open(square.x), tmp_path / "x.zarr"):
+        with pytest.raises(ParameterError, match="no sample coordinate or column 'width'"):
+            sp.PCA(1).fit_groups(table, "width")
+
+
+@pytest.mark.parametrize("kind", ["frame", "Parquet"])
+def test_a_feature_of_a_table_is_no_label_of_its_rows(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({**dict(zip(FEATURES, ROWS.T, strict=True)), "part": np.arange(N) % 2}), path)
+    given = path if kind == "Parquet" else pd.read_parquet(path)
+    assert_models_of(sp.PCA(2).fit_groups(given, "part"), np.arange(N) % 2)
+    with pytest.raises(ParameterError, match="this column would be a feature, too"):
+        sp.PCA(2).fit_groups(sp.open(given), "part")
+
+
+@pytest.mark.parametrize("kind", ["AnnData", "zarr", "h5ad"])
+def test_cells_without_a_label_are_refused(kind: str, tmp_path: Path) -> None:
+    data = cells()
+    data.obs["kind"] = data.obs["kind"].where(np.arange(N) != 7)
+    table = data if kind == "AnnData" else written(data, tmp_path / f"x.{kind}")
+    with pytest.raises((DataError, ParameterError), match="missing"):
+        sp.PCA(2).fit_groups(table, "kind")
+
+
+def test_columns_are_not_sent_to_workers(tmp_path: Path) -> None:
+    table = sp.open(stored(tmp_path / "x.zarr", 3))
+    assert table.sample_columns is not None
+    assert pickle.loads(pickle.dumps(table)).sample_columns is None
+    lazy = sp.open(cells())
+    assert lazy.sample_columns is not None
+    assert pickle.loads(pickle.dumps(lazy)).sample_columns is None
+
+
+def test_labels_beside_a_missing_chunk_are_an_error(tmp_path: Path) -> None:
+    path = stored(tmp_path / "x.zarr", 3)
+    array: Any = zarr.create_array(path / "part", data=np.arange(N) % 2 + 1, chunks=(100,), dimension_names=("row",))
+    assert_models_of(sp.PCA(2).fit_groups(path, "part"), array[:])
+    (path / "part" / "c" / "1").unlink()
+    with pytest.raises(DataError, match=r"labels='part': .*part.*missing_chunks: fill"):
+        sp.PCA(2).fit_groups(path, "part")
+
+
+class _PowerCutError(BaseException):
+    """Stops a fit as a signal would."""
+
+
+@pytest.mark.parametrize("label", ["kind", "row"])
+def test_a_stopped_fit_does_not_go_on_with_other_labels(
+    label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (50 * 8 * D,))
+    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
+    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    path = tmp_path / "x.zarr"
+    group = zarr.create_group(path)
+    group.create_array("x", shape=(N, D), chunks=(50, D), dtype="f8", dimension_names=("row", "feature"))[:] = ROWS
+    labels: Any = group.create_array(label, shape=(N,), chunks=(N,), dtype="i8", dimension_names=("row",))
+    labels[:] = 1 + np.arange(N) % 3
+
+    def stop_late(step: Any) -> None:
+        if step.rows > N // 2:
+            raise _PowerCutError
+
+    pca = sp.PCA(2, solver="covariance", remove={"groups": label}, checkpoint=tmp_path / "kept", progress=stop_late)
+    with pytest.raises(_PowerCutError):
+        pca.fit(path)
+    labels[:] = 1 + np.arange(N) % 4
+    with pytest.raises(OutputError, match="groups of remove was"):
+        pca.set_params(progress=None).fit(path)
+    labels[:] = 1 + np.arange(N) % 3
+    whole = sp.PCA(2, solver="covariance", remove={"groups": label}).fit(path)
+    np.testing.assert_array_equal(pca.fit(path).components_, whole.components_)
