@@ -142,8 +142,9 @@ def try_cell(cell: Cell, interpreter: str, wheel: Path, place: Path, *, tests: b
         try:
             step()
         except (subprocess.CalledProcessError, AssertionError) as error:
-            print(getattr(error, "stderr", ""), file=sys.stderr)
-            lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            said = [getattr(error, name, None) or "" for name in ("stdout", "stderr")]
+            print(*said, sep="\n", file=sys.stderr)
+            lines = ("".join(said) or str(error)).strip().splitlines()
             cell.outcome = f"{name}: {lines[-1] if lines else error}"
             return
         finally:

@@ -46,6 +46,11 @@ def client(two_workers: tuple[Any, Any]) -> Any:
     return two_workers[1]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark of pytest-xdist known where that is not installed."""
+    config.addinivalue_line("markers", "xdist_group(name): runs in the same process as others of that name")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts."""
