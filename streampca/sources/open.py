@@ -149,26 +149,20 @@ def open_source(
         mask_var=mask_var,
         normalize=normalize,
     )
+    return open_with(data, options)
+
+
+def open_with(data: object, options: ReadOptions) -> Source:
+    """Return `data` opened with the options of `open_source`; a source as it is."""
     if isinstance(data, Source):
         return data
-    for kind in _KINDS:
-        if kind.matches(data):
-            if options.verify is not None and not kind.verifies:
-                raise DataError(
-                    f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
-                )
-            if options.by_name and not kind.labelled:
-                raise NotAvailableError(
-                    f"{', '.join(options.by_name)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
-                )
-            if options.of_cells and not kind.cells:
-                raise ParameterError(
-                    f"{', '.join(options.of_cells)} is for AnnData, found {_kind_of(data)}: expected an AnnData object or store"
-                )
-            return kind.opened(data, options)
-    raise DataError(
-        f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
-    )
+    kind = next((kind for kind in _KINDS if kind.matches(data)), None)
+    if kind is None:
+        raise DataError(
+            f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
+        )
+    kind.require_suitable(data, options)
+    return kind.opened(data, options)
 
 
 def _kind_of(data: object) -> str:
@@ -272,6 +266,21 @@ class _Kind(NamedTuple):
     """Whether its dimensions have names."""
     cells: bool = False
     """Whether it may be AnnData, or the function refuses options of AnnData by itself."""
+
+    def require_suitable(self, data: object, options: ReadOptions) -> None:
+        """Raise an error for options that data of this kind do not have."""
+        if options.verify is not None and not self.verifies:
+            raise DataError(
+                f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
+            )
+        if options.by_name and not self.labelled:
+            raise NotAvailableError(
+                f"{', '.join(options.by_name)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
+            )
+        if options.of_cells and not self.cells:
+            raise ParameterError(
+                f"{', '.join(options.of_cells)} is for AnnData, found {_kind_of(data)}: expected an AnnData object or store"
+            )
 
 
 _KINDS = (
