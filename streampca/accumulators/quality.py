@@ -193,7 +193,7 @@ class Quality(SequentialMerge[QualityState]):
         columns = slice(column, column + values.shape[1])
         if not self.by_features:
             for first, last in block.equal:
-                self._add_by_part(state.unwritten, row + first, row + last)
+                self._add_row_counts(state.unwritten, row + first, row + last)
         if self.missing:
             self._count_missing(state, values, row, columns)
         state = self._with_moments(state, values, row, column)
@@ -208,11 +208,13 @@ class Quality(SequentialMerge[QualityState]):
                 return
             yield part, max(start, int(edges[part])), min(stop, int(edges[part + 1]))
 
-    def _add_by_part(self, counts: IntArray, start: int, stop: int) -> None:
+    def _add_row_counts(self, counts: IntArray, start: int, stop: int) -> None:
+        """Add to `counts`, ``(n_parts,)``, how many of rows `start` to `stop` lie in each part of the file."""
         for part, first, last in self._spans(start, stop):
             counts[part] += last - first
 
     def _count_missing(self, state: QualityState, values: Array, row: int, columns: slice) -> None:
+        """Count the missing values of `values`, whose first row is `row`, by feature and by part of the file."""
         for part, first, last in self._spans(row, row + values.shape[0]):
             holes = count_missing(dense(values[first - row : last - row]))
             state.missing[columns] += holes
