@@ -17,7 +17,7 @@ class Block:
     """Consecutive rows of a source."""
 
     values: Array
-    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; must not be changed without `read_again`."""
+    """The rows, shape ``(n_rows, n_features)``, in the data type of the source, or sparse; may be overwritten only where there is `read_again`."""
     start: int = 0
     """Index of the first row within the source."""
 
@@ -26,7 +26,7 @@ class Block:
     equal: tuple[tuple[int, int], ...] = ()
     """Runs of rows, relative to the first, that all equal one another: chunks that were never written."""
     read_again: Callable[[], object] | None = None
-    """Restores `values` that were overwritten; None where they must not be changed."""
+    """Reads `values`, and those of the block that this one is a slice of, again after they were overwritten; None where they must not be."""
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -73,8 +73,8 @@ class Block:
         for i in range(n_panels):
             yield self.slice(len(self) * i // n_panels, len(self) * (i + 1) // n_panels)
 
-    def kept(self) -> Block:
-        """Return the block whose rows must not be changed."""
+    def read_only(self) -> Block:
+        """Return the block for a user that must not overwrite its rows, because another one reads them later."""
         return self if self.read_again is None else replace(self, read_again=None)
 
     def halves(self) -> Iterator[Block]:

@@ -35,7 +35,7 @@ class Joint:
         """Return every state with the rows of `block` added."""
         block = as_block(block)
         # The first accumulator comes last, because it may overwrite the rows.
-        others = [part.update(inner, block.kept()) for part, inner in zip(self.parts[1:], state[1:], strict=True)]
+        others = [part.update(inner, block.read_only()) for part, inner in zip(self.parts[1:], state[1:], strict=True)]
         first = [part.update(inner, block) for part, inner in zip(self.parts[:1], state[:1], strict=True)]
         return (*first, *others)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import Field, dataclass
-from functools import partial
+from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
+from streampca.sources.schedule import Span
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
@@ -27,6 +27,9 @@ _log = logger(__name__)
 
 _LEAST_EQUAL = 128
 """Rows of a run of equal ones from which accumulating the rows around it by themselves is faster."""
+
+_read_again: set[str] = set()
+"""Fingerprints of the sources of which this process had to read a block again: their blocks are not overwritten any more."""
 
 OnBlock = Callable[[Block, ReadCount], None]
 
@@ -114,15 +117,15 @@ def run_leaf(
     """
     begun = None if task.record is None else task.record.begun(leaf)
     done, state, total = begun or (0, task.init(leaf), ReadCount())
-    for block, count in read_ahead(task.source, leaf, done):
-        began = time.perf_counter()
+    for read in read_ahead(task.source, leaf, done):
+        block, began = read.block, time.perf_counter()
         state = task.update(state, block)
         _log.debug(
             "leaf %d: block %d, %d rows, computed in %.3f s", leaf.index, done, len(block), time.perf_counter() - began
         )
-        done, total = done + 1, total + count
+        done, total = done + 1, total + read.count
         if on_block is not None:
-            on_block(block, count)
+            on_block(block, read.count)
         stopped = stop is not None and stop.is_set()
         if task.record is not None:
             task.record.block_done(leaf, done, state, total)
@@ -131,17 +134,63 @@ def run_leaf(
     return LeafResult(task.finish(state), total)
 
 
-def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Block, ReadCount]]:
-    """Yield the blocks of `leaf` in order from number `first` on and what each cost; a block is valid until the next is requested."""
+@dataclass
+class _ReadingAgain:
+    """Reads a block once more into its own memory, when called, and counts what that takes.
+
+    It is read in the thread that reads ahead, after the next block: no further memory is needed to decode it.
+    """
+
+    thread: ThreadPoolExecutor
+    """The thread that reads ahead."""
+    source: Source
+    """The source of the block."""
+    start: int
+    """Index of its first row."""
+    values: Array
+    """Its memory."""
+    count: ReadCount = field(default_factory=ReadCount)
+    """What reading it again took."""
+
+    def __call__(self) -> None:
+        stop = self.start + len(self.values)
+        done = self.thread.submit(read_with_retries, self.source, self.start, stop, self.values).result()
+        self.count += done[1]
+        _read_again.add(self.source.fingerprint)
+
+
+@dataclass(frozen=True)
+class BlockRead:
+    """A block of a leaf, and what reading it took."""
+
+    block: Block
+    """The block, valid until the next one is requested."""
+    first_count: ReadCount
+    """What the first reading took."""
+    again: _ReadingAgain | None = None
+    """Reads the block again if it was overwritten; None where it must not be."""
+
+    @property
+    def count(self) -> ReadCount:
+        """Return what reading the block took so far."""
+        return self.first_count if self.again is None else self.first_count + self.again.count
+
+
+def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[BlockRead]:
+    """Yield the blocks of `leaf` in order from number `first` on."""
     spans = leaf.spans[first:]
-    if not spans:
-        return
     if not source.buffered:
         for start, stop in spans:
             values, count = read_with_retries(source, start, stop)
-            yield Block(values, start), count
-        return
+            yield BlockRead(Block(values, start), count)
+    elif spans:
+        with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as thread:
+            yield from _read_into_buffers(source, spans, thread)
+            thread.submit(release).result()
 
+
+def _read_into_buffers(source: Source, spans: Sequence[Span], thread: ThreadPoolExecutor) -> Iterator[BlockRead]:
+    """Yield the blocks of `spans`, which `thread` reads into two buffers in turn, one block ahead."""
     equal = [_long(source.equal_rows(start, stop), start) for start, stop in spans]
 
     def buffer(i: int) -> Array:
@@ -153,19 +202,23 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[tuple[Blo
     def submit(i: int) -> Future[tuple[Array, ReadCount]]:
         start, stop = spans[i]
         if equal[i] == ((0, stop - start),):
-            return reader.submit(_read_equal, source, start, stop)
-        return reader.submit(read_with_retries, source, start, stop, buffer(i))
+            return thread.submit(_read_equal, source, start, stop)
+        return thread.submit(read_with_retries, source, start, stop, buffer(i))
 
-    with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as reader:
-        pending = submit(0)
-        for i, (start, stop) in enumerate(spans):
-            values, count = pending.result()
-            if i + 1 < len(spans):
-                pending = submit(i + 1)
-            again = partial(read_with_retries, source, start, stop, values)
-            own = values.flags.writeable and np.may_share_memory(values, buffer(i))
-            yield Block(values, start, equal=equal[i], read_again=again if own else None), count
-        reader.submit(release).result()
+    pending = submit(0)
+    for i, (start, _) in enumerate(spans):
+        values, count = pending.result()
+        if i + 1 < len(spans):
+            pending = submit(i + 1)
+        again = None
+        if values.flags.writeable and np.may_share_memory(values, buffer(i)) and not _was_read_again(source):
+            again = _ReadingAgain(thread, source, start, values)
+        yield BlockRead(Block(values, start, equal=equal[i], read_again=again), count, again)
+
+
+def _was_read_again(source: Source) -> bool:
+    """Return whether this process had to read a block of `source` again, so that others would have to be, too."""
+    return bool(_read_again) and source.fingerprint in _read_again
 
 
 def _long(runs: tuple[tuple[int, int], ...], start: int) -> tuple[tuple[int, int], ...]:

@@ -122,9 +122,10 @@ def read_all(
     rows, count = np.empty(source.shape, work_dtype(source.dtype)), ReadCount()
     leaf = Leaf(0, (*range(0, source.shape[0], rows_per_block), source.shape[0]))
     with source.reading(), source.ahead(Schedule.in_order(leaf.spans, ahead_bytes)):
-        for block, cost in read_ahead(source, leaf):
+        for read in read_ahead(source, leaf):
+            block = read.block
             rows[block.start : block.start + len(block)] = in_panel(block, rows.dtype)
-            count += cost
+            count += read.count
             if quality is not None:
                 quality.examine(block)
     release()
