@@ -63,8 +63,10 @@ class RowRange(DerivedSource):
         return self.source.n_features_read
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
-        return self.source.overhead_bytes(n_rows)
+        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself: a chunk more where the range ends in one."""
+        n_stored, size = self.source.shape[0], self.source.chunk_rows
+        divides = any(edge % size and edge != n_stored for edge in (self.start, self.stop))
+        return self.source.overhead_bytes(n_rows) + (self.source.chunk_bytes if divides else 0)
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""

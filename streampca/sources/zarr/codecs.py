@@ -7,7 +7,7 @@ import bz2
 import lzma
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -57,7 +57,9 @@ class _Decompressor(Protocol):
 
 
 _MAX_MEMBERS = 1024
-"""Largest number of concatenated streams in one chunk; each costs a copy of the remaining bytes."""
+"""Largest number of concatenated streams in one chunk."""
+_PIECE_BYTES = (2**16, 2**18)
+"""Input that is decoded at a time, and its largest piece after decoding, of streams that do not say their size."""
 _ZSTD_MAGIC, _ZSTD_SKIPPED, _ZSTD_BLOCK = 0xFD2FB528, 0x184D2A50, 2**17
 _BLOSC_MEMCPY, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 0x2, 0x8, 5
 
@@ -84,6 +86,8 @@ def decode_into(codec: Decoder, stored: NDArray[np.uint8], chunk: Array) -> None
         raise ValueError(f"{declared} bytes after decoding, expected {chunk.nbytes}")
     if declared is not None and is_exact:
         size = memoryview(codec.decode(stored, out=chunk)).nbytes
+    elif codec.codec_id in _ENGINES:
+        size = _expand_into(_ENGINES[codec.codec_id](codec), stored, chunk, again=codec.codec_id != "zlib")
     else:
         decoded = decode_within(codec, stored, chunk.nbytes)
         size = memoryview(decoded).nbytes
@@ -128,22 +132,50 @@ def _declared_size(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bo
 
 def _expanded(make: Callable[[], _Decompressor], stored: Array, most: int, *, again: bool) -> bytes:
     """Decode concatenated streams (`again`: one may follow another); `ValueError` beyond `most` bytes."""
-    streams: list[bytes] = []
-    size, remaining = 0, bytes(stored)
+    pieces = list(_decoded_pieces(make, stored, most, (max(1, len(stored)), most), again=again))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _expand_into(make: Callable[[], _Decompressor], stored: Array, chunk: Array, *, again: bool) -> int:
+    """Decode concatenated streams into `chunk`, in pieces that take little memory; return their size in bytes."""
+    values, size = chunk.reshape(-1).view(np.uint8), 0
+    for piece in _decoded_pieces(make, stored, len(values), _PIECE_BYTES, again=again):
+        values[size : size + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        size += len(piece)
+    return size
+
+
+def _decoded_pieces(
+    make: Callable[[], _Decompressor], stored: Array, most: int, sizes: tuple[int, int], *, again: bool
+) -> Iterator[bytes]:
+    """Yield concatenated streams decoded, in pieces; `ValueError` beyond `most` bytes.
+
+    `sizes` are those in bytes of the input that is decoded at a time, and of the largest piece.
+    """
+    remaining, size, data = memoryview(np.frombuffer(stored, dtype=np.uint8).data), 0, b""
+    step, largest = sizes
     for _ in range(_MAX_MEMBERS):
         engine = make()
-        stream = engine.decompress(remaining, most - size + 1)
-        size += len(stream)
-        if size > most:
-            raise ValueError(f"more than {most} bytes after decoding")
-        if not engine.eof:
-            raise ValueError("the compressed stream is cut short")
-        streams.append(stream)
-        remaining = engine.unused_data.lstrip(b"\0") if again else engine.unused_data
-        if not remaining:
-            return streams[0] if len(streams) == 1 else b"".join(streams)
-        if not again:
-            raise ValueError(f"{len(remaining)} bytes follow behind the end of the compressed stream")
+        while not engine.eof:
+            if not data and getattr(engine, "needs_input", True):
+                data, remaining = bytes(remaining[:step]), remaining[step:]
+            piece = engine.decompress(data, min(most - size + 1, largest + 1))
+            data = getattr(engine, "unconsumed_tail", b"")  # of zlib; the others store what they have not decoded
+            if not (piece or data or remaining or engine.eof):
+                raise ValueError("the compressed stream is cut short")
+            size += len(piece)
+            if size > most:
+                raise ValueError(f"more than {most} bytes after decoding")
+            if piece:
+                yield piece
+        data = engine.unused_data
+        if not again and (data or remaining):
+            raise ValueError(f"{len(data) + len(remaining)} bytes follow behind the end of the compressed stream")
+        data = data.lstrip(b"\0")
+        while remaining and not data:
+            data, remaining = bytes(remaining[:step]).lstrip(b"\0"), remaining[step:]
+        if not data:
+            return
     raise ValueError(f"more than {_MAX_MEMBERS} compressed streams in a row")
 
 

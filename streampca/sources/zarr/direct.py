@@ -60,14 +60,13 @@ class DirectReader:
         """Return the size of a decoded chunk in bytes."""
         return math.prod(self.layout.grid) * self.chain.dtype.itemsize
 
-    @property
-    def overhead_bytes(self) -> int:
-        """Return the memory in bytes of the current stored and decoded chunk, if they are not the block itself."""
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of the current stored and decoded chunk, if they are not the block of `n_rows` rows itself."""
         if self.scatters:
             return 0
         if self.chain.plain:
             return self.chunk_bytes
-        return most_stored(self.chunk_bytes) + (0 if self.layout.has_whole_rows else self.chunk_bytes)
+        return most_stored(self.chunk_bytes) + (0 if self.layout.holds_whole_chunks(n_rows) else self.chunk_bytes)
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`.

@@ -82,12 +82,11 @@ class FetchedReader:
             name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
             self.store.try_out(f"{self.array.path}/{name}" if self.array.path else name)
 
-    @property
-    def overhead_bytes(self) -> int:
+    def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a chunk whose parts are joined, of a decoded one, and of what was received of it."""
         requests = self.requests
         joined = requests.most if requests.in_parts and not self.chain.plain else 0
-        decoded = 0 if self.layout.has_whole_rows else self.chunk_bytes
+        decoded = 0 if self.layout.holds_whole_chunks(n_rows) else self.chunk_bytes
         return joined + decoded + requests.least_bytes + requests.request_bytes
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:

@@ -96,8 +96,7 @@ class FetchedShards(FetchedReader):
             self._try_out(self._requests[process])
         return self._requests[process]
 
-    @property
-    def overhead_bytes(self) -> int:
+    def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a joined and a decoded inner chunk, of what was received of it, and of indexes."""
         requests = self.requests
         indexes = 0 if requests.indexes is None else requests.indexes.memory_bytes

@@ -321,7 +321,7 @@ class ZarrSource(Source):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that decoding takes beside the block."""
         if self.direct is not None:
-            return self.direct.overhead_bytes
+            return self.direct.overhead_bytes(n_rows)
         n_rows = self.layout.most_rows_read(n_rows)
         # zarr decodes up to ten chunks at once, each beside its stored bytes, into an array of its own.
         return (

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import struct
+import tracemalloc
 import zlib
 
 import numcodecs
@@ -137,6 +138,28 @@ def test_streams_in_a_row(codec):
         decode_within(codec, one[:-5], 1024)
     with pytest.raises(ValueError, match="more than 1024 compressed streams"):
         decode_within(codec, compress(b"") * 1025, 1024)
+
+
+@pytest.mark.parametrize("codec", [numcodecs.GZip(1), numcodecs.BZ2(1), numcodecs.LZMA(preset=0), numcodecs.Zlib(1)])
+def test_large_chunks_are_decoded_in_place_with_little_further_memory(codec):
+    content = np.random.default_rng(0).integers(0, 4, 2**22, dtype=np.uint8)
+    content[2**20 : 3 * 2**20] = 0  # which a few bytes of input make
+    stored, size = codec.encode(content), 2**21 + 3
+    if codec.codec_id != "zlib":
+        stored = codec.encode(content[:size]) + bytes(2**17) + codec.encode(content[size:]) + bytes(5)
+    chunk, stored = np.empty_like(content), _array(stored)
+    tracemalloc.start()
+    try:
+        decode_into(codec, stored, chunk)
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * 2**20
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(chunk, content)
+    with pytest.raises(ValueError, match="cut short"):
+        decode_into(codec, stored[:-20], chunk)
+    for wrong in (content.size - 1, content.size + 1):
+        with pytest.raises(ValueError, match="after decoding"):
+            decode_into(codec, stored, np.empty(wrong, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("version", [2, 3])

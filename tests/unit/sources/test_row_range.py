@@ -54,3 +54,11 @@ def test_labels_are_those_of_the_rows(tmp_path: Path) -> None:
     odd = RowRange(source, 37, 50).labels
     assert odd is not None
     assert odd.n_samples == 13
+
+
+def test_memory_for_a_decoded_chunk_is_planned_where_blocks_divide_one(tmp_path: Path) -> None:
+    source = sp.open(write_store(tmp_path / "x", make_values(400, 8), chain="zstd", chunks=(100, 8)))
+    chunk, whole = 100 * 8 * 8, source.overhead_bytes(100)
+    assert [source.overhead_bytes(n) - whole for n in (200, 400, 50, 99, 150)] == [0, 0, chunk, chunk, chunk]
+    ranges = {(0, 400): 0, (100, 400): 0, (0, 200): 0, (30, 400): chunk, (0, 150): chunk}
+    assert {edges: RowRange(source, *edges).overhead_bytes(100) - whole for edges in ranges} == ranges
