@@ -33,14 +33,34 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     if data is None:
         data = np.random.default_rng(0).standard_normal(job["shape"], dtype=np.dtype(job["dtype"]).type)
     parameters = {"solver": "covariance", **job.get("parameters", {})}
+    if job["memory"] == "least":
+        job["memory"] = least_memory(lambda memory: sp.PCA(job.get("k"), memory=memory, **parameters).plan(data))
     pca = sp.PCA(job.get("k"), memory=job["memory"], **parameters).fit(data)
-    fitted = figures(pca.plan_, peak_bytes())
+    fitted = figures(pca.plan_, peak_bytes()) | {
+        "rows_per_block": pca.plan_.rows_per_block,
+        "read_again_bytes": pca.bytes_read_ - pca.plan_.bytes_to_read,
+    }
     if job["do"] == "fit":
         return fitted
     plan = plan_scores(open_source(data), pca._model, job["memory"])
     pca.transform_to(data, Path(job["out"]))
     # The peak of a process does not go down again, so the second projection stands beside the first.
     return {"fit": fitted, "scores": figures(max(plan, pca.plan_, key=lambda p: p.projected_bytes), peak_bytes())}
+
+
+def least_memory(plan: Any) -> int:
+    """Return the least memory in bytes for which `plan` returns a plan, and up to 2 MiB more."""
+    from streampca.errors import PlanError
+
+    low, high = 0, 2**34
+    while high - low > 2**20:
+        middle = (low + high) // 2
+        try:
+            plan(middle)
+            high = middle
+        except PlanError:
+            low = middle
+    return high + 2**20  # planning itself takes some memory
 
 
 def dask_rows(path: str, graph: str) -> Any:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import yaml
 import zarr
+from web import Web
+from zarr.codecs import GzipCodec
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 MIB = 2**20
@@ -25,7 +27,8 @@ def make_store(
 ) -> Path:
     """Write a store of any size in no time: a few chunks of noise, and links to them in the place of all others.
 
-    The first `kinds` bands of chunks differ, and each takes a little more room when it is compressed.
+    The first `kinds` bands of chunks differ, and each takes a little more room when it is compressed. With `underflow`, the first
+    feature is not 0 in a few rows only, where its square is not a float32 number.
     """
     columns, kinds = options.get("chunk_columns", shape[1]), options.get("kinds", 1)
     array = zarr.create_array(
@@ -33,13 +36,15 @@ def make_store(
         shape=shape,
         chunks=(chunk_rows, columns),
         dtype=dtype,
-        compressors=None if codec == "none" else "auto",
+        compressors={"none": None, "gzip": GzipCodec(level=1), "zstd": "auto"}[codec],
         fill_value=0,
     )
     for kind in range(kinds):
         noise = np.random.default_rng(kind).standard_normal((chunk_rows, columns), dtype=np.float32) * 20 + 100
         if kinds > 1:
             noise[: len(noise) * (kinds - kind) // (10 * kinds)] = 100
+        if options.get("underflow"):
+            noise[:, 0] = np.where(np.arange(chunk_rows) % 1021 == 1, np.float32(1e-20), 0)
         array[kind * chunk_rows : (kind + 1) * chunk_rows, :columns] = noise.astype(dtype)
     for i in range(-(-shape[0] // chunk_rows)):
         for j in range(-(-shape[1] // columns)):
@@ -95,6 +100,41 @@ def test_stores(name: str, tmp_path: Path) -> None:
     )
     assert_kept(f"{name}: fit", result["fit"])
     assert_kept(f"{name}: transform_to", result["scores"])
+
+
+LARGE_CHUNKS: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
+    "zstd, 64 MiB": ((98_304, 512), 32_768, {"codec": "zstd"}),
+    "gzip, 64 MiB": ((65_536, 512), 32_768, {"codec": "gzip"}),
+    "zstd, 64 MiB, underflow": ((98_304, 512), 32_768, {"codec": "zstd", "underflow": True}),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_CHUNKS)
+def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_fractions_of_a_chunk(
+    name: str, tmp_path: Path
+) -> None:
+    shape, chunk_rows, options = LARGE_CHUNKS[name]
+    path = make_store(tmp_path / "x.zarr", shape, "float32", chunk_rows, **options)
+    result = measure({"do": "fit", "path": str(path), "k": 3, "memory": "least"})
+    assert result["rows_per_block"] < chunk_rows
+    assert_kept(f"{name}: least memory", result)
+    assert (result["read_again_bytes"] > 0) == ("underflow" in name)
+
+
+@pytest.mark.parametrize("place", ["local", "URL"])
+def test_blocks_that_are_read_again_take_no_further_memory(place: str, tmp_path: Path) -> None:
+    """Whole chunks of 32 MiB, decoded where they belong, each in a leaf of its own."""
+    shape = (65_536, 512)
+    path = make_store(tmp_path / "x.zarr", shape, "float32", 16_384, codec="zstd", underflow=True)
+    job: dict[str, Any] = {"do": "fit", "path": str(path), "k": 3, "memory": "1GiB"}
+    if place == "local":
+        result = measure(job)
+    else:
+        pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+        with Web(tmp_path) as server:
+            result = measure(job | {"path": f"{server.url}/x.zarr"})
+    assert_kept(f"read again, {place}", result)
+    assert 0 < result["read_again_bytes"] < shape[0] * shape[1] * 4
 
 
 TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
