@@ -148,21 +148,29 @@ class Recipe:
 
 
 def write(
-    recipe: Recipe, path: Path, n_rows: int, chunks: tuple[int, int], codec: str = "none", threads: int = 2
+    recipe: Recipe,
+    path: Path,
+    n_rows: int,
+    chunks: tuple[int, int],
+    codec: str = "none",
+    threads: int = 2,
+    shards: tuple[int, int] | None = None,
 ) -> None:
-    """Write `n_rows` rows to a new zarr v3 array; each thread holds a run of whole chunks of about 4 million values."""
+    """Write `n_rows` rows to a new zarr v3 array; each thread holds a run of whole chunks, or shards, of about 4 million values."""
     with renamed_when_complete(path) as part:
         array = zarr.create_array(
             str(part),
             shape=(n_rows, recipe.features),
             chunks=chunks,
+            shards=shards,
             dtype=recipe.dtype,
             compressors=CODECS[codec](),
             fill_value=0,
             attributes={"generated": dataclasses.asdict(recipe)},
             config={"write_empty_chunks": True},
         )
-        step = chunks[0] * max(1, _WRITE_VALUES // (chunks[0] * recipe.features))
+        band = (shards or chunks)[0]
+        step = band * max(1, _WRITE_VALUES // (band * recipe.features))
 
         def write_run(start: int) -> None:
             stop = min(start + step, n_rows)
