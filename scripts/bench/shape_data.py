@@ -70,7 +70,7 @@ def sparse(rows: int, features: int, density: float) -> Callable[[Path], None]:
         import scipy.sparse
 
         random = np.random.default_rng(0)
-        matrix = scipy.sparse.random(rows, features, density, format="csr", rng=random, dtype=np.float32)
+        matrix = scipy.sparse.random(rows, features, density, format="csr", random_state=random, dtype=np.float32)
         with open(path, "wb") as file:
             scipy.sparse.save_npz(file, matrix)
 

@@ -131,7 +131,8 @@ def squares_of_columns(rows: Array) -> FloatArray:
     whole = len(rows) // _SQUARED_ROWS * _SQUARED_ROWS
     groups, last = rows[:whole].reshape(-1, _SQUARED_ROWS, rows.shape[1]), rows[whole:]
     squares: FloatArray = np.einsum("kij,kij->kj", groups, groups).sum(axis=0, dtype=np.float64)
-    squares += np.einsum("ij,ij->j", last, last)
+    if len(last):
+        squares += np.einsum("ij,ij->j", last, last)
     return squares
 
 

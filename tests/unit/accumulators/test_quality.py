@@ -181,7 +181,9 @@ def test_tables_of_few_small_integers_have_no_copies_by_chance() -> None:
 
 
 def test_examining_wide_sparse_rows_takes_the_planned_memory_and_leaves_them_as_they_are() -> None:
-    rows = random_array((40, 200_000), density=1e-4, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    rows = random_array(
+        (40, 200_000), density=1e-4, format="csr", dtype=np.float32, random_state=np.random.default_rng(0)
+    )
     rows.indices[: rows.indptr[1]] = rows.indices[: rows.indptr[1]][::-1].copy()
     before = rows.indices.copy()
     quality = Quality.of(rows.shape, "float32", (1, 200_000), 40, missing=False)

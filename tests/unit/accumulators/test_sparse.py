@@ -22,7 +22,7 @@ RNG = np.random.default_rng(2)
 
 
 def random_rows(n: int = 500, d: int = 30, density: float = 0.02) -> scipy.sparse.csr_array:
-    return scipy.sparse.random_array((n, d), density=density, format="csr", rng=RNG)
+    return scipy.sparse.random_array((n, d), density=density, format="csr", random_state=RNG)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

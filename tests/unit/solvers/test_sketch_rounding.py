@@ -165,7 +165,7 @@ def test_a_constant_feature_has_no_part_in_z_scores_that_are_not_centred(missing
 def test_sparse_rows_with_a_far_mean_are_shifted(form: str, how: dict[str, Any], kind: str) -> None:
     """They were summed about zero: eigenvalues of (3153, 0, 0) and a total variance of 1 for one of 102, certified to 1e-13."""
     draw = np.random.default_rng(5)
-    rows = random_array((600, 30), density=0.1, rng=draw).toarray()
+    rows = random_array((600, 30), density=0.1, random_state=draw).toarray()
     rows[:, 3], rows[:, 7] = 1.7e9 + 10 * draw.standard_normal(600), 1e8
     if kind == "but for one row":
         rows[100, 5], rows[:, 5] = 0, -4e7 + draw.standard_normal(600)
