@@ -1,4 +1,4 @@
-"""A web server on the loopback that counts the requests for files, and can ignore ranges, redirect, or hold answers back."""
+"""A web server on the loopback that counts the requests for files, and can ignore ranges, redirect, refuse, or hold answers back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 
 class Web(ThreadingHTTPServer):
@@ -29,6 +29,14 @@ class Web(ThreadingHTTPServer):
         ranges begin elsewhere or end early."""
         self.tag_of: Callable[[Path], str] | None = None
         """Returns the entity tag of a file, for servers that send one."""
+        self.refusals: list[tuple[int, dict[str, str]]] = []
+        """Statuses and headers of the next answers to requests for chunks."""
+        self.authorization: str | None = None
+        """Header ``Authorization`` that every request must have."""
+        self.elsewhere: str | None = None
+        """Address of another server, to which all requests are redirected."""
+        self.headers: list[dict[str, str]] = []
+        """Headers of all requests."""
         self.query = ""
         """Query that every request must have."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
@@ -73,7 +81,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         (path, _, query), web = self.path.partition("?"), self.server
-        name = path.lstrip("/")
+        if "://" in path:  # as a proxy is asked
+            path = urlsplit(path).path
+        name = unquote(path.lstrip("/"))
+        with web.lock:
+            web.headers.append({key.lower(): value for key, value in self.headers.items()})
+        if web.authorization is not None and self.headers.get("Authorization") != web.authorization:
+            self._send(401, b"")
+            return
+        if web.elsewhere is not None:
+            self._send(302, b"", Location=f"{web.elsewhere}{path}")
+            return
         if parse_qsl(query) != parse_qsl(web.query):
             self._send(403, b"")
             return
@@ -86,7 +104,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"")
             return
         data = file.read_bytes()
-        if not file.name.startswith((".z", "zarr.json")):
+        is_chunk = not file.name.startswith((".z", "zarr.json"))
+        if is_chunk and web.refusals:
+            status, headers = web.refusals.pop()
+            self._send(status, b"", **headers)
+            return
+        if is_chunk:
             with web.lock:
                 web.requests[name, span] += 1
                 web.n_waiting += 1

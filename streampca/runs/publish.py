@@ -22,8 +22,9 @@ from zarr.storage import FsspecStore
 
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.redaction import shown
+from streampca.sources.client_options import protocol_of
 from streampca.sources.options import StorageOptions
-from streampca.sources.remote import RemoteStore, open_store, protocol_of
+from streampca.sources.remote import RemoteStore, open_store
 from streampca.sources.request_errors import code_of, status_of
 from streampca.storage.directories import RECORD, AtomicDirectory, is_output_file, read_record
 from streampca.storage.files import output_error, write_atomically

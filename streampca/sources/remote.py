@@ -7,12 +7,10 @@ import atexit
 import contextlib
 import os
 import random
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from typing import TypeVar, cast
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import zarr
 from zarr.abc.store import ByteRequest, Store
@@ -21,10 +19,19 @@ from zarr.storage import FsspecStore, WrapperStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.logs import logger
 from streampca.redaction import redacted, shown
+from streampca.sources.client_options import protocol_of, texts_in, with_limits, without_double_colons, without_query
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
 from streampca.sources.fetching.transfer import Fetched, Transfer, close_all
 from streampca.sources.options import StorageOptions
-from streampca.sources.request_errors import is_transient, is_unreachable, status_of
+from streampca.sources.request_errors import (
+    code_of,
+    hint_of,
+    is_transient,
+    is_unknown_host,
+    is_unreachable,
+    retry_after,
+    status_of,
+)
 from streampca.sources.versions import ObjectListing
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, ZarrArray, sync
 from streampca.system.optional import not_installed
@@ -32,14 +39,10 @@ from streampca.system.optional import not_installed
 Result = TypeVar("Result")
 
 _log = logger(__name__)
-_CONNECT_SECONDS, _READ_SECONDS = 10, 60
-_CONNECTIONS = 32
 _IN_EXTRA = {"s3": "s3fs", "s3a": "s3fs", "http": "aiohttp", "https": "aiohttp"}
 """Clients of protocols that the extra ``s3`` installs."""
-_ADDRESS = re.compile(r"(?<=[/@])\[([0-9A-Fa-f:.]+)\]")
-_OF_ONE_OBJECT = frozenset({"x-amz-signature", "x-goog-signature", "signature"})
-"""Names in the query of a URL that S3 or Google Cloud Storage have signed."""
-_SHOWN_OPTIONS = ("endpoint_url", "region_name")
+_IN_A_PATH = "/~!$&'()*+,;=:@"
+"""Characters that stand for themselves in the path of a URL."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,23 @@ class RetryPolicy:
     """Longest wait before the second request; it doubles with every further one."""
     longest_seconds: float = 8.0
     """Upper limit of every wait."""
+    asked_seconds: float = 60.0
+    """Upper limit of every wait that the store asks for, and half of that of their sum."""
 
     def wait(self, n_failed: int) -> float:
         """Return the longest wait in seconds after so many failures."""
         return float(min(self.longest_seconds, self.first_seconds * 2.0 ** (n_failed - 1)))
+
+    def wait_for(self, n_failed: int, asked: float, waited: float) -> float | None:
+        """Return the wait in seconds after so many failures, where the store `asked` for one; None if there is none within the limits.
+
+        `waited` are the seconds of all waits so far. The wait is random so that readers who failed together do not return
+        together; no number depends on it.
+        """
+        if n_failed == self.requests or (asked > 0 and waited + asked > 2 * self.asked_seconds):
+            return None
+        own = self.wait(n_failed) * random.uniform(0.5, 1.0)  # noqa: S311
+        return max(own, min(asked * random.uniform(1.0, 1.1), self.asked_seconds))  # noqa: S311
 
     @property
     def total_seconds(self) -> float:
@@ -103,7 +119,7 @@ class RemoteStore(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of `key`, None if it does not exist; raise `StoreError` if the store does not answer."""
-        return await self.with_retries(key, lambda: self._store.get(key, prototype, byte_range))
+        return await self.with_retries(key, lambda: self._store.get(self._named(key), prototype, byte_range))
 
     @property
     def shown_url(self) -> str:
@@ -119,15 +135,15 @@ class RemoteStore(WrapperStore[Store]):
 
     async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
         """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if the client uses one."""
-        return await self.with_retries(key, lambda: self.transfer.fetch(key, span, buffer))
+        return await self.with_retries(key, lambda: self.transfer.fetch(self._named(key), span, buffer))
 
     def try_out(self, key: str) -> None:
         """Learn how the store answers to a request for a part of `key`, an object that exists, before memory is planned."""
-        sync(self.with_retries(key, lambda: self.transfer.try_out(key)))
+        sync(self.with_retries(key, lambda: self.transfer.try_out(self._named(key))))
 
     async def exists(self, key: str) -> bool:
         """Return whether `key` exists."""
-        return await self.with_retries(key, lambda: self._store.exists(key))
+        return await self.with_retries(key, lambda: self._store.exists(self._named(key)))
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys that begin with `prefix`."""
@@ -151,6 +167,10 @@ class RemoteStore(WrapperStore[Store]):
             return listing
 
         return await self.with_retries(prefix, find)
+
+    def _named(self, key: str) -> str:
+        """Return how the client takes `key`: that of web servers takes parts of addresses, in which ``%``, ``#`` and ``?`` have a meaning."""
+        return quote(key, safe=_IN_A_PATH) if protocol_of(self.url) in ("http", "https") else key
 
     def cancel(self) -> None:
         """Cancel all pending requests, which raise `StoreError`; may be called from any thread."""
@@ -183,6 +203,7 @@ class RemoteStore(WrapperStore[Store]):
         self._store, self._process, self._running = open_store(self.url, self.options)._store, os.getpid(), set()
 
     async def _repeatedly(self, key: str, request: Callable[[], Awaitable[Result]]) -> Result:
+        waited = 0.0
         for n_requests in range(1, PATIENCE.requests + 1):
             try:
                 result = await request()
@@ -192,26 +213,32 @@ class RemoteStore(WrapperStore[Store]):
             except StreamPCAError:
                 raise
             except Exception as error:  # noqa: BLE001 clients of stores have no class of errors in common
-                if not (is_transient(error) or (self._has_answered and is_unreachable(error))):
+                unreachable = is_unreachable(error) or is_unknown_host(error)
+                if not (is_transient(error) or (self._has_answered and unreachable)):
                     raise StoreError(self._refused(key, error)) from None
-                if n_requests == PATIENCE.requests:
-                    raise StoreError(self._given_up(key, error)) from None
+                wait = PATIENCE.wait_for(n_requests, retry_after(error), waited)
+                if wait is None:
+                    raise StoreError(self._given_up(key, error, n_requests)) from None
                 reason = type(error).__name__
             _log.info("%s: request %d of %d failed (%s): repeated", key, n_requests, PATIENCE.requests, reason)
-            # The wait is random so that readers who failed together do not return together; no number depends on it.
-            await asyncio.sleep(PATIENCE.wait(n_requests) * random.uniform(0.5, 1.0))  # noqa: S311
+            await asyncio.sleep(wait)
+            waited += wait
         raise AssertionError("the last request returns or raises")
 
     def _refused(self, key: str, error: Exception) -> str:
-        hint = f"look at the address and at {self.options_key}"
-        if status_of(error) == 403 or isinstance(error, PermissionError):
-            hint = f"look at the credentials in {self.options_key}; some stores also refuse keys that do not exist"
+        hint = hint_of(error, self.options_key, is_s3=protocol_of(self.url) in ("s3", "s3a"))
         return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}: {hint}"
 
-    def _given_up(self, key: str, error: Exception) -> str:
+    def _given_up(self, key: str, error: Exception, n_requests: int) -> str:
+        asked = retry_after(error)
+        hint = (
+            f"the store asks for a wait of {asked:.0f} s; start again after it"
+            if asked
+            else "the store does not answer; start again when it does"
+        )
         return (
-            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}, after {PATIENCE.requests} "
-            "requests: the store does not answer; start again when it does"
+            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}, after {n_requests} "
+            f"request{'s' * (n_requests > 1)}: {hint}"
         )
 
     def _answer_text(self, error: Exception) -> str:
@@ -220,11 +247,12 @@ class RemoteStore(WrapperStore[Store]):
         text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
         query = urlsplit(self.url).query
         for secret in sorted(
-            _texts([self.options or {}, query, *dict(parse_qsl(query)).values()]), key=len, reverse=True
+            texts_in([self.options or {}, query, *dict(parse_qsl(query)).values()]), key=len, reverse=True
         ):
             text = text.replace(secret, "***")
         text = text if len(text) <= 160 else text[:160] + "…"
-        pieces = [f"status {status}" if status else type(error).__name__, text]
+        code = code_of(error) or ""
+        pieces = [f"status {status}" if status else type(error).__name__, "" if code.isdecimal() else code, text]
         return ", ".join(word for word in pieces if word)
 
 
@@ -239,11 +267,11 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
         If there is no such protocol, its client does not take the options, or the URL is signed for one object.
     """
     protocol = protocol_of(url)
-    place, query = _without_query(url) if protocol in ("http", "https") else (url, [])
+    place, query = without_query(url) if protocol in ("http", "https") else (url, [])
     own = {**(options or {}), "params": query} if query else options or {}
     try:
         store = FsspecStore.from_url(
-            _without_double_colons(place), storage_options=_with_limits(protocol, own), read_only=True
+            without_double_colons(place), storage_options=with_limits(place, own), read_only=True
         )
     except ImportError as error:
         if protocol in _IN_EXTRA:
@@ -300,7 +328,7 @@ def _holds_secrets(url: str, how: Store | StorageOptions | None) -> bool:
     """Return whether URL or options of a store may hold a secret: strings in the options, or a user or a query in the URL."""
     file_system = getattr(how, "fs", None)
     options = how if file_system is None else file_system.storage_options
-    return shown(url) != url or bool(_texts(options or {})) or bool(getattr(file_system, "storage_args", ()))
+    return shown(url) != url or bool(texts_in(options or {})) or bool(getattr(file_system, "storage_args", ()))
 
 
 def retrying(store: Store) -> Store:
@@ -321,60 +349,6 @@ def _url_of(store: FsspecStore) -> str:
     scheme = protocol if isinstance(protocol, str) else protocol[0]
     path = store.path.lstrip("/") if scheme == "memory" else store.path
     return path if "://" in path else f"{scheme}://{path}"
-
-
-def _without_query(url: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the URL of a store on a web server without its query, and the query, which every request has."""
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    if _OF_ONE_OBJECT & {name.lower() for name, _ in query}:
-        raise DataError(
-            f"{shown(url)}: its query is a signature, which is for one object, and a store has many: expected a token for all of them, "
-            "or a URL such as s3:// or gs:// with credentials in source.storage_options"
-        )
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")), query
-
-
-def _without_double_colons(url: str) -> str:
-    """Return a URL with an IPv6 address in full: fsspec takes two colons for a chain of file systems."""
-    return _ADDRESS.sub(lambda match: f"[{IPv6Address(match[1]).exploded}]", url, count=1)
-
-
-def protocol_of(url: str) -> str:
-    """Return the protocol of a URL; the first one of a chain of file systems."""
-    return url.partition("://")[0].partition("::")[0].lower()
-
-
-def _with_limits(protocol: str, options: StorageOptions) -> dict[str, object]:
-    """Return `options` with time limits and without retries by the client, unless they set these themselves."""
-    if protocol in ("s3", "s3a"):
-        config = {
-            "connect_timeout": _CONNECT_SECONDS,
-            "read_timeout": _READ_SECONDS,
-            "max_pool_connections": _CONNECTIONS,
-            "retries": {"total_max_attempts": 1, "mode": "standard"},
-        }
-        # One request for a chunk: no question for its size before, and no parts, which come without a checksum.
-        defaults = {"use_listings_cache": False, "max_concurrency": 1, **options}
-        return defaults | {"config_kwargs": config | dict(options.get("config_kwargs") or {})}
-    if protocol in ("http", "https"):
-        from aiohttp import ClientTimeout
-
-        client = dict(options.get("client_kwargs") or {})
-        given = client.get("timeout", _READ_SECONDS)
-        if isinstance(given, int | float):
-            client["timeout"] = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=given)
-        return {**options, "client_kwargs": client}
-    return dict(options)
-
-
-def _texts(options: object) -> set[str]:
-    """Return all strings of at least 4 characters in `options` except addresses."""
-    if isinstance(options, dict):
-        return set().union(*(_texts(value) for key, value in options.items() if key not in _SHOWN_OPTIONS))
-    if isinstance(options, list | tuple):
-        return set().union(*map(_texts, options))
-    return {options} if isinstance(options, str) and len(options) >= 4 else set()
 
 
 async def _collect(keys: AsyncIterator[str]) -> list[str]:

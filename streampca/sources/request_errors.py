@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import socket
+import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
 """HTTP statuses below 500 after which a repeated request may succeed."""
@@ -26,6 +29,10 @@ _TRANSIENT_NAMES = frozenset(
 )
 """Classes of aiohttp, botocore and similar clients for a broken connection or a truncated answer."""
 _PERMANENT_ERRNO = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENAMETOOLONG})
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+"""Codes of S3 for credentials that were valid before."""
+_OF_ANOTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "Redirect"})
+"""Codes of S3 for requests that were sent to another region than that of the bucket, where its client did not find it out."""
 _UNREACHABLE = frozenset({"EndpointConnectionError", "ConnectTimeoutError"})
 """Classes of botocore for a connection that was not established: the address is wrong or, if the store answered before, busy."""
 
@@ -34,6 +41,8 @@ def is_transient(error: BaseException) -> bool:
     """Return whether a request that failed with `error` may succeed when it is repeated."""
     if code_of(error) in _TRANSIENT_CODES:
         return True
+    if is_unknown_host(error):
+        return False
     status = status_of(error)
     if status is not None:
         return status >= 500 or status in _TRANSIENT_STATUS
@@ -45,6 +54,25 @@ def is_transient(error: BaseException) -> bool:
 def is_unreachable(error: BaseException) -> bool:
     """Return whether no connection was established; transient only if the store answered before."""
     return _is_one_of(error, _UNREACHABLE)
+
+
+def is_unknown_host(error: BaseException) -> bool:
+    """Return whether the name of the host has no address; transient only if the store answered before."""
+    cause = getattr(error, "os_error", error)  # of aiohttp
+    return isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
+
+
+def retry_after(error: BaseException) -> float:
+    """Return how many seconds the answer behind `error` says to wait before the next request (``Retry-After``), 0 if it does not."""
+    headers = _response_of(error).get("ResponseMetadata", {}).get("HTTPHeaders") or getattr(error, "headers", None)
+    named = {str(name).lower(): str(value) for name, value in headers.items()} if isinstance(headers, Mapping) else {}
+    text = named.get("retry-after", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
 
 
 def _is_one_of(error: BaseException, names: frozenset[str]) -> bool:
@@ -66,8 +94,26 @@ def _s3_status(error: BaseException) -> object:
 
 def code_of(error: BaseException) -> str | None:
     """Return the code of S3 of the answer behind `error`, None if it has none."""
-    code = _response_of(error).get("Error", {}).get("Code")
+    code = _response_of(error).get("Error", {}).get("Code") or getattr(error, "error_code", None)
     return code if isinstance(code, str) else None
+
+
+def hint_of(error: BaseException, options_key: str, *, is_s3: bool) -> str:
+    """Return what to do about a permanent failure, for messages; `options_key` is the configuration key of the options."""
+    code, status = code_of(error), status_of(error)
+    if code in _EXPIRED:
+        return (
+            f"the credentials have expired: give new ones, or leave them out of {options_key}, so that the client takes those of the "
+            "environment and renews them"
+        )
+    if code == "RequestTimeTooSkewed":
+        return "set the clock of this machine"
+    if code in _OF_ANOTHER_REGION:
+        return f"give the region of the bucket in {options_key}, as in client_kwargs: {{region_name: …}}"
+    if status not in (401, 403, 407) and not isinstance(error, PermissionError):
+        return f"look at the address and at {options_key}"
+    where = " and the region" if is_s3 else ""
+    return f"look at the credentials{where} in {options_key}; some stores also refuse keys that do not exist"
 
 
 def _response_of(error: BaseException) -> Mapping[str, Mapping[str, object]]:

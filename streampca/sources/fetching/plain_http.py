@@ -7,11 +7,12 @@ What is uncommon (`UnusualAnswerError`) is left to the client of fsspec.
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fsspec.implementations.http import HTTPFileSystem, get_client
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 2**14
 _MOST_IDLE = 32
 _IDLE_SECONDS = 15.0
+_CODE, _MESSAGE = re.compile(rb"<Code>(\w{1,80})</Code>"), re.compile(rb"<Message>([^<]*)</Message>")
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -29,11 +31,33 @@ class UnusualAnswerError(Exception):
 
 
 class HTTPStatusError(Exception):
-    """A refusal by a web server, or an answer that is not that of the request."""
+    """A refusal by a web server, or an answer that is not that of the request.
 
-    def __init__(self, status: int, reason: str):
+    Attributes
+    ----------
+    status : int
+        Status of the answer.
+    message : str
+        Its reason, or what the store says in the body.
+    headers : mapping
+        Its headers, names in lower case.
+    error_code : str or None
+        Code of S3.
+    """
+
+    def __init__(
+        self, status: int, reason: str, headers: Mapping[str, str] | None = None, error_code: str | None = None
+    ):
         super().__init__(reason)
-        self.status, self.message = status, reason
+        self.status, self.message, self.headers, self.error_code = status, reason, headers or {}, error_code
+
+    def with_body(self, body: bytes) -> HTTPStatusError:
+        """Return the error with the code and the message in a body of S3."""
+        code, message = (found.search(body) for found in (_CODE, _MESSAGE))
+        if code is None:
+            return self
+        text = "" if message is None else html.unescape(message[1].decode("utf-8", "replace")).strip()
+        return HTTPStatusError(self.status, text or self.message, self.headers, code[1].decode())
 
 
 class IncompleteReadError(Exception):
@@ -168,45 +192,6 @@ class PlainHTTP:
             connection.abort()
 
 
-class WebRequests:
-    """Requests for the keys of a store behind a web server.
-
-    Parameters
-    ----------
-    client : PlainHTTP
-        Sends them.
-    file_system : HTTPFileSystem
-        Encodes addresses.
-    path : str
-        Address of the store.
-    """
-
-    unusual: ClassVar[frozenset[int]] = frozenset()
-
-    def __init__(self, client: PlainHTTP, file_system: Any, path: str):
-        self.client, self._file_system, self._path = client, file_system, path.rstrip("/")
-        self._query = file_system.kwargs.get("params")
-
-    @classmethod
-    def of(cls, file_system: Any, path: str) -> WebRequests | None:
-        """Return requests as those of `file_system`, None if only aiohttp can send them."""
-        client = PlainHTTP.of(file_system)
-        is_plain = client is not None and _is_plain(file_system.encode_url(path))
-        return cls(client, file_system, path) if client is not None and is_plain else None
-
-    async def request(self, key: str, span: tuple[int, int] | None) -> tuple[URL, dict[str, str]]:
-        """Return address and further headers of the request for a key."""
-        url = self._file_system.encode_url("/".join(filter(None, (self._path, key))))
-        if not _is_plain(url):
-            raise UnusualAnswerError("the address has a password")
-        return url.extend_query(self._query) if self._query else url, {}
-
-
-def _is_plain(url: URL) -> bool:
-    """Return whether requests for `url` need no authentication."""
-    return url.user is None and url.scheme in ("http", "https")
-
-
 class _Connection(asyncio.BufferedProtocol):
     """One connection to a web server, with at most one request at a time."""
 
@@ -218,6 +203,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._body = self._buffer = memoryview(b"")
         self._n_head = self._n_body = 0
         self._answer: Answer | None = None
+        self._refusal: HTTPStatusError | None = None
         self._done: asyncio.Future[Answer] | None = None
         self._received = 0.0
 
@@ -234,7 +220,14 @@ class _Connection(asyncio.BufferedProtocol):
     async def exchange(self, request: bytes, buffer: memoryview, read_seconds: float | None) -> Answer:
         """Send `request`, and receive the body of the answer in `buffer`."""
         loop = asyncio.get_running_loop()
-        self.answered, self.reusable, self._answer, self._n_head, self._n_body = False, False, None, 0, 0
+        self.answered, self.reusable, self._answer, self._refusal, self._n_head, self._n_body = (
+            False,
+            False,
+            None,
+            None,
+            0,
+            0,
+        )
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the connection was closed")
         self._done, self._buffer, self._body = loop.create_future(), buffer, memoryview(b"")
@@ -275,7 +268,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()  # nothing was requested
             return
         self._received = self._done.get_loop().time()
-        if self._answer is None:
+        if self._answer is None and self._refusal is None:
             self._n_head += nbytes
             self.answered = True
             end = self._head.find(b"\r\n\r\n", 0, self._n_head)
@@ -290,7 +283,11 @@ class _Connection(asyncio.BufferedProtocol):
                 return
         else:
             self._n_body += nbytes
-        if self._answer is not None and self._n_body == len(self._body):
+        if self._n_body < len(self._body):
+            return
+        if self._refusal is not None:
+            self._fail(self._refusal.with_body(bytes(self._body)))
+        elif self._answer is not None:
             self._done.set_result(self._answer)
 
     def _begin_body(self, start: int) -> None:
@@ -298,9 +295,10 @@ class _Connection(asyncio.BufferedProtocol):
         status, reason, headers = _parsed(bytes(self._head[: start - 4]))
         if status == 404:
             raise FileNotFoundError(reason)
-        if status >= 400:
-            raise HTTPStatusError(status, reason)
         length, encoding = headers.get("content-length"), headers.get("content-encoding", "identity")
+        if status >= 400:
+            self._refuse(HTTPStatusError(status, reason, headers), start, length or "")
+            return
         place = _RANGE.fullmatch(headers.get("content-range", ""))
         in_pieces = length is None or not length.isdecimal() or "transfer-encoding" in headers or encoding != "identity"
         if status not in (200, 206) or in_pieces or (status == 206 and place is None):
@@ -321,11 +319,21 @@ class _Connection(asyncio.BufferedProtocol):
         self._body[: self._n_body] = self._head[start : self._n_head]
         self.reusable = headers.get("connection", "").lower() != "close"
 
+    def _refuse(self, refusal: HTTPStatusError, start: int, length: str) -> None:
+        """Raise `refusal`, or receive its body behind the headers first where there is room."""
+        end = start + int(length) if length.isdecimal() else 0
+        if not start < end <= _HEAD_BYTES:
+            raise refusal
+        self._refusal, self._body = refusal, memoryview(self._head)[start:end]
+        self._n_body = min(self._n_head, end) - start
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End the current request with an error."""
         self.reusable = False
-        if self._answer is not None:
-            error: Exception = IncompleteReadError(f"{self._n_body} of {len(self._body)} bytes were received")
+        if self._refusal is not None:
+            error: Exception = self._refusal
+        elif self._answer is not None:
+            error = IncompleteReadError(f"{self._n_body} of {len(self._body)} bytes were received")
         else:
             error = exc if isinstance(exc, OSError) else ConnectionResetError("the server closed the connection")
         self._fail(error)

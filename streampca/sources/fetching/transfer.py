@@ -158,7 +158,7 @@ def _requests_of(store: Store) -> Requests | None:
     protocols = {store.fs.protocol} if isinstance(store.fs.protocol, str) else set(store.fs.protocol)
     requests: Requests | None = None
     if protocols & {"http", "https"}:
-        from streampca.sources.fetching.plain_http import WebRequests
+        from streampca.sources.fetching.web import WebRequests
 
         requests = WebRequests.of(store.fs, store.path)
     elif "s3" in protocols:

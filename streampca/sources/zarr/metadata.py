@@ -66,6 +66,10 @@ def require_document(data: bytes, key: str) -> dict[str, JsonValue]:
     limit, most_values = MAX_DOCUMENT_BYTES + _NAME_BYTES * n_names, MAX_VALUES + n_names
     if len(data) > limit:
         raise DataError(f"{key} takes {len(data):,} bytes: expected at most {limit:,} of metadata")
+    if bytes(data[:64]).lstrip()[:1] == b"<":
+        raise DataError(
+            f"{key} is a page of HTML or XML: expected JSON; look at the address, and whether its server asks for a login"
+        )
     depth = n_values = 0
     for token in _TOKEN.finditer(data):
         first = data[token.start()]

@@ -50,6 +50,7 @@ class Storage(ThreadingHTTPServer):
     def __init__(self, directory):
         super().__init__(("127.0.0.1", 0), Handler)
         self.directory, self.requests, self.statuses, self.checksum, self.signs = directory, [], [], "", True
+        self.code, self.closes = "ExpiredToken", False
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def options(self, **options):
@@ -81,8 +82,10 @@ class Handler(BaseHTTPRequestHandler):
         if status == 200 and not file.is_file():
             status = 404
         if status != 200:
-            code = "NoSuchKey" if status == 404 else "ExpiredToken"
+            code = "NoSuchKey" if status == 404 else self.server.code
             body = f"<Error><Code>{code}</Code><Message>The provided token has expired.</Message></Error>".encode()
+            if is_chunk and self.server.closes:  # in the middle of the body
+                self.close_connection, sent["Content-Length"] = True, str(len(body) + 1)
         elif "range" in headers:
             first, last = map(int, headers["range"].removeprefix("bytes=").split("-"))
             sent["Content-Range"] = f"bytes {first}-{min(last, len(body) - 1)}/{len(body)}"
@@ -91,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
             crc = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
             sent["x-amz-checksum-crc32"] = crc if self.server.checksum == "right" else "AAAAAA=="
         self.send_response(status)
-        for name, value in {**sent, "Content-Length": str(len(body))}.items():
+        for name, value in {"Content-Length": str(len(body)), **sent}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -165,6 +168,27 @@ def test_refused_request_is_sent_once_and_names_the_credentials(storage):
         source.read(0, 430)
     assert SECRET not in str(caught.value)
     assert len(chunk_requests(storage)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("ExpiredToken", "ExpiredToken, The provided token has expired.: the credentials have expired: give new ones"),
+        ("RequestTimeTooSkewed", "RequestTimeTooSkewed, .*: set the clock of this machine"),
+        ("AccessDenied", "AccessDenied, .*: look at the credentials and the region"),
+    ],
+)
+def test_a_refusal_has_the_code_and_the_message_of_the_store(storage, code, message):
+    source, storage.statuses, storage.code = storage.source(), [403], code
+    with pytest.raises(StoreError, match=f"status 403, {message}"):
+        source.read(0, 430)
+    assert len(chunk_requests(storage)) <= 5
+
+
+def test_a_refusal_whose_body_is_cut_short_has_the_status_alone(storage):
+    source, storage.statuses, storage.closes = storage.source(), [403], True
+    with pytest.raises(StoreError, match="status 403, Forbidden: look at the credentials"):
+        source.read(0, 430)
 
 
 def test_body_with_another_checksum_than_its_headers_is_requested_again(storage):

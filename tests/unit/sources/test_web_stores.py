@@ -1,0 +1,191 @@
+"""Stores on web servers: names with special characters, proxies, passwords, redirects, refusals and pages in place of metadata."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from stores import make_values, write_store
+from web import Web
+
+import streampca as sp
+from streampca.errors import DataError, StoreError
+from streampca.sources import remote
+from streampca.sources.remote import RetryPolicy
+from streampca.sources.request_errors import hint_of, is_transient, retry_after
+
+pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+
+NAMES = ["a b", "a%20b", "a+b", "a%2Bb", "a#b", "a%23b", "a?b", "ü", "~t", "q'q", "x&y", "x;y", "%", "100%", "a%zz"]
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(first_seconds=0.01, longest_seconds=0.02))
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    write_store(tmp_path / "x.zarr")
+    with Web(tmp_path) as server:
+        yield server
+
+
+def rows_of(url: str, **options: Any) -> np.ndarray:
+    source = sp.open(url, **options)
+    return source.read(0, source.shape[0])[0]
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_arrays_whose_names_have_special_characters_are_told_apart(web: Web, tmp_path: Path, encoded: bool) -> None:
+    group = zarr.create_group(tmp_path / "group.zarr")
+    for index, name in enumerate(NAMES):
+        group.create_array(name, data=make_values(40, 4, seed=index), chunks=(20, 4))
+    options = {"encoded": True} if encoded else {}
+    for index, name in enumerate(NAMES):
+        rows = rows_of(f"{web.url}/group.zarr", array=name, storage_options=options)
+        np.testing.assert_array_equal(rows, make_values(40, 4, seed=index), err_msg=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_are_given_as_parts_of_addresses(web: Web, tmp_path: Path, name: str) -> None:
+    from urllib.parse import quote
+
+    write_store(tmp_path / f"{name}.zarr", make_values(40, 4), chunks=(20, 4))
+    np.testing.assert_array_equal(rows_of(f"{web.url}/{quote(name)}.zarr"), make_values(40, 4))
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY"])
+def test_proxies_of_the_environment_are_used(web: Web, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, web.url)
+    np.testing.assert_array_equal(rows_of("http://store.invalid/x.zarr"), make_values())
+    assert {headers["host"] for headers in web.headers} == {"store.invalid"}
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    np.testing.assert_array_equal(rows_of(f"{web.url}/x.zarr"), make_values())
+
+
+def test_a_password_in_the_address_is_sent_and_in_no_message_or_plan(web: Web, tmp_path: Path) -> None:
+    web.authorization = "Basic " + base64.b64encode(b"user:p@ss word").decode()
+    url = web.url.replace("://", "://user:p%40ss%20word@") + "/x.zarr"
+    np.testing.assert_array_equal(rows_of(url), make_values())
+    pca = sp.PCA(2).fit(url)
+    told = [json.dumps(sp.PCA(2).plan(url).to_dict()), repr(sp.open(url).describe()), repr(pca.plan_)]
+    saved = pca.save(tmp_path / "model.zarr")
+    told += [path.read_text(errors="replace") for path in saved.rglob("*") if path.is_file()]
+    for status in (403, 404, 500):
+        source = sp.open(url)
+        web.refusals = [(status, {})] * 100
+        with pytest.raises(DataError) as caught:
+            source.read(0, 400)
+        web.refusals = []
+        told.append(str(caught.value))
+    with pytest.raises(StoreError, match="status 401, Unauthorized: look at the credentials") as wrong:
+        sp.open(url.replace("p%40ss", "p%40zz"))
+    for text in (*told, str(wrong.value)):
+        assert "p%40" not in text
+        assert "p@" not in text
+
+
+def test_a_redirect_to_another_server_takes_no_password_along(web: Web, tmp_path: Path) -> None:
+    with Web(tmp_path, "127.0.0.1") as other:
+        web.elsewhere = other.url.replace("127.0.0.1", "localhost")
+        options = {"headers": {"Authorization": "Bearer of the test"}}
+        np.testing.assert_array_equal(rows_of(f"{web.url}/x.zarr", storage_options=options), make_values())
+        np.testing.assert_array_equal(rows_of(web.url.replace("://", "://me:it@") + "/x.zarr"), make_values())
+        assert all("authorization" in headers for headers in web.headers)
+        assert other.headers
+        assert not any("authorization" in headers for headers in other.headers)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_request_is_repeated_when_the_server_says(web: Web, status: int) -> None:
+    source, begin = sp.open(f"{web.url}/x.zarr"), time.monotonic()
+    web.refusals = [(status, {"Retry-After": "1"})]
+    np.testing.assert_array_equal(source.read(0, 400)[0], make_values())
+    assert 1.0 <= time.monotonic() - begin < 10
+
+
+def test_a_server_that_asks_for_a_long_wait_is_not_waited_for(web: Web) -> None:
+    source, begin = sp.open(f"{web.url}/x.zarr"), time.monotonic()
+    web.refusals = [(503, {"Retry-After": "3600"})] * 100
+    with pytest.raises(StoreError, match=r"status 503, .* after 1 request: the store asks for a wait of 3600 s"):
+        source.read(0, 400)
+    assert time.monotonic() - begin < 10
+
+
+class _AnsweredError(Exception):
+    def __init__(self, value: str):
+        super().__init__(value)
+        self.response = {"ResponseMetadata": {"HTTPHeaders": {"retry-after": value}}}
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("soon", 0), ("", 0), ("-3", 0), ("1.5", 0)])
+def test_waits_are_those_of_the_header(value: str, seconds: float) -> None:
+    assert retry_after(_AnsweredError(value)) == seconds
+    assert retry_after(OSError(value)) == 0
+
+
+def test_waits_may_be_dates() -> None:
+    assert 50 < retry_after(_AnsweredError(formatdate(time.time() + 60, usegmt=True))) <= 60
+    assert retry_after(_AnsweredError(formatdate(time.time() - 60, usegmt=True))) == 0
+
+
+def test_waits_that_stores_ask_for_have_limits() -> None:
+    policy = RetryPolicy(requests=12, first_seconds=0.2, longest_seconds=8, asked_seconds=60)
+    assert policy.wait_for(12, 0, 0) is None
+    assert 30 <= (policy.wait_for(1, 30, 0) or 0) <= 33
+    assert (policy.wait_for(1, 100, 0) or 0) == 60
+    assert policy.wait_for(2, 100, 60) is None
+    assert policy.wait_for(1, 121, 0) is None
+    assert 4 <= (policy.wait_for(11, 1, 0) or 0) <= 8
+
+
+def test_a_host_that_there_is_not_is_named_at_once(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unknown(*arguments: Any, **_: Any) -> Any:
+        asked.append(arguments)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(StoreError, match="Name or service not known: look at the address"):
+        sp.open("http://store.invalid/x.zarr")
+    assert len(asked) <= 4  # of the documents of both formats, requested at once
+    assert not is_transient(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+    assert is_transient(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
+
+
+def test_a_page_in_place_of_metadata_is_named(web: Web, tmp_path: Path) -> None:
+    (tmp_path / "x.zarr" / "zarr.json").write_text("\n<!doctype html><html>Please log in.</html>")
+    with pytest.raises(DataError, match=r"zarr\.json is a page of HTML or XML: .*asks for a login"):
+        sp.open(f"{web.url}/x.zarr")
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: str, status: int):
+        super().__init__("refused")
+        self.status, self.error_code = status, code
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "hint"),
+    [
+        ("ExpiredToken", 400, "the credentials have expired"),
+        ("RequestExpired", 403, "the credentials have expired"),
+        ("RequestTimeTooSkewed", 403, "set the clock"),
+        ("PermanentRedirect", 301, "region_name"),
+        ("AccessDenied", 403, "look at the credentials and the region"),
+        ("NoSuchBucket", 404, "look at the address"),
+    ],
+)
+def test_hints_follow_from_the_codes_of_s3(code: str, status: int, hint: str) -> None:
+    assert hint in hint_of(_RefusedError(code, status), "source.storage_options", is_s3=True)
