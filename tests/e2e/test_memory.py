@@ -14,7 +14,7 @@ import pytest
 import yaml
 import zarr
 from web import Web
-from zarr.codecs import GzipCodec
+from zarr.codecs import GzipCodec, TransposeCodec
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 MIB = 2**20
@@ -119,6 +119,24 @@ def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_frac
     assert result["rows_per_block"] < chunk_rows
     assert_kept(f"{name}: least memory", result)
     assert (result["read_again_bytes"] > 0) == ("underflow" in name)
+
+
+@pytest.mark.parametrize("shards", [None, (20_000, 500)], ids=["filter", "shards"])
+def test_the_least_memory_is_enough_for_chunks_that_zarr_decodes(
+    shards: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    """Of the size that the C library does not give back to the system: less than 32 MiB."""
+    array = zarr.create_array(
+        str(tmp_path / "x.zarr"),
+        shape=(40_000, 500),
+        chunks=(10_000, 500),
+        shards=shards,
+        dtype="float32",
+        filters=None if shards else [TransposeCodec(order=(1, 0))],
+    )
+    array[...] = np.random.default_rng(0).standard_normal(array.shape, dtype=np.float32)
+    result = measure({"do": "fit", "path": str(tmp_path / "x.zarr"), "k": 3, "memory": "least"})
+    assert_kept(f"by zarr, shards {shards}: least memory", result)
 
 
 @pytest.mark.parametrize("place", ["local", "URL"])

@@ -98,6 +98,15 @@ class Layout:
         inner = math.prod(self.shape[axis] for axis in self.rows[1:])
         return n_rows if inner == 1 else min(3 * n_rows, n_rows + 2 * inner, self.table_shape[0])
 
+    def most_chunks_read(self, n_rows: int) -> int:
+        """Return how many chunks hold values of blocks of `n_rows` rows, at most."""
+        n_read, counts = self.most_rows_read(n_rows), self.chunk_counts
+        if not self.rows:
+            return math.prod(counts)
+        first = counts[self.rows[0]]
+        n_bands = -(-n_read // self.chunk_rows) + (n_read % self.chunk_rows > 0)
+        return min(n_bands, first) * math.prod(counts) // first
+
     def view(self, table: Array, box: Spans) -> Array:
         """Return a view of `table`, the rows of `box`, with the axes of the stored array."""
         order = (*self.rows, *self.columns)

@@ -54,6 +54,8 @@ from streampca.typing import Array, BoolArray
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of an array that make rows, and those that make columns."""
 _REMOTE_READINGS = 3
+_DECODED_BY_ZARR = 10
+"""Chunks that zarr decodes at once, at most (`async.concurrency` of its configuration)."""
 _MOST_NAMED = 5
 _MOST_COUNTED = 100_000
 
@@ -322,13 +324,15 @@ class ZarrSource(Source):
         """Return the memory in bytes that decoding takes beside the block."""
         if self.direct is not None:
             return self.direct.overhead_bytes(n_rows)
-        n_rows = self.layout.most_rows_read(n_rows)
-        # zarr decodes up to ten chunks at once, each beside its stored bytes, into an array of its own.
-        return (
-            n_rows * self.row_bytes + 10 * 2 * self.chunk_bytes
-            if 10 * self.chunk_bytes < 2 * n_rows * self.row_bytes
-            else 4 * max(n_rows * self.row_bytes, self.chunk_bytes)
-        )
+        block = self.layout.most_rows_read(n_rows) * self.row_bytes
+        # zarr decodes up to ten chunks at once, each beside its stored bytes, into an array of its own, in threads that hold on to some
+        # of the memory that they have used: five chunks, or ten inner chunks of shards, were measured.
+        n_chunks = min(_DECODED_BY_ZARR, self.layout.most_chunks_read(n_rows))
+        inner = math.prod(self.array.chunks) * self.dtype.itemsize
+        held = 5 * self.chunk_bytes if self.array.shards is None else 10 * inner
+        decoding = block + 2 * n_chunks * self.chunk_bytes + held
+        few = _DECODED_BY_ZARR * self.chunk_bytes >= 2 * block
+        return max(decoding, 4 * max(block, self.chunk_bytes)) if few else decoding
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows, decoded by `DirectReader` or `FetchedReader` where the array allows it, else through zarr."""
