@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.accumulators.base import SequentialMerge, StateAboutOrigin
 from streampca.accumulators.centring import Centred, centre, refuse_not_finite, step_between, weigh, work_dtype
-from streampca.accumulators.covariance import weights_within_float32
+from streampca.accumulators.single_precision import weights_within_float32
 from streampca.accumulators.stacked import Stack, tile_bytes, tiles
 from streampca.accumulators.truncation import n_images, truncate, truncation_bytes
 from streampca.block import Block, as_block

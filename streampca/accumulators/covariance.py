@@ -14,10 +14,18 @@ from streampca.accumulators.centring import (
     centre_columns,
     refuse_not_finite,
     refuse_overflow,
-    squares_of_columns,
     step_between,
     weigh,
     work_dtype,
+)
+from streampca.accumulators.single_precision import (
+    WIDE_ROWS,
+    add_product_in_float64,
+    lost_digits,
+    may_be_overwritten,
+    sums_of_squares,
+    weights_within_float32,
+    within_float32,
 )
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
@@ -32,13 +40,6 @@ _PANEL_BYTES = 32 * 2**20
 _PANEL_ROWS = (1024, 8192)
 _WIDE_PANEL = (1.5, 3072)  # bytes for each entry of the matrix, and rows, of panels of many features
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
-# Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
-_SAFE_SQUARES = (1e-28, 1e37)
-_SAFE_WEIGHTS = (1e-6, 1e6)
-_MOST_ROUNDING = 3e-6  # largest relative difference between a diagonal and sums of squares, which are right to 1e-6
-_SAMPLE_ROWS = 128
-_SLAB_ROWS = 256  # rows that fit in the cache
-_WIDE_ROWS = 128  # rows that are converted to float64 at a time
 
 
 @storable
@@ -383,40 +384,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * dtype.itemsize
         # Products are float64 where float32 would overflow or lose too many digits.
         side = self.grid(n_features).longest_side
-        return panel + self.n_threads * 8 * side * (side + 2 * _WIDE_ROWS + _STRIP_ROWS)
-
-
-def may_be_overwritten(block: Block) -> bool:
-    """Return whether rows are float32 in memory that can be restored, and a sample of them says that their products are float32, too."""
-    values = block.values
-    if block.read_again is None or block.weights is not None or values.dtype != np.float32 or not len(block):
-        return False
-    sample = values[:: -(-len(values) // _SAMPLE_ROWS)].astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = len(values) * sample.var(axis=0)
-    low, high = _SAFE_SQUARES
-    return values.flags.c_contiguous and bool(((squares == 0) | ((squares > low) & (squares < high))).all())
-
-
-def lost_digits(diagonal: Array, squares: FloatArray) -> bool:
-    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-6."""
-    return bool((np.abs(diagonal - squares) > _MOST_ROUNDING * squares).any())
-
-
-def add_product_in_float64(tile: FloatArray, one: Array, other: Array) -> None:
-    """Add oneᵀ other to `tile`, with float64 products of 128 rows at a time."""
-    product = borrow("product", tile.shape, np.dtype(np.float64))
-    for start in range(0, len(one), _WIDE_ROWS):
-        slab = slice(start, start + _WIDE_ROWS)
-        tile += np.matmul(one[slab].astype(np.float64).T, other[slab].astype(np.float64), out=product)
-
-
-def sums_of_squares(rows: Array) -> FloatArray:
-    """Return the sum of squares of each column."""
-    total = np.zeros(rows.shape[1])
-    for start in range(0, len(rows), _SLAB_ROWS):
-        total += squares_of_columns(rows[start : start + _SLAB_ROWS])
-    return total
+        return panel + self.n_threads * 8 * side * (side + 2 * WIDE_ROWS + _STRIP_ROWS)
 
 
 def panel_rows(n_features: int, dtype: DType) -> int:
@@ -430,18 +398,3 @@ def panel_rows(n_features: int, dtype: DType) -> int:
     row_bytes = max(1, n_features * dtype.itemsize)
     wide = min(most, int(share * n_features**2 / row_bytes))
     return max(low, min(high, _PANEL_BYTES // row_bytes), wide)
-
-
-def within_float32(squares: FloatArray, rows: Array) -> bool:
-    """Return whether float32 represents products of the centred `rows` without loss of digits."""
-    low, high = _SAFE_SQUARES
-    if not (squares < high).all() or ((squares > 0) & (squares < low)).any():
-        return False
-    zero = squares == 0
-    return not (zero.any() and any(rows[i : i + 256, zero].any() for i in range(0, len(rows), 256)))
-
-
-def weights_within_float32(weights: FloatArray) -> bool:
-    """Return whether float32 represents rows times √`weights` without loss of digits; small weights may underflow."""
-    low, high = _SAFE_WEIGHTS
-    return bool(low <= weights.max() <= high)

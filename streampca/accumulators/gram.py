@@ -11,10 +11,10 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import centre, refuse_not_finite, work_dtype
-from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.gram_state import GramOperator, GramState
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
+from streampca.accumulators.single_precision import weights_within_float32, within_float32
 from streampca.accumulators.sparse_gram import FewStored, few_stored, overflow_of, refuse_values
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError

@@ -10,14 +10,16 @@ from streampca.accumulators.base import SequentialMerge, require_same_layout
 from streampca.accumulators.centring import Centred, centre, refuse_not_finite, refuse_overflow, weigh, work_dtype
 from streampca.accumulators.covariance import (
     Covariance,
+    panel_rows,
+)
+from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite, require_observed
+from streampca.accumulators.single_precision import (
     add_product_in_float64,
     lost_digits,
-    panel_rows,
     sums_of_squares,
     weights_within_float32,
     within_float32,
 )
-from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite, require_observed
 from streampca.block import Block, as_block
 from streampca.errors import DataError
 from streampca.linalg.eigen import Scatter, SymmetricOperator

@@ -12,7 +12,6 @@ from scipy.sparse import csc_array, issparse
 
 from streampca.accumulators.base import SequentialMerge
 from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, work_dtype
-from streampca.accumulators.covariance import weights_within_float32, within_float32
 from streampca.accumulators.missing import incomplete, refuse_infinite
 from streampca.accumulators.shifting import (
     DIRECT_ROWS,
@@ -26,6 +25,7 @@ from streampca.accumulators.shifting import (
     sketch_panel_rows,
     weighted_moments,
 )
+from streampca.accumulators.single_precision import weights_within_float32, within_float32
 from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
 from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.block import Block, EqualRows, as_block

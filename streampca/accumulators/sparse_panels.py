@@ -6,7 +6,11 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from streampca.accumulators.centring import refuse_overflow
-from streampca.accumulators.covariance import Covariance, CovarianceState, weights_within_float32, within_float32
+from streampca.accumulators.covariance import (
+    Covariance,
+    CovarianceState,
+)
+from streampca.accumulators.single_precision import weights_within_float32, within_float32
 from streampca.block import Block
 from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow

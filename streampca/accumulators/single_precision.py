@@ -1,0 +1,67 @@
+"""Where products of float32 rows have too few digits, and products in float64 in their place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streampca.accumulators.centring import squares_of_columns
+from streampca.block import Block
+from streampca.system.workspace import borrow
+from streampca.typing import Array, FloatArray
+
+WIDE_ROWS = 128
+"""Rows that are converted to float64 at a time."""
+# Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
+_SAFE_SQUARES = (1e-28, 1e37)
+_SAFE_WEIGHTS = (1e-6, 1e6)
+_MOST_ROUNDING = 3e-6  # largest relative difference between a diagonal and sums of squares, which are right to 1e-6
+_SAMPLE_ROWS = 128
+_SLAB_ROWS = 256  # rows that fit in the cache
+
+
+def may_be_overwritten(block: Block) -> bool:
+    """Return whether rows are float32 in memory that can be restored, and a sample of them says that their products are float32, too."""
+    values = block.values
+    if block.read_again is None or block.weights is not None or values.dtype != np.float32 or not len(block):
+        return False
+    sample = values[:: -(-len(values) // _SAMPLE_ROWS)].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = len(values) * sample.var(axis=0)
+    low, high = _SAFE_SQUARES
+    return values.flags.c_contiguous and bool(((squares == 0) | ((squares > low) & (squares < high))).all())
+
+
+def within_float32(squares: FloatArray, rows: Array) -> bool:
+    """Return whether float32 represents products of the centred `rows` without loss of digits."""
+    low, high = _SAFE_SQUARES
+    if not (squares < high).all() or ((squares > 0) & (squares < low)).any():
+        return False
+    zero = squares == 0
+    return not (zero.any() and any(rows[i : i + 256, zero].any() for i in range(0, len(rows), 256)))
+
+
+def weights_within_float32(weights: FloatArray) -> bool:
+    """Return whether float32 represents rows times √`weights` without loss of digits; small weights may underflow."""
+    low, high = _SAFE_WEIGHTS
+    return bool(low <= weights.max() <= high)
+
+
+def lost_digits(diagonal: Array, squares: FloatArray) -> bool:
+    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-6."""
+    return bool((np.abs(diagonal - squares) > _MOST_ROUNDING * squares).any())
+
+
+def sums_of_squares(rows: Array) -> FloatArray:
+    """Return the sum of squares of each column."""
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _SLAB_ROWS):
+        total += squares_of_columns(rows[start : start + _SLAB_ROWS])
+    return total
+
+
+def add_product_in_float64(tile: FloatArray, one: Array, other: Array) -> None:
+    """Add oneᵀ other to `tile`, with float64 products of 128 rows at a time."""
+    product = borrow("product", tile.shape, np.dtype(np.float64))
+    for start in range(0, len(one), WIDE_ROWS):
+        slab = slice(start, start + WIDE_ROWS)
+        tile += np.matmul(one[slab].astype(np.float64).T, other[slab].astype(np.float64), out=product)
