@@ -6,6 +6,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -29,6 +30,8 @@ class Web(ThreadingHTTPServer):
         ranges begin elsewhere or end early."""
         self.tag_of: Callable[[Path], str] | None = None
         """Returns the entity tag of a file, for servers that send one."""
+        self.modified_of: Callable[[Path], float] | None = None
+        """Returns the time of modification of a file, likewise."""
         self.refusals: list[tuple[int, dict[str, str]]] = []
         """Statuses and headers of the next answers to requests for chunks."""
         self.authorization: str | None = None
@@ -133,6 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             if web.shortens:
                 part = part[: len(part) // 2]
             tag = {} if web.tag_of is None else {"ETag": web.tag_of(file)}
+            if web.modified_of is not None:
+                tag["Last-Modified"] = formatdate(web.modified_of(file), usegmt=True)
             place = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
             self._send(206, part, **{"Content-Range": place}, **tag)
         self.close_connection = web.closes

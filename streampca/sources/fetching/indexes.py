@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from streampca.errors import StoreError
+from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.fetching.requests import Piece
 from streampca.storage.zarr_interface import event_loop
 
@@ -72,7 +73,7 @@ class Indexes:
     def __init__(self, store: RemoteStore, kind: IndexFormat, lock: threading.RLock):
         self.store, self.kind, self._lock = store, kind, lock
         self._known: OrderedDict[str, Future[object]] = OrderedDict()
-        self._tags: dict[str, str | None] = {}
+        self._versions: dict[str, ObjectVersion] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._n_pending = 0
 
@@ -99,7 +100,7 @@ class Indexes:
             self._n_pending += 1
             event_loop().call_soon_threadsafe(self._begin, key, future)
             while len(self._known) > self.n_held and next(iter(self._known.values())).done():
-                self._tags.pop(self._known.popitem(last=False)[0], None)
+                self._versions.pop(self._known.popitem(last=False)[0], None)
         self._known.move_to_end(key)
         told: Future[object] = Future()
         future.add_done_callback(lambda done: self._tell(done, then, told))
@@ -117,14 +118,14 @@ class Indexes:
             else:
                 told.set_result(None)
 
-    def tag_of(self, key: str) -> str | None:
-        """Return the entity tag of the shard `key` whose index is known, None if it has none."""
-        return self._tags.get(key)
+    def version_of(self, key: str) -> ObjectVersion:
+        """Return the version of the shard `key` whose index is known."""
+        return self._versions.get(key, ObjectVersion())
 
     def clear(self) -> None:
         """Forget what was received."""
         self._known.clear()
-        self._tags.clear()
+        self._versions.clear()
 
     def _stopped(self) -> StoreError:
         return StoreError(f"{self.store.shown_url}: the reading was stopped")
@@ -158,7 +159,7 @@ class Indexes:
             answer = await self.store.fetch(key, self.kind.index_span, memoryview(buffer.data))
             if answer is None:
                 return None
-            data, total, self._tags[key] = answer.data, answer.total, answer.tag
+            data, total, self._versions[key] = answer.data, answer.total, answer.version
             if not answer.is_range and (whole := await self.store.fetch(key, None, None)) is not None:
                 first, last = self.kind.index_span  # of a server that ignores ranges
                 data, total = whole.data[first : last or None], whole.total

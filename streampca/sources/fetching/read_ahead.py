@@ -14,6 +14,7 @@ import numpy as np
 from streampca.errors import ChangedInputError, StoreError
 from streampca.redaction import shown
 from streampca.sources.fetching.indexes import Indexes, IndexFormat
+from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, ranges, runs_of
 from streampca.sources.fetching.transfer import MAX_STORED_BYTES, Fetched
 from streampca.sources.remote import RemoteStore
@@ -159,7 +160,7 @@ class ReadAhead:
                 data = answer.data[: span[1] - span[0]] if answer is not None and answer.is_range else b""
                 if answer is not None and MAX_STORED_BYTES > answer.total != chunk.total < MAX_STORED_BYTES:
                     data = b""  # of an object that was written again in between
-                if answer is not None and answer.is_of_another(first.tag):
+                if answer is not None and answer.version.differs(first.version):
                     data = b""
                 chunk.total = min(chunk.total, MAX_STORED_BYTES if answer is None else answer.total)
                 joined[n_bytes : n_bytes + len(data)] = np.frombuffer(data, dtype=np.uint8)
@@ -176,8 +177,9 @@ class ReadAhead:
     def _changed(self, chunk: StoredChunk) -> ChangedInputError:
         where = f"{self.store.shown_url}/{chunk.key}"
         return ChangedInputError(
-            f"{where}: the shard was written again after its index was read (its entity tag differs, or two servers of one "
-            "address have copies with different tags): read again when it does not change any more"
+            f"{where}: the shard was written again after its index was read, because its entity tag or size is another: read again when "
+            "it does not change any more; if several servers answer at this address, name one of them, or give their copies the same "
+            "times of modification"
         )
 
     def _is_usable(self, chunk: StoredChunk, first: Fetched) -> bool:
@@ -196,7 +198,7 @@ class ReadAhead:
                 block.awaited = chunk, part
                 self._send()
         answer = part.answer.result()
-        if chunk.pieces and answer is not None and answer.is_of_another(chunk.tag):
+        if chunk.pieces and answer is not None and answer.version.differs(chunk.version):
             raise self._changed(chunk)
         return answer
 
@@ -252,7 +254,7 @@ class ReadAhead:
         pieces = [] if block.is_closed else kind.pieces(*block.span, key, index)
         for chunk in runs_of(pieces, key, block, _PART_BYTES):
             chunk.parts = self._parts_of(chunk)
-            chunk.tag = self.indexes.tag_of(key) if self.indexes is not None else None
+            chunk.version = ObjectVersion() if self.indexes is None else self.indexes.version_of(key)
             block.chunks.append(chunk)
             block.pending.extend((chunk, part) for part in chunk.parts)
         self._send()

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.fetching.transfer import Fetched
 from streampca.sources.schedule import Schedule, Span
 
@@ -68,8 +69,8 @@ class StoredChunk:
     """Its size in bytes, once it was received."""
     pieces: list[Piece] = field(default_factory=list)
     """The inner chunks, of a shard; without requests those that are not stored."""
-    tag: str | None = None
-    """Entity tag of the shard whose index says where they are; None if it has none."""
+    version: ObjectVersion = field(default_factory=ObjectVersion)
+    """Version of the shard whose index says where they are."""
 
     @property
     def span(self) -> Span | None:

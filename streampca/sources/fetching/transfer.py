@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteReque
 from zarr.storage import FsspecStore
 
 from streampca.sources.fetching.checksums import require_checksum
+from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.storage.zarr_interface import default_buffer_prototype
 
 if TYPE_CHECKING:
@@ -33,12 +34,8 @@ class Fetched:
     """Size in bytes of the whole object; `MAX_STORED_BYTES` where a client does not tell it and the range is not the object's last."""
     is_range: bool
     """Whether `data` are the range that was requested, not the whole object."""
-    tag: str | None = None
-    """Entity tag of the object, which another content has not; None where the server sends none that is strong."""
-
-    def is_of_another(self, tag: str | None) -> bool:
-        """Return whether this is part of another object than the one with `tag`, as far as is known."""
-        return None not in (tag, self.tag) and tag != self.tag
+    version: ObjectVersion = field(default_factory=ObjectVersion)
+    """What is known of the content of the object."""
 
 
 class Requests(Protocol):
@@ -113,13 +110,8 @@ class Transfer:
             return Fetched(buffer[:0], 0, is_range=True)  # the object ends before the range
         if not answer.is_range and answer.n_bytes:
             require_checksum(buffer[: answer.n_bytes], answer.headers)
-        tag = answer.headers.get("etag")
-        return Fetched(
-            buffer[: answer.n_bytes],
-            answer.total,
-            answer.is_range,
-            None if tag is None or tag.startswith("W/") else tag,
-        )
+        version = ObjectVersion.of(answer.headers, answer.total)
+        return Fetched(buffer[: answer.n_bytes], answer.total, answer.is_range, version)
 
 
 def _request_of(span: tuple[int, int] | None) -> ByteRequest | None:

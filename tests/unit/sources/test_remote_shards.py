@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ from streampca.errors import ChangedInputError, DamagedChunkError, MissingChunkE
 from streampca.planning import blocks
 from streampca.sources import open_source
 from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.schedule import Schedule
 
 pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
@@ -250,3 +252,50 @@ def test_shard_that_is_written_again_after_its_index_was_read_is_an_error(
             source.read(25, 50)
     else:
         source.read(25, 50)
+
+
+@pytest.mark.parametrize("age", [86_400.0, 120.0, 5.0, None])
+def test_copies_with_other_tags_are_one_shard_if_their_times_are_old_and_the_same(web, small_parts, age):
+    """Several servers of one address: nginx and Apache make tags of times and inodes."""
+    numbers, now = itertools.count(), time.time()
+    web.tag_of = lambda _: f'"{next(numbers)}"'
+    web.modified_of = None if age is None else lambda _: now - age
+    source = open_source(f"{web.url}/none")
+    if age is not None and age > 60:
+        np.testing.assert_array_equal(source.read(0, len(VALUES))[0], VALUES)
+        return
+    with pytest.raises(ChangedInputError, match="several servers answer at this address, name one of them, or give"):
+        source.read(0, len(VALUES))
+
+
+def test_shard_of_another_size_than_when_its_index_was_read_is_an_error(web, stores, small_parts, monkeypatch):
+    source, file = open_source(f"{web.url}/none"), stores / "none/c/0/0"
+    monkeypatch.setattr(source.direct.requests, "_forget_indexes", lambda: None)  # as in the middle of a reading
+    np.testing.assert_array_equal(source.read(0, 25)[0], VALUES[:25])
+    stored = file.read_bytes()
+    file.write_bytes(stored[2400:4800] + stored[:2400] + stored[4800:] + b"more")
+    with pytest.raises(ChangedInputError, match="its entity tag or size is another"):
+        source.read(25, 50)
+
+
+OLD, NEW, DATE = "Mon, 23 Nov 2026 00:00:00 GMT", "Mon, 23 Nov 2026 09:59:30 GMT", "Mon, 23 Nov 2026 10:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ({"etag": '"a"'}, {"etag": '"a"'}, False),
+        ({"etag": '"a"'}, {"etag": '"b"'}, True),
+        ({"etag": '"a"'}, {}, False),
+        ({"etag": 'W/"a"'}, {"etag": 'W/"b"'}, False),
+        ({"etag": '"a"', "last-modified": OLD}, {"etag": '"b"', "last-modified": OLD}, False),
+        ({"etag": '"a"', "last-modified": NEW}, {"etag": '"b"', "last-modified": NEW}, True),
+        ({"etag": '"a"', "last-modified": OLD}, {"etag": '"b"', "last-modified": NEW}, True),
+        ({"etag": '"a"', "last-modified": "long ago"}, {"etag": '"b"', "last-modified": "long ago"}, True),
+    ],
+)
+def test_versions_differ_by_strong_tags_unless_old_times_are_the_same(one, other, differ):
+    versions = [ObjectVersion.of(headers | {"date": DATE}, 10) for headers in (one, other)]
+    assert versions[0].differs(versions[1]) == versions[1].differs(versions[0]) == differ
+    assert ObjectVersion.of(one, 10).differs(ObjectVersion.of(one, 11))
+    assert not ObjectVersion().differs(versions[0])
