@@ -45,9 +45,9 @@ class Law:
     name: str
     make: Callable[[NDArray[Any]], AnyAccumulator]
     """The accumulator for these rows."""
-    same: Callable[[AnyAccumulator, Any, Any, NDArray[Any]], None]
+    require_same: Callable[[AnyAccumulator, Any, Any, NDArray[Any]], None]
     """Asserts that two states of the same rows agree up to rounding."""
-    right: Callable[[AnyAccumulator, Any, NDArray[Any]], None]
+    require_right: Callable[[AnyAccumulator, Any, NDArray[Any]], None]
     """Asserts that a state is what numpy makes of the rows."""
 
 
@@ -283,11 +283,11 @@ LAWS = [
     Law(
         "by group",
         lambda rows: ByGroup(Covariance(ddof=0), np.arange(len(rows)) % 2, 2),
-        by_group("same"),
-        by_group("right"),
+        by_group("require_same"),
+        by_group("require_right"),
     ),
-    Law("in pieces", lambda _: InPieces(Covariance(), 3), in_pieces("same"), in_pieces("right")),
-    Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("same"), each_part("right")),
+    Law("in pieces", lambda _: InPieces(Covariance(), 3), in_pieces("require_same"), in_pieces("require_right")),
+    Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("require_same"), each_part("require_right")),
 ]
 every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 
@@ -318,8 +318,8 @@ def of_blocks(accumulator: AnyAccumulator, data: Chunked) -> list[Any]:
 def test_any_chunking_gives_one_state(law: Law, data: Chunked) -> None:
     accumulator, d = law.make(data.rows), data.rows.shape[1]
     whole = fold(accumulator, [data.rows], d)
-    law.same(accumulator, fold(accumulator, data.blocks, d), whole, data.rows)
-    law.right(accumulator, whole, data.rows)
+    law.require_same(accumulator, fold(accumulator, data.blocks, d), whole, data.rows)
+    law.require_right(accumulator, whole, data.rows)
 
 
 @every_law
@@ -330,14 +330,14 @@ def test_any_order_and_grouping_of_merges_gives_one_state(law: Law, data: Chunke
     whole = fold(accumulator, data.blocks, d)
     parts = of_blocks(accumulator, data)
     order.shuffle(parts)
-    law.same(accumulator, accumulator.merge(parts), whole, data.rows)
+    law.require_same(accumulator, accumulator.merge(parts), whole, data.rows)
     groups = [group for group in (parts[:cut], parts[cut:]) if group]
-    law.same(accumulator, accumulator.merge([accumulator.merge(group) for group in groups]), whole, data.rows)
+    law.require_same(accumulator, accumulator.merge([accumulator.merge(group) for group in groups]), whole, data.rows)
     one_by_one = accumulator.init(d)
     for part in parts:
         one_by_one = accumulator.absorb(one_by_one, part)
-    law.same(accumulator, one_by_one, whole, data.rows)
-    law.right(accumulator, accumulator.merge(parts), data.rows)
+    law.require_same(accumulator, one_by_one, whole, data.rows)
+    law.require_right(accumulator, accumulator.merge(parts), data.rows)
 
 
 @every_law
@@ -347,10 +347,10 @@ def test_init_is_the_identity(law: Law, data: Chunked) -> None:
     accumulator, d = law.make(data.rows), data.rows.shape[1]
     whole, empty = fold(accumulator, data.blocks, d), accumulator.init(d)
     for states in ([empty, whole], [whole, empty], [empty, whole, empty], [whole]):
-        law.same(accumulator, accumulator.merge(states), whole, data.rows)
+        law.require_same(accumulator, accumulator.merge(states), whole, data.rows)
     nothing = accumulator.update(accumulator.init(d), data.rows[:0])
-    law.same(accumulator, nothing, empty, data.rows)
-    law.same(accumulator, accumulator.merge([empty, empty]), empty, data.rows)
+    law.require_same(accumulator, nothing, empty, data.rows)
+    law.require_same(accumulator, accumulator.merge([empty, empty]), empty, data.rows)
 
 
 @every_law
@@ -381,7 +381,7 @@ def test_update_neither_writes_nor_keeps_its_block(law: Law, data: Chunked) -> N
         buffer = block.values.copy()
         state = accumulator.update(state, type(block)(buffer, block.start))
         buffer[...] = 0
-    law.same(accumulator, state, whole, data.rows)
+    law.require_same(accumulator, state, whole, data.rows)
 
 
 @every_law
@@ -399,4 +399,4 @@ def test_more_rows_than_a_panel(law: Law, dtype: str) -> None:
     rows = (np.random.default_rng(1).standard_normal((20_011, 3)) * 20 + 100).astype(dtype)
     accumulator = law.make(rows)
     assert work_dtype(dtype) in (np.float32, np.float64)
-    law.right(accumulator, fold(accumulator, [rows], 3), rows)
+    law.require_right(accumulator, fold(accumulator, [rows], 3), rows)
