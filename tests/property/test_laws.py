@@ -287,7 +287,12 @@ LAWS = [
         by_group("require_right"),
     ),
     Law("in pieces", lambda _: InPieces(Covariance(), 3), in_pieces("require_same"), in_pieces("require_right")),
-    Law("joint", lambda rows: Joint((Covariance(), Moments(), keep(rows))), each_part("require_same"), each_part("require_right")),
+    Law(
+        "joint",
+        lambda rows: Joint((Covariance(), Moments(), keep(rows))),
+        each_part("require_same"),
+        each_part("require_right"),
+    ),
 ]
 every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 
