@@ -209,10 +209,10 @@ def sizes_of(place: Path) -> dict[str, int]:
 
 def needed(place: Path, name: str) -> int:
     """Return how many requests the chunks of a store need: one, or one for each range of a large chunk."""
-    from streampca.sources.fetching import read_ahead
+    from streampca.sources.fetching import division
 
-    is_whole = 4 * FEATURES * CHUNK_ROWS[name.partition(",")[0]] <= read_ahead._WHOLE_BYTES
-    return sum(1 if is_whole else -(-size // read_ahead._PART_BYTES) for size in sizes_of(place).values())
+    is_whole = 4 * FEATURES * CHUNK_ROWS[name.partition(",")[0]] <= division.WHOLE_BYTES
+    return sum(1 if is_whole else -(-size // division.RANGE_BYTES) for size in sizes_of(place).values())
 
 
 def contenders(

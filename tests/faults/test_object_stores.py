@@ -19,7 +19,7 @@ import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
 from streampca.redaction import shown
 from streampca.sources import open_source, remote
-from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching import division
 from streampca.sources.remote import RetryPolicy, open_store
 from streampca.sources.request_errors import is_transient
 from streampca.sources.zarr.reader import ZarrSource
@@ -232,7 +232,7 @@ def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fa
 
 
 def test_shards_of_a_bucket_with_faults_give_the_same_bits(bucket, hasty, tmp_path, monkeypatch):
-    monkeypatch.setattr(read_ahead, "_PART_BYTES", 20_000)  # so that indexes are requested, and inner chunks by ranges
+    monkeypatch.setattr(division, "RANGE_BYTES", 20_000)  # so that indexes are requested, and inner chunks by ranges
     store = write_store(tmp_path / "shards", make_values(4_000, 32), chain="crc32c", chunks=(50, 16), shards=(400, 32))
     for path in (path for path in store.rglob("*") if path.is_file()):
         key = f"shards/{path.relative_to(store).as_posix()}"

@@ -13,21 +13,15 @@ import numpy as np
 
 from streampca.errors import ChangedInputError, StoreError
 from streampca.redaction import shown
+from streampca.sources.fetching import division
+from streampca.sources.fetching.division import Division
 from streampca.sources.fetching.indexes import Indexes, IndexFormat
 from streampca.sources.fetching.object_version import ObjectVersion
-from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, ranges, runs_of
+from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, runs_of
 from streampca.sources.fetching.transfer import MAX_STORED_BYTES, Fetched
 from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule, Span
 from streampca.storage.zarr_interface import event_loop
-
-MOST_REQUESTS = 32
-"""Requests of one array at once, at most."""
-_PART_BYTES = 4 * 2**20
-"""Size of a range of a chunk that is requested in several ranges."""
-_WHOLE_BYTES = 6 * 2**20
-"""Largest chunk that is requested as a whole."""
-_LEAST_BYTES = 16 * 2**20
 
 
 class ReadAhead:
@@ -35,7 +29,7 @@ class ReadAhead:
 
     Requests of a block that is being read come first, then those of the leaves that are read at once, the leaf that holds
     least memory first, then those of the leaves behind them. What is received ahead takes no more than ``Schedule.n_bytes``,
-    and each block that is being read `least_bytes` more.
+    and each block that is being read `Division.least_bytes` more.
 
     Parameters
     ----------
@@ -59,7 +53,8 @@ class ReadAhead:
         most: int,
         shards: IndexFormat | None = None,
     ):
-        self.store, self.keys_of, self.size, self.most = store, keys_of, size, most
+        self.store, self.keys_of = store, keys_of
+        self.division = Division(store, size, most, None if shards is None else shards.most_object)
         self._lock = threading.RLock()
         self.indexes = None if shards is None else Indexes(store, shards, self._lock)
         self._passes: list[Pass] = []
@@ -67,23 +62,6 @@ class ReadAhead:
         self._pool: list[Bytes] = []
         self._n_requests = self._held_bytes = 0
         self._is_cancelled = self._is_opening = False
-
-    @property
-    def part_bytes(self) -> int:
-        """Return the size of a piece of memory in the pool."""
-        if self.indexes is not None:
-            return _PART_BYTES
-        return self.most if self.most <= _WHOLE_BYTES else min(self.most, _PART_BYTES)
-
-    @property
-    def in_parts(self) -> bool:
-        """Return whether chunks are requested in ranges where the store serves them."""
-        return self.indexes is not None or self.part_bytes < self.most
-
-    @property
-    def least_bytes(self) -> int:
-        """Return the memory for a block that is being read, whatever else is in memory."""
-        return max(2 * self.request_bytes, min(MOST_REQUESTS * self.request_bytes, _LEAST_BYTES))
 
     @contextmanager
     def ahead(self, schedule: Schedule) -> Iterator[None]:
@@ -134,8 +112,7 @@ class ReadAhead:
         with self._lock:
             self._release(chunk)
             in_ranges = chunk.span is not None and self.store.transfer.serves_ranges
-            most = self.most if self.indexes is None else self.indexes.kind.most_object
-            chunk.parts = self._parts_of(chunk) if in_ranges else [Part(None, most * self._copies)]
+            chunk.parts = self._parts_of(chunk) if in_ranges else [self.division.of_whole()]
             others = (each for each in chunk.block.pending if each[0] is not chunk)
             chunk.block.pending = deque([*((chunk, part) for part in chunk.parts), *others])
             self._send()
@@ -187,7 +164,7 @@ class ReadAhead:
         span = chunk.parts[0].span
         if span is None or (chunk.pieces and first.is_range):
             return True
-        tells_size = self.size is not None or self.store.transfer.receives_in_place
+        tells_size = self.division.size is not None or self.store.transfer.receives_in_place
         return first.is_range and (tells_size or len(chunk.parts) > 1 or len(first.data) < span[1] - span[0])
 
     def _answer_of(self, chunk: StoredChunk, part: Part) -> Fetched | None:
@@ -221,11 +198,6 @@ class ReadAhead:
     def _stopped(self) -> StoreError:
         return StoreError(f"{shown(self.store.url)}: the reading was stopped")
 
-    @property
-    def _in_ranges(self) -> bool:
-        """Return whether large chunks are requested in ranges: their size is known, or the client tells it."""
-        return self.store.transfer.serves_ranges and (self.size is not None or self.store.transfer.receives_in_place)
-
     def _opened(self, span: Span) -> Block:
         """Return a block with all its requests, of which none is sent."""
         block, self._is_opening = Block(span), True  # what is known of shards is added before later blocks are opened
@@ -234,7 +206,7 @@ class ReadAhead:
                 if self._needs_index(span, key) and self.indexes is not None:
                     block.indexes.append(self.indexes.of(key, partial(self._add_pieces, self.indexes.kind, block, key)))
                     continue
-                chunk = StoredChunk(key, self._parts(), block)
+                chunk = StoredChunk(key, self.division.of_chunk(), block)
                 block.chunks.append(chunk)
                 block.pending.extend((chunk, part) for part in chunk.parts)
         finally:
@@ -245,14 +217,14 @@ class ReadAhead:
         """Return whether `key` is a shard of which inner chunks are requested: not all of it, and the store serves ranges."""
         if self.indexes is None or not self.store.transfer.serves_ranges:
             return False
-        return not self.indexes.kind.is_whole(*span, key, _PART_BYTES)
+        return not self.indexes.kind.is_whole(*span, key, division.RANGE_BYTES)
 
     def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object) -> None:
         """Add the requests for the inner chunks of a shard, those that are adjacent in one, once its index is known."""
         if self._is_cancelled:
             raise self._stopped()
         pieces = [] if block.is_closed else kind.pieces(*block.span, key, index)
-        for chunk in runs_of(pieces, key, block, _PART_BYTES):
+        for chunk in runs_of(pieces, key, block, division.RANGE_BYTES):
             chunk.parts = self._parts_of(chunk)
             chunk.version = ObjectVersion() if self.indexes is None else self.indexes.version_of(key)
             block.chunks.append(chunk)
@@ -261,18 +233,7 @@ class ReadAhead:
 
     def _parts_of(self, chunk: StoredChunk) -> list[Part]:
         """Return the requests for adjacent inner chunks of a shard."""
-        spans = ranges(*chunk.span, _PART_BYTES) if chunk.span and chunk.n_bytes else []
-        return [Part(span, _PART_BYTES * self._copies) for span in spans]
-
-    def _parts(self) -> list[Part]:
-        """Return the requests for a chunk; only the first if its size is not known."""
-        if self.indexes is not None:  # a shard that is requested as a whole
-            return [Part(None, self.request_bytes)]
-        if self.most <= _WHOLE_BYTES or not self._in_ranges:
-            return [Part(None, self.most * self._copies)]
-        if self.size is None:
-            return [Part((0, _PART_BYTES), _PART_BYTES)]
-        return [Part(span, _PART_BYTES * self._copies) for span in ranges(0, self.size, _PART_BYTES)]
+        return self.division.of_range(*chunk.span) if chunk.span and chunk.n_bytes else []
 
     def _scheduled(self, span: Span) -> Block | None:
         """Return the block of a schedule, None if there is none."""
@@ -280,7 +241,7 @@ class ReadAhead:
 
     def _send(self) -> None:
         """Send requests as long as there are some, and memory for them."""
-        while self._n_requests < MOST_REQUESTS and not (self._is_cancelled or self._is_opening):
+        while self._n_requests < division.MOST_REQUESTS and not (self._is_cancelled or self._is_opening):
             block = self._next_reading() or self._next_ahead()
             if block is None:
                 return
@@ -296,9 +257,9 @@ class ReadAhead:
 
     def _buffer(self, n_bytes: int) -> Bytes:
         """Return memory for a request, from the pool if there is some."""
-        if self._pool and n_bytes <= self.part_bytes:
+        if self._pool and n_bytes <= self.division.buffer_bytes:
             return self._pool.pop()
-        return np.empty(max(n_bytes, self.part_bytes), dtype=np.uint8)
+        return np.empty(max(n_bytes, self.division.buffer_bytes), dtype=np.uint8)
 
     @property
     def _allowed_bytes(self) -> int:
@@ -310,14 +271,16 @@ class ReadAhead:
             if not block.pending:
                 continue
             cost = block.pending[0][1].cost
-            within = block.held_bytes + cost <= self.least_bytes or self._held_bytes + cost <= self._allowed_bytes
+            within = (
+                block.held_bytes + cost <= self.division.least_bytes or self._held_bytes + cost <= self._allowed_bytes
+            )
             if within or block.awaited is not None:
                 return block
         return None
 
     def _next_ahead(self) -> Block | None:
         """Return the block to send a request of among those that will be read."""
-        if self._held_bytes + self.request_bytes > self._allowed_bytes:
+        if self._held_bytes + self.division.request_bytes > self._allowed_bytes:
             return None
         for each in self._passes:
             each.open_active()
@@ -332,18 +295,6 @@ class ReadAhead:
                         return block
                 n_looked = len(each.leaves)
         return None
-
-    @property
-    def request_bytes(self) -> int:
-        """Return the memory of one request for a chunk."""
-        in_parts = self._in_ranges or (self.indexes is not None and self.store.transfer.serves_ranges)
-        whole = self.most if self.indexes is None else max(_PART_BYTES, self.indexes.kind.most_object)
-        return (self.part_bytes if in_parts else whole) * self._copies
-
-    @property
-    def _copies(self) -> int:
-        """Return how often what is received is in memory at once: clients that do not receive in place join what they got."""
-        return 1 if self.store.transfer.receives_in_place else 2
 
     def _pending_block(self, leaf: Leaf) -> Block | None:
         """Return the first block of a leaf that has requests to send; opens the next if there is none."""
@@ -383,10 +334,10 @@ class ReadAhead:
 
     def _extend(self, chunk: StoredChunk, part: Part, answer: Fetched | None) -> None:
         """Add the requests for the remaining bytes of a chunk, once its size is known."""
-        if self.size is not None or chunk.pieces or part.span is None or answer is None or not answer.is_range:
+        if self.division.size is not None or chunk.pieces or part.span is None or answer is None or not answer.is_range:
             return
-        if part.span[0] == 0 and part.span[1] < answer.total <= self.most and not chunk.block.is_closed:
-            more = [Part(span, _PART_BYTES * self._copies) for span in ranges(part.span[1], answer.total, _PART_BYTES)]
+        if part.span[0] == 0 and part.span[1] < answer.total <= self.division.most and not chunk.block.is_closed:
+            more = self.division.of_range(part.span[1], answer.total)
             chunk.parts.extend(more)
             chunk.block.pending.extendleft((chunk, each) for each in reversed(more))
 
@@ -415,7 +366,7 @@ class ReadAhead:
         part.is_held = False
         self._held_bytes -= part.cost
         block.held_bytes -= part.cost
-        if part.buffer is not None and len(part.buffer) == self.part_bytes and self._passes:
+        if part.buffer is not None and len(part.buffer) == self.division.buffer_bytes and self._passes:
             self._pool.append(part.buffer)
         part.buffer = part.task = None  # which has the answer, too
         if part.answer.exception() is None:

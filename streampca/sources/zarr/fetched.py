@@ -78,16 +78,16 @@ class FetchedReader:
 
     def _try_out(self, requests: ReadAhead) -> None:
         """Request a byte of the metadata if memory depends on how the store answers."""
-        if requests.in_parts:
+        if requests.division.divides:
             name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
             self.store.try_out(f"{self.array.path}/{name}" if self.array.path else name)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a chunk whose parts are joined, of a decoded one, and of what was received of it."""
         requests = self.requests
-        joined = requests.most if requests.in_parts and not self.chain.plain else 0
+        joined = requests.division.most if requests.division.divides and not self.chain.plain else 0
         decoded = 0 if self.layout.holds_whole_chunks(n_rows) else self.chunk_bytes
-        return joined + decoded + requests.least_bytes + requests.request_bytes
+        return joined + decoded + requests.division.least_bytes + requests.division.request_bytes
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Request the blocks of `schedule` ahead while the context lasts."""
@@ -162,7 +162,7 @@ class FetchedReader:
         def joined() -> Bytes:
             if self.chain.plain:
                 return decoded().reshape(-1).view(np.uint8)
-            return borrow("stored", (self.requests.most,), np.uint8)
+            return borrow("stored", (self.requests.division.most,), np.uint8)
 
         with self.requests.stored(chunk, joined) as stored:
             self._require(place, stored, chunk.total)
@@ -204,8 +204,8 @@ class FetchedReader:
             raise self._damaged(place, "the file is empty")
         if self.chain.plain and (total != self.chunk_bytes or len(stored) != total):
             raise self._damaged(place, f"{len(stored) or total:,} bytes stored, expected {self.chunk_bytes:,}")
-        if total > self.requests.most:
-            raise self._damaged(place, f"{total:,} bytes stored, expected at most {self.requests.most:,}")
+        if total > self.requests.division.most:
+            raise self._damaged(place, f"{total:,} bytes stored, expected at most {self.requests.division.most:,}")
         if len(stored) != total:
             raise self._damaged(place, f"{len(stored):,} of {total:,} bytes were received")
         if self.known is not None:

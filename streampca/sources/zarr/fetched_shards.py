@@ -100,11 +100,17 @@ class FetchedShards(FetchedReader):
         """Return the memory in bytes of a joined and a decoded inner chunk, of what was received of it, and of indexes."""
         requests = self.requests
         indexes = 0 if requests.indexes is None else requests.indexes.memory_bytes
-        return self._joined_bytes + self.chunk_bytes + requests.least_bytes + requests.request_bytes + indexes
+        return (
+            self._joined_bytes
+            + self.chunk_bytes
+            + requests.division.least_bytes
+            + requests.division.request_bytes
+            + indexes
+        )
 
     @property
     def _joined_bytes(self) -> int:
-        return self.shards.most if self.shards.most > self.requests.part_bytes else 0
+        return self.shards.most if self.shards.most > self.requests.division.buffer_bytes else 0
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`, whose chunks are shards.

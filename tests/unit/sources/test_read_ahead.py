@@ -24,7 +24,7 @@ import streampca as sp
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
 from streampca.planning.read_ahead import READ_AHEAD_BYTES
 from streampca.sources import open_source
-from streampca.sources.fetching import read_ahead, transfer
+from streampca.sources.fetching import division, read_ahead, transfer
 from streampca.sources.fetching.read_ahead import ReadAhead
 from streampca.sources.fetching.requests import Block, Part, StoredChunk
 from streampca.sources.fetching.transfer import Fetched
@@ -63,8 +63,8 @@ def web(stores):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Let chunks of more than 5 kB be requested in ranges of 4 kB."""
-    monkeypatch.setattr(read_ahead, "_PART_BYTES", 4_000)
-    monkeypatch.setattr(read_ahead, "_WHOLE_BYTES", 5_000)
+    monkeypatch.setattr(division, "RANGE_BYTES", 4_000)
+    monkeypatch.setattr(division, "WHOLE_BYTES", 5_000)
 
 
 def fit(path, **options):
@@ -138,10 +138,10 @@ def test_plan_counts_whole_chunks_where_the_server_sends_no_ranges_or_another_cl
 ):
     setattr(web, fault, fault == "redirects")
     source = open_source(f"{web.url}/zstd")
-    most = source.direct.requests.most
+    most = source.direct.requests.division.most
     n_copies = 2 if fault == "redirects" else 1
     assert source.overhead_bytes(430) >= 3 * n_copies * most
-    assert source.direct.requests.request_bytes == n_copies * most
+    assert source.direct.requests.division.request_bytes == n_copies * most
     assert not web.requests
     fit(f"{web.url}/zstd")
     assert sum(web.requests.values()) == 5
@@ -293,8 +293,8 @@ def read(requests, span):
     """Read one block and check its bytes."""
     with requests.reading(*span) as chunks:
         for chunk in tuple(chunks):
-            with requests.stored(chunk, lambda: np.empty(requests.most, np.uint8)) as stored:
-                assert len(stored) == requests.most
+            with requests.stored(chunk, lambda: np.empty(requests.division.most, np.uint8)) as stored:
+                assert len(stored) == requests.division.most
                 assert (stored == int(chunk.key) % 251).all()
                 yield
 
@@ -321,7 +321,7 @@ def drain(requests, spans):
 def test_memory_stays_within_the_schedule_and_every_part_is_requested_once(small_parts, size, known):
     store = Store(size, held=False)
     requests = ReadAhead(store, keys_of, size if known else None, size)
-    most, release, plan = 0, requests._release_part, schedule(3, 2, 5 * requests.request_bytes)
+    most, release, plan = 0, requests._release_part, schedule(3, 2, 5 * requests.division.request_bytes)
 
     def released(*arguments):
         nonlocal most
@@ -331,11 +331,11 @@ def test_memory_stays_within_the_schedule_and_every_part_is_requested_once(small
     requests._release_part = released
     with requests.ahead(plan):
         drain(requests, [span for leaf in range(3) for span in plan.spans_of(leaf)])
-    assert 0 < most <= plan.n_bytes + requests.least_bytes + requests.request_bytes
+    assert 0 < most <= plan.n_bytes + requests.division.least_bytes + requests.division.request_bytes
     assert settled(requests)._held_bytes == 0
     assert set(store.n_requests.values()) == {1}
     assert len({key for key, _ in store.n_requests}) == 60
-    assert store.most_in_flight <= read_ahead.MOST_REQUESTS
+    assert store.most_in_flight <= division.MOST_REQUESTS
 
 
 def test_leaves_that_run_together_are_requested_together_and_their_blocks_in_order():
@@ -404,7 +404,7 @@ def test_requests_cancelled_at_the_end_of_the_process_are_not_followed_by_others
             with pytest.raises(StoreError, match="the reading was stopped"), requests.stored(chunks[0], lambda: None):
                 pass
         assert settled(requests)._held_bytes == 0
-        assert store.n_requests.total() == read_ahead.MOST_REQUESTS
+        assert store.n_requests.total() == division.MOST_REQUESTS
         with pytest.raises(StoreError, match="the reading was stopped"), requests.reading(10, 20):
             pass
 
@@ -456,7 +456,7 @@ def test_ranges_by_a_client_that_does_not_tell_sizes_are_requested_once(small_pa
     monkeypatch.setattr(MemoryFileSystem, "cat_file", counted)
     source = open_source(url)
     np.testing.assert_array_equal(source.read(0, 60)[0], values)
-    chunk_bytes, n_parts = 20 * 300 * values.itemsize, -(-20 * 300 * values.itemsize // read_ahead._PART_BYTES)
+    chunk_bytes, n_parts = 20 * 300 * values.itemsize, -(-20 * 300 * values.itemsize // division.RANGE_BYTES)
     assert n_parts > 1
     assert sum(asked.values()) == 3 * n_parts
     files = MemoryFileSystem().store

@@ -16,7 +16,7 @@ import streampca as sp
 from streampca.errors import ChangedInputError, DamagedChunkError, MissingChunkError, MissingInnerChunkError, StoreError
 from streampca.planning import blocks
 from streampca.sources import open_source
-from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching import division
 from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.schedule import Schedule
 
@@ -59,8 +59,8 @@ def web(stores):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Let no shard be requested as a whole, and join inner chunks up to 6 kB, of which each has 2.4 kB."""
-    monkeypatch.setattr(read_ahead, "_PART_BYTES", 6_000)
-    monkeypatch.setattr(read_ahead, "_WHOLE_BYTES", 6_000)
+    monkeypatch.setattr(division, "RANGE_BYTES", 6_000)
+    monkeypatch.setattr(division, "WHOLE_BYTES", 6_000)
 
 
 def fit(path):
@@ -188,7 +188,7 @@ def test_memory_is_within_the_schedule_with_blocks_smaller_than_shards(web, smal
     with source.ahead(Schedule(1, lambda _: spans, 1, n_bytes)):
         for start, stop in spans:
             np.testing.assert_array_equal(source.read(start, stop)[0], VALUES[start:stop])
-    assert 6_000 <= max(most) <= n_bytes + requests.least_bytes
+    assert 6_000 <= max(most) <= n_bytes + requests.division.least_bytes
     assert requests._held_bytes == 0
     assert len(ranges(web, "zstd/c/0/0")) > 2
     assert ranges(web, "zstd/c/0/0")[f"bytes=-{INDEX_BYTES}"] == 1
@@ -231,7 +231,7 @@ def test_shards_of_a_server_without_ranges_are_requested_as_a_whole_once_for_a_b
         np.testing.assert_array_equal(source.read(start, stop)[0], VALUES[start:stop])
         assert set(web.requests) == {(f"zstd/c/{i}/0", None) for i in range(start // 100, -(-stop // 100))}
         assert set(web.requests.values()) == {1}
-    assert requests.request_bytes >= requests.indexes.kind.most_object
+    assert requests.division.request_bytes >= requests.indexes.kind.most_object
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from stores import make_values, write_store
 
 from streampca.errors import StoreError
 from streampca.sources import open_source, remote
-from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching import division
 from streampca.sources.fetching.checksums import AlteredBodyError, require_checksum
 from streampca.sources.remote import RetryPolicy, open_store
 from streampca.sources.request_errors import is_transient
@@ -117,8 +117,8 @@ def chunk_requests(storage):
 @pytest.mark.parametrize("how", ["keys", "token", "ranges", "anonymous"])
 def test_requests_carry_the_signature_and_are_as_many_as_chunks(storage, monkeypatch, how):
     if how == "ranges":
-        monkeypatch.setattr(read_ahead, "_PART_BYTES", 12_000)
-        monkeypatch.setattr(read_ahead, "_WHOLE_BYTES", 13_000)
+        monkeypatch.setattr(division, "RANGE_BYTES", 12_000)
+        monkeypatch.setattr(division, "WHOLE_BYTES", 13_000)
     storage.signs = how != "anonymous"
     source = storage.source(**({"token": "of a session"} if how == "token" else {}))
     np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
