@@ -24,6 +24,7 @@ from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.sampling_errors import SamplingErrors
@@ -135,6 +136,38 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
                 "partial_unfit or merge, nor are they in models of earlier versions"
             )
         return AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or Path
+            Directory of the group; `streampca.load` reads it.
+        overwrite : bool
+            Whether a model of streampca at `path` is replaced.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        ModelError
+            If the kernel is a callable, which cannot be stored, or `feature_weight` was changed after the fit.
+        OutputError
+            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
+        """
+        from streampca.models.persistence.models import save_model  # here, because it imports zarr
+
+        check_is_fitted(self)
+        model, record = self._to_save()
+        return save_model(model, path, overwrite=overwrite, fit=record)
+
+    def _to_save(self) -> tuple[PCAModel | KernelModel, FitRecord]:
+        """Return the model with the names of its features, and the record of its fit; `ModelError` if parameters were changed since."""
+        raise NotImplementedError
 
     def to_xarray(self) -> xr.Dataset:
         """Return the model as a Dataset: values of components along ``mode``, from 1 on, and those of features by their dimensions.

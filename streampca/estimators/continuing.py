@@ -17,6 +17,7 @@ from streampca.estimators.inputs import is_array_like, names_of
 from streampca.estimators.interface import check_is_fitted, validate_data
 from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import as_selection
+from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
@@ -166,6 +167,10 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         check_is_fitted(self)
         fitted = self._state_or_none() if state else None
         beside = None if fitted is None else partial(write_state, fitted)
+        model, record = self._to_save()
+        return save_model(model, path, overwrite=overwrite, beside=beside, fit=record)
+
+    def _to_save(self) -> tuple[PCAModel, FitRecord]:
         model, parameters = self._model, self._parameters()
         weight, expression = parameters.feature_weight, parameters.weight_expression
         if expression is not None:
@@ -174,8 +179,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             raise ModelError(
                 "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
             )
-        fit = record_of_fitted(self)
-        return save_model(with_names(model, self), path, overwrite=overwrite, beside=beside, fit=fit)
+        return with_names(model, self), record_of_fitted(self)
 
     def __getattr__(self, name: str) -> Any:
         fitted = self.__dict__.get("_fitted_state")

@@ -21,6 +21,7 @@ from streampca.estimators.transforming import Floats
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
+from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.scoring import scores_of
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
@@ -303,33 +304,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         distances: FloatArray = np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
         return distances
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
-
-        Parameters
-        ----------
-        path : str or Path
-            Directory of the group; `streampca.load` reads it.
-        overwrite : bool
-            Whether a model of streampca at `path` is replaced.
-
-        Returns
-        -------
-        Path
-            `path`.
-
-        Raises
-        ------
-        ModelError
-            If the kernel is a callable, which cannot be stored.
-        OutputError
-            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
-        """
-        from streampca.models.persistence.models import save_model  # here, because it imports zarr
-
-        check_is_fitted(self)
+    def _to_save(self) -> tuple[KernelModel, FitRecord]:
         self._parameters()  # checks them
-        return save_model(with_names(self._model, self), path, overwrite=overwrite, fit=record_of_fitted(self))
+        return with_names(self._model, self), record_of_fitted(self)
 
     def __getattr__(self, name: str) -> Any:
         if name == "eigenvectors_" and self.__dict__.get("_rows") is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +13,8 @@ from streampca.estimators.continuing import with_names
 from streampca.estimators.interface import check_is_fitted, clone
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.persistence import record_of_fitted
+from streampca.models.fit_record import FitRecord
+from streampca.models.pca import PCAModel
 from streampca.models.rotated import Method, RotatedModel, rotate, rotated_model
 from streampca.parameters import Parameters
 from streampca.solvers.result import Fit
@@ -137,32 +138,9 @@ class RotatedPCA(StreamEstimator[Parameters, Fit]):
         fitted.fit(X, sample_weight=sample_weight)
         return self._become(fitted, self._rotated(fitted))
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model to a zarr group at `path`, whole or not at all.
-
-        Parameters
-        ----------
-        path : str or Path
-            Directory of the group; `streampca.load` reads it.
-        overwrite : bool
-            Whether a model of streampca at `path` is replaced.
-
-        Returns
-        -------
-        Path
-            `path`.
-
-        Raises
-        ------
-        OutputError
-            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
-        """
-        from streampca.models.persistence.models import save_model  # here, because it imports zarr
-
-        check_is_fitted(self)
+    def _to_save(self) -> tuple[PCAModel, FitRecord]:
         named = with_names(self._model.unrotated, self.pca_)
-        model = rotated_model(named, self._model.rotation)
-        return save_model(model, path, overwrite=overwrite, fit=record_of_fitted(self.pca_))
+        return rotated_model(named, self._model.rotation), record_of_fitted(self.pca_)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
