@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.errors import DataError, NotAvailableError, ParameterError, StreamPCAError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
@@ -173,6 +173,23 @@ def _is_zarr_store(data: object) -> bool:
     return "zarr" in sys.modules and isinstance(data, sys.modules["zarr"].abc.store.Store)
 
 
+def _opened_path(data: Paths, options: ReadOptions) -> Source:
+    """Return what `_open_path` returns; `DataError` for paths that the system does not let through, or that are no text."""
+    for path in data if isinstance(data, list | tuple) else (data,):
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{str(path)!a} is not encoded as UTF-8: give it another name, or open it by a symbolic link that has one"
+            ) from error
+    try:
+        return _open_path(data, options)
+    except StreamPCAError:
+        raise
+    except OSError as error:
+        raise DataError(f"{error.filename or data} cannot be opened: {error.strerror or error}") from error
+
+
 def _open_path(data: Paths, options: ReadOptions) -> Source:
     if isinstance(data, list | tuple) and len(data) == 1:
         data = data[0]
@@ -284,7 +301,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(is_paths, _open_path, verifies=True, labelled=True, cells=True),
+    _Kind(is_paths, _opened_path, verifies=True, labelled=True, cells=True),
     _Kind(
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _in_memory(lambda array: MappedSource(array, "memory map")),

@@ -238,6 +238,11 @@ class ZarrSource(Source):
                 f"{self.description}: {count} of {math.prod(self.layout.chunk_counts)} chunks do not exist, first: {', '.join(first)}; "
                 "write them, or set missing_chunks: fill to read them as the fill value"
             )
+        if n_missing and self.array.metadata.fill_value is None:
+            raise DataError(
+                f"{self.label}: {n_missing:,} chunks were never written and the array has no fill value (null in .zarray), so that they have "
+                f"no values, first: {', '.join(first)}: write them, or the fill value that they have"
+            )
         self.missing_chunks_filled, self._n_missing_values = n_missing, n_values
         # A chunk whose digest is known is missed where it is read.
         self.stored, self._knows_missing = stored if n_missing and self.digests is None else None, True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -151,11 +152,21 @@ def inner_store(store: Store) -> Store:
     return store._store if isinstance(store, StrictStore) else store
 
 
+def is_file(path: str) -> bool:
+    """Return whether there is a file at `path`; `DataError` if that cannot be told, which is not the same as that there is none."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
 def presence_of(store: StrictStore, prefix: str) -> Callable[[str], bool] | None:
     """Return a function that tells whether a key below `prefix` is stored, None if the store cannot list its keys."""
     if isinstance(store._store, LocalStore):  # whose listing passes over directories that are links
         root = f"{store._store.root}/{prefix}"
-        return lambda key: os.path.isfile(root + key)
+        return lambda key: is_file(root + key)
     if not store.supports_listing:
         return None
     try:
@@ -205,7 +216,7 @@ def read_whole(array: ZarrArray, *, fill: bool = False) -> Array:
         root = f"{inner.root}/{checked.path}/" if checked.path else f"{inner.root}/"
         for place in product(*(range(-(-n // size)) for n, size in zip(checked.shape, grid, strict=True))):
             key = checked.metadata.encode_chunk_key(place)
-            if not os.path.isfile(root + key):
+            if not is_file(root + key):
                 raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
     return np.asarray(checked[...])
 

@@ -1,0 +1,85 @@
+"""What the system does not let through is an error, and never taken for chunks that were not written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from stores import make_values, write_store
+
+import streampca as sp
+from streampca.errors import DataError, MissingChunkError
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, below: Path, number: int) -> None:
+    """Let the status of files below a directory be refused, as permissions do for users other than root, or a damaged disk."""
+    original: Callable[..., os.stat_result] = os.stat
+
+    def refused(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, str | os.PathLike) and str(path).startswith(str(below)):
+            raise OSError(number, os.strerror(number), str(path))
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("missing_chunks", ["error", "fill"])
+def test_chunks_that_cannot_be_looked_at_are_not_missing(
+    missing_chunks: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_store(tmp_path / "x.zarr")
+    source = sp.open(path, missing_chunks=missing_chunks)
+    refuse(monkeypatch, path / "c", number)
+    with pytest.raises(DataError, match=os.strerror(number)) as caught:
+        sp.PCA(2).fit(source)
+    assert not isinstance(caught.value, MissingChunkError)
+
+
+def test_coordinates_that_cannot_be_looked_at_are_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = zarr.create_group(tmp_path / "x.zarr")
+    for name, values, names in (("x", make_values(40, 3), ("row", "column")), ("row", np.arange(1.0, 41.0), ("row",))):
+        group.create_array(name, data=values, dimension_names=names)
+    refuse(monkeypatch, tmp_path / "x.zarr" / "row" / "c", errno.EACCES)
+    with pytest.raises(DataError, match=r"coordinate row: .*Permission denied"):
+        sp.open(tmp_path / "x.zarr", array="x")
+
+
+@pytest.mark.parametrize("name", ["x.zarr", "x.npy", "x.parquet", "shards", "x.h5ad"])
+def test_a_path_that_is_not_let_through_is_a_named_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, tmp_path, errno.EACCES)
+    with pytest.raises(DataError, match=name):
+        sp.open(tmp_path / name)
+
+
+def test_chunks_without_a_fill_value_are_not_filled(tmp_path: Path) -> None:
+    array: Any = zarr.create_array(tmp_path / "x.zarr", shape=(40, 3), chunks=(20, 3), dtype="f8", zarr_format=2)
+    array[:20] = 1.0 + make_values(20, 3)
+    document = json.loads((tmp_path / "x.zarr" / ".zarray").read_text())
+    (tmp_path / "x.zarr" / ".zarray").write_text(json.dumps(document | {"fill_value": None}))
+    with pytest.raises(DataError, match=r"1 chunks were never written and the array has no fill value .* first: 1\.0"):
+        sp.PCA(2).fit(sp.open(tmp_path / "x.zarr", missing_chunks="fill"))
+    (tmp_path / "x.zarr" / ".zarray").write_text(json.dumps(document | {"fill_value": 2.0}))
+    rows = sp.open(tmp_path / "x.zarr", missing_chunks="fill").read(0, 40)[0]
+    assert (rows[20:] == 2.0).all()
+
+
+def test_a_path_that_is_no_utf_8_is_a_named_error(tmp_path: Path) -> None:
+    path = str(tmp_path / os.fsdecode(b"caf\xe9.npy"))
+    try:
+        np.save(path, make_values())
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 alone")
+    with pytest.raises(DataError, match=r"caf\\udce9\.npy' is not encoded as UTF-8: give it another name"):
+        sp.PCA(2).fit(path)
+    (tmp_path / "link.npy").symlink_to(path)
+    assert sp.PCA(2).fit(tmp_path / "link.npy").n_samples_seen_ == 400
