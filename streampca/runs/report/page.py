@@ -21,9 +21,9 @@ from streampca.runs.report import (
     what_ran,
     words,
 )
-from streampca.runs.report.downloads import Names, csv_address, svg_address
 from streampca.runs.report.parts import Page
 from streampca.runs.report.run_files import FurtherRows, RunFiles, read_run
+from streampca.runs.report.templates import environment, helpers
 from streampca.storage.files import write_atomically
 
 NAME = "report.html"
@@ -58,7 +58,7 @@ def write_report(directory: Path, further: FurtherRows | None = None) -> Path:
             f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of kernel PCA, "
             "without a report, with preprocess.remove, or with components on disk"
         )
-    html = _render(page)
+    html = environment().get_template("page.html").render(page=page, **helpers())
     target = directory / NAME
     write_atomically(target, [html.encode("utf-8")])
     return target
@@ -129,17 +129,3 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Page:
         component_count=component_rules.component_count(run),
         loadings=loadings.loadings(run, layout),
     )
-
-
-def _render(page: Page) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("streampca.runs", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    helpers = {"named": Names(), "svg_address": svg_address, "csv_address": csv_address}
-    return environment.get_template("page.html").render(page=page, **helpers)
