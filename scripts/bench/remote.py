@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from _bench import Contender, Row, contend, machine, machine_line, median, timed
 
 FEATURES = 1024
@@ -68,6 +69,12 @@ class Server(NamedTuple):
 
     port: int
     log: Path
+    processes: list[psutil.Process]
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the server has taken."""
+        each = [process for parent in self.processes for process in (parent, *parent.children(recursive=True))]
+        return sum(sum(process.cpu_times()[:2]) for process in each)
 
     def requests(self) -> int:
         """Return the number of requests for chunks."""
@@ -93,7 +100,7 @@ def server(root: Path, latency: float) -> Iterator[Server]:
                 (Path(name) / "conf").write_text(_NGINX.format(place=name, log=log, root=root, port=port, lists=lists))
                 processes.append(subprocess.Popen([nginx, "-c", f"{name}/conf", "-p", name, "-e", f"{name}/errors"]))
                 _await(port)
-            yield Server(port, log)
+            yield Server(port, log, [psutil.Process(process.pid) for process in processes])
         finally:
             for process in processes:
                 process.terminate()
@@ -239,8 +246,16 @@ def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float,
     ]
     fit_, floor = rows["fit"], [rows[other].get("seconds", 0.0) for other in ("local fit", "bare download")]
     ratio = "" if "failed" in fit_ else f"{fit_['seconds'] / max(floor):.2f}"
+    busy = "" if "failed" in fit_ else f"{busy_cores(fit_):.2f}"
     peak = "" if "failed" in fit_ else f"{fit_['peak_mib']:.0f} / {fit_['projected_mib']:.0f}"
-    return f"| {kind} | {1000 * latency:.0f} ms | {name} | {' | '.join(cells)} | {ratio} | {peak} | {requests} |"
+    return (
+        f"| {kind} | {1000 * latency:.0f} ms | {name} | {' | '.join(cells)} | {ratio} | {busy} | {peak} | {requests} |"
+    )
+
+
+def busy_cores(row: Row) -> float:
+    """Return how many cores a contender and its server kept busy."""
+    return float((row["cpu_seconds"] + row["server_cpu_seconds"]) / row["seconds"])
 
 
 def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = contend) -> list[Row]:
@@ -262,9 +277,9 @@ def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = c
         gib = given.megabytes * 1e6 / 2**30
         print(f"{machine_line(machine())}; {os.getloadavg()[0]:.1f} processes were running", file=sys.stderr)
         print(
-            "| store | latency | chunks | local fit | fit | bare download | zarr, fsspec | zarr, obstore | ratio | peak / projected MiB | requests / needed |"
+            "| store | latency | chunks | local fit | fit | bare download | zarr, fsspec | zarr, obstore | ratio | busy cores, with the server | peak / projected MiB | requests / needed |"
         )
-        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
         for kind in given.kinds.split(","):
             for latency in map(float, given.latencies.split(",")):
                 for name in names:
@@ -273,9 +288,11 @@ def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = c
                         for each, repeats in contenders(
                             root, name, kind, serving.port, given.repeats, given.peer_repeats
                         ):
-                            before = serving.requests()
+                            before, begun = serving.requests(), serving.cpu_seconds()
                             rows[each.name] = median([run(each) for _ in range(repeats)]) if repeats else {}
                             counts[each.name] = (serving.requests() - before) / max(1, repeats)
+                            if repeats and "failed" not in rows[each.name]:
+                                rows[each.name]["server_cpu_seconds"] = (serving.cpu_seconds() - begun) / repeats
                     requests = f"{counts['fit']:g} / {needed(root / 'bench' / _directory(name), name)}"
                     print(line(kind, latency, name, rows, gib, requests), flush=True)
                     results.append({"kind": kind, "latency": latency, "chunks": name, "rows": rows})
