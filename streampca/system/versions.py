@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 
+from streampca.version import __version__
+
 
 def versions() -> dict[str, str]:
     """Return the versions of all packages and libraries that determine the bits of a result."""
@@ -18,9 +20,10 @@ def versions() -> dict[str, str]:
             if library.user_api == "blas"
         }
     )
-    packages = ("streampca", "numpy", "scipy", "zarr", "numcodecs", "dask")
+    packages = ("numpy", "scipy", "zarr", "numcodecs", "dask")
     return {
         "python": platform.python_version(),
+        "streampca": __version__,
         **{name: version(name) for name in packages},
         "blas": ", ".join(blas),
         "platform": f"{platform.system()} {platform.machine()}",
