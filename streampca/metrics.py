@@ -96,8 +96,6 @@ def similarity(v: ArrayLike, w: ArrayLike) -> float:
 def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
     """Return ``|aᵢ − bᵢ| / aᵢ`` for every eigenvalue, shape ``(k,)``, where `a` is the reference (Marukatat 2023, eq. 67).
 
-    Both have shape ``(k,)``; `ParameterError` if their shapes differ or a reference is not positive.
-
     Parameters
     ----------
     a, b : array, shape (k,)
@@ -107,6 +105,11 @@ def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
     -------
     array, shape (k,)
         The relative difference of each eigenvalue.
+
+    Raises
+    ------
+    ParameterError
+        If the shapes differ, or a reference is not positive.
 
     Examples
     --------
@@ -182,19 +185,22 @@ def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
 def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
     """Return the principal angles in radians between the spans of the rows of `V` and `W`, ascending.
 
-    Both may have any number of rows, with the same number of features (`ParameterError` otherwise); the number of angles
-    is the smaller number of rows. Small angles are computed from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev &
-    Argentati 2002).
+    Small angles are computed from the sine, so they are exact to rounding (Björck & Golub 1973; Knyazev & Argentati 2002).
 
     Parameters
     ----------
     V, W : array, shape (k, n_features)
-        Bases of two subspaces, in rows.
+        Bases of two subspaces, in rows; their numbers of rows may differ.
 
     Returns
     -------
     array
-        Angles in radians, the smallest first.
+        Angles in radians, the smallest first: as many as the smaller number of rows.
+
+    Raises
+    ------
+    ParameterError
+        If the numbers of features differ.
 
     Examples
     --------
