@@ -20,7 +20,8 @@ from zarr.storage import MemoryStore
 
 from streampca.errors import DataError
 from streampca.sources import open_source
-from streampca.sources.zarr.codecs import blosc_size, bounded, chain_of, decode_into, decode_within, zstd_size
+from streampca.sources.zarr.codecs import bounded, chain_of, decode_into, decode_within
+from streampca.sources.zarr.headers import blosc_size, zstd_size
 from streampca.sources.zarr.metadata import MAX_DEPTH, feature_shape, require_document
 
 CODECS = {
