@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.sources.zarr.codecs import Decoder, decode_into
-from streampca.storage.zarr_interface import has_regular_chunks
+from streampca.sources.zarr.layout import Layout
+from streampca.storage.zarr_interface import ZarrArray, has_regular_chunks
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class Chain:
     def plain(self) -> bool:
         """Return whether the file holds the values without compression."""
         return self.compressor is None and not self.crc32c
+
+    def fills_blocks(self, array: ZarrArray, layout: Layout, n_rows: int) -> bool:
+        """Return whether chunks are decoded in blocks of `n_rows` rows, which then are whole chunks of the same data type."""
+        return layout.holds_whole_chunks(n_rows) and self.dtype == np.dtype(array.dtype)
 
     def decode(self, stored: NDArray[np.uint8], chunk: Array) -> None:
         """Decode `stored` into `chunk`, a contiguous array of `dtype`; `ValueError` if it is damaged or has another size."""

@@ -52,8 +52,9 @@ class DirectReader:
 
     @property
     def scatters(self) -> bool:
-        """Return whether only the needed part of a chunk is read: two axes, no compression, and no digests of chunks to compare."""
-        return self.chain.plain and self.digests is None and self.array.ndim == 2
+        """Return whether only the needed part of a chunk is read: two axes, no compression, native bytes, no digests to compare."""
+        is_native = self.chain.dtype == np.dtype(self.array.dtype)
+        return self.chain.plain and is_native and self.digests is None and self.array.ndim == 2
 
     @property
     def chunk_bytes(self) -> int:
@@ -66,7 +67,9 @@ class DirectReader:
             return 0
         if self.chain.plain:
             return self.chunk_bytes
-        return most_stored(self.chunk_bytes) + (0 if self.layout.holds_whole_chunks(n_rows) else self.chunk_bytes)
+        return most_stored(self.chunk_bytes) + (
+            0 if self.chain.fills_blocks(self.array, self.layout, n_rows) else self.chunk_bytes
+        )
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`.

@@ -86,7 +86,7 @@ class FetchedReader:
         """Return the memory in bytes of a chunk whose parts are joined, of a decoded one, and of what was received of it."""
         requests = self.requests
         joined = requests.division.most if requests.division.divides and not self.chain.plain else 0
-        decoded = 0 if self.layout.holds_whole_chunks(n_rows) else self.chunk_bytes
+        decoded = 0 if self.chain.fills_blocks(self.array, self.layout, n_rows) else self.chunk_bytes
         return joined + decoded + requests.division.least_bytes + requests.division.request_bytes
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 from stores import make_values, write_store
+from zarr.codecs import BytesCodec, ZstdCodec
 
 import streampca as sp
 from streampca.sources.row_range import RowRange
@@ -62,3 +64,21 @@ def test_memory_for_a_decoded_chunk_is_planned_where_blocks_divide_one(tmp_path:
     assert [source.overhead_bytes(n) - whole for n in (200, 400, 50, 99, 150)] == [0, 0, chunk, chunk, chunk]
     ranges = {(0, 400): 0, (100, 400): 0, (0, 200): 0, (30, 400): chunk, (0, 150): chunk}
     assert {edges: RowRange(source, *edges).overhead_bytes(100) - whole for edges in ranges} == ranges
+
+
+@pytest.mark.parametrize("compressors", [None, [ZstdCodec()]], ids=["none", "zstd"])
+def test_memory_for_a_decoded_chunk_is_planned_where_bytes_have_another_order(compressors: Any, tmp_path: Path) -> None:
+    overhead = {}
+    for endian in ("little", "big"):
+        zarr.create_array(
+            tmp_path / endian,
+            data=make_values(400, 8),
+            chunks=(100, 8),
+            serializer=BytesCodec(endian=endian),
+            compressors=compressors,
+        )
+        source = sp.open(tmp_path / endian)
+        overhead[endian] = source.overhead_bytes(100)
+        np.testing.assert_array_equal(source.read(0, 400)[0], make_values(400, 8))
+        assert source.reads_of(150, 160) == (100 if compressors or endian == "big" else 10) * 8 * 8
+    assert overhead["big"] - overhead["little"] == 100 * 8 * 8
