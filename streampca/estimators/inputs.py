@@ -70,6 +70,12 @@ class _BlockFunction:
     starts: IntArray
     """First row of each block, ``(n_blocks,)``; 0 where the sizes of blocks are not known."""
 
+    @property
+    def __name__(self) -> str:
+        """Return the name of the function, with which Dask begins the names of tasks."""
+        inner = getattr(self.function, "func", self.function)
+        return str(getattr(inner, "__name__", type(inner).__name__))
+
     def __call__(self, rows: Array, block_id: tuple[int, ...]) -> Array:
         return self.function(rows, int(self.starts[block_id[0]]))
 

@@ -73,6 +73,13 @@ def test_scores_of_lazy_rows_that_are_not_finite_raise_and_name_the_row(
         lazy.compute()
 
 
+def test_tasks_of_lazy_scores_have_the_same_plain_names_each_time() -> None:
+    fitted, lazy = sp.PCA(3).fit(ROWS), da.from_array(ROWS, chunks=(20, 6), name="rows")
+    names = [fitted.transform(lazy).name for _ in range(2)]
+    assert names[0] == names[1]
+    assert names[0].startswith("scores_of-")
+
+
 def test_other_blocks_of_lazy_rows_have_scores() -> None:
     fitted = sp.PCA(3).fit(ROWS)
     lazy = fitted.transform(da.from_array(spoiled(np.nan), chunks=(20, 6)))
