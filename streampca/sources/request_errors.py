@@ -108,7 +108,7 @@ def hint_of(error: BaseException, options_key: str, *, is_s3: bool) -> str:
         )
     if code == "RequestTimeTooSkewed":
         return "set the clock of this machine"
-    if code in _OF_ANOTHER_REGION:
+    if code in _OF_ANOTHER_REGION or (is_s3 and isinstance(error, RecursionError)):  # redirected without end
         return f"give the region of the bucket in {options_key}, as in client_kwargs: {{region_name: …}}"
     if status not in (401, 403, 407) and not isinstance(error, PermissionError):
         return f"look at the address and at {options_key}"

@@ -189,3 +189,5 @@ class _RefusedError(Exception):
 )
 def test_hints_follow_from_the_codes_of_s3(code: str, status: int, hint: str) -> None:
     assert hint in hint_of(_RefusedError(code, status), "source.storage_options", is_s3=True)
+    assert "region_name" in hint_of(RecursionError("redirected"), "source.storage_options", is_s3=True)
+    assert "region" not in hint_of(_RefusedError("", 403), "source.storage_options", is_s3=False)
