@@ -103,9 +103,9 @@ def test_stores(name: str, tmp_path: Path) -> None:
 
 
 LARGE_CHUNKS: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
-    "zstd, 64 MiB": ((98_304, 512), 32_768, {"codec": "zstd"}),
-    "gzip, 64 MiB": ((65_536, 512), 32_768, {"codec": "gzip"}),
-    "zstd, 64 MiB, underflow": ((98_304, 512), 32_768, {"codec": "zstd", "underflow": True}),
+    "zstd, 32 MiB": ((32_768, 512), 16_384, {"codec": "zstd"}),
+    "gzip, 32 MiB": ((8_192, 1024), 8_192, {"codec": "gzip"}),
+    "zstd, 32 MiB, underflow": ((32_768, 512), 16_384, {"codec": "zstd", "underflow": True}),
 }
 
 
