@@ -96,7 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, bucket: str, prefix: str, delimiter: str) -> None:
         root = self.server.directory / bucket
-        keys = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+        first = root / prefix if prefix.endswith("/") else root  # so that the other stores are not listed
+        keys = sorted(path.relative_to(root).as_posix() for path in first.rglob("*") if path.is_file())
         rows, prefixes = [], dict[str, None]()
         for key in keys:
             if not key.startswith(prefix):

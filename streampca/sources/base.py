@@ -15,7 +15,7 @@ from streampca.errors import DataError, NotAvailableError
 from streampca.labels import Labels, SampleColumns
 from streampca.sources.files.records import Fragment
 from streampca.sources.schedule import Schedule
-from streampca.sources.versions import InputVersion, InputWatch
+from streampca.sources.versions import InputVersion, InputWatch, one_listing
 from streampca.storage.state_file import storable
 from streampca.typing import Array, DType
 
@@ -119,8 +119,9 @@ class Source(ABC):
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Enclose one pass over the rows: call `check` before it, and `require_unchanged` before and after it."""
-        self.check()
-        self.require_unchanged()
+        with one_listing():
+            self.check()
+            self.require_unchanged()
         yield
         self.require_unchanged()
 

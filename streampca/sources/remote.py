@@ -32,7 +32,7 @@ from streampca.sources.request_errors import (
     retry_after,
     status_of,
 )
-from streampca.sources.versions import ObjectListing
+from streampca.sources.versions import ObjectListing, listed
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, ZarrArray, sync
 from streampca.system.optional import not_installed
 
@@ -154,6 +154,10 @@ class RemoteStore(WrapperStore[Store]):
         """Yield the names directly below `prefix`."""
         for key in await self.with_retries(prefix, lambda: _collect(self._store.list_dir(prefix))):
             yield key
+
+    def listing(self, prefix: str) -> ObjectListing | None:
+        """Return what `details` does, by one request for all questions in a `one_listing`."""
+        return listed((id(self), prefix), lambda: sync(self.details(prefix)))
 
     async def details(self, prefix: str) -> ObjectListing | None:
         """Return names, sizes and tags of the objects below `prefix`, as fsspec lists them; None where they cannot be listed."""

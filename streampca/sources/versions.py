@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +37,29 @@ _TAGS = (
 )
 """Names that clients of object stores use for the tag or the time of an object, the most reliable first."""
 _CHUNK_KEY = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
+
+
+_listings: ContextVar[dict[object, ObjectListing | None] | None] = ContextVar("_listings", default=None)
+
+
+@contextmanager
+def one_listing() -> Iterator[None]:
+    """Let several questions about the objects below a prefix, asked in this context, be answered by one listing of them."""
+    token = _listings.set({})
+    try:
+        yield
+    finally:
+        _listings.reset(token)
+
+
+def listed(place: object, ask: Callable[[], ObjectListing | None]) -> ObjectListing | None:
+    """Return the listing of `place` that `ask` requests; within `one_listing`, what it returned before."""
+    known = _listings.get()
+    if known is None:
+        return ask()
+    if place not in known:
+        known[place] = ask()
+    return known[place]
 
 
 @dataclass(frozen=True)

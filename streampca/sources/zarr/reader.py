@@ -289,7 +289,7 @@ class ZarrSource(Source):
             root = Path(store.root) / self.array.path
             return chain(files(root, METADATA_NAMES), chunk_files(root, self.array.ndim + 1))
         if isinstance(store, RemoteStore):
-            listing = sync(store.details(self.key_prefix))
+            listing = store.listing(self.key_prefix)
             return None if listing is None else objects(listing)
         if type(store).__name__ == "ObjectStore":
             return listed_by_obstore(cast(Any, store).store, self.key_prefix)

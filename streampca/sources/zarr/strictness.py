@@ -20,7 +20,7 @@ from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError, StreamPCAError
 from streampca.formatting import one_line
-from streampca.sources.remote import retrying
+from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.zarr.codecs import bounded
 from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
 from streampca.sources.zarr.links import require_inside
@@ -169,6 +169,10 @@ def presence_of(store: StrictStore, prefix: str) -> Callable[[str], bool] | None
         return lambda key: is_file(root + key)
     if not store.supports_listing:
         return None
+    if isinstance(store._store, RemoteStore) and (listing := store._store.listing(prefix)) is not None:
+        root = getattr(store._store._store, "path", "").strip("/")
+        names = {name.strip("/").removeprefix(f"{root}/") for name in listing}
+        return lambda key: prefix + key in names
     try:
         present = set(sync(_list(store, prefix)))
     except StreamPCAError:
