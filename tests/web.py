@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
@@ -44,6 +45,8 @@ class Web(ThreadingHTTPServer):
         """Query that every request must have."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
         """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
+        self.delay_of: Callable[[str], float] | None = None
+        """Returns the seconds after which a chunk is sent, by its path."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
@@ -119,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if web.n_waiting >= web.n_awaited:
                     web.all_came.set()
             web.all_came.wait(20)
+            if web.delay_of is not None:
+                time.sleep(web.delay_of(name))
             with web.lock:
                 web.n_waiting -= 1
         if span is None or not web.serves_ranges:

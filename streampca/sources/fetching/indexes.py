@@ -24,6 +24,8 @@ _MOST_AT_ONCE = 8
 _HELD_BYTES = 4 * 2**20
 _READINGS = 3
 """Requests for an index that is damaged."""
+_Received = tuple[object, ObjectVersion]
+"""The index of a shard, None if it does not exist, and the version of the shard."""
 
 
 class IndexFormat(Protocol):
@@ -72,9 +74,10 @@ class Indexes:
 
     def __init__(self, store: RemoteStore, kind: IndexFormat, lock: threading.RLock):
         self.store, self.kind, self._lock = store, kind, lock
-        self._known: OrderedDict[str, Future[object]] = OrderedDict()
-        self._versions: dict[str, ObjectVersion] = {}
-        self._tasks: dict[str, asyncio.Task[object]] = {}
+        self._known: OrderedDict[str, Future[_Received]] = OrderedDict()
+        self._tasks: set[asyncio.Task[_Received]] = (
+            set()
+        )  # one key may have two, of an earlier reading that ended and of this one
         self._n_pending = 0
 
     @property
@@ -92,59 +95,57 @@ class Indexes:
         """Return whether as many are being received as may be."""
         return self._n_pending >= _MOST_AT_ONCE
 
-    def of(self, key: str, then: Callable[[object], None]) -> Future[object]:
-        """Call `then` with the index of shard `key`, None if it does not exist; what is returned ends after that."""
+    def of(self, key: str, then: Callable[[object, ObjectVersion], None]) -> Future[object]:
+        """Call `then` with index and version of shard `key`, None if it does not exist; what is returned ends after that."""
         future = self._known.get(key)
         if future is None:
             future = self._known[key] = Future()
             self._n_pending += 1
             event_loop().call_soon_threadsafe(self._begin, key, future)
             while len(self._known) > self.n_held and next(iter(self._known.values())).done():
-                self._versions.pop(self._known.popitem(last=False)[0], None)
+                self._known.popitem(last=False)
         self._known.move_to_end(key)
         told: Future[object] = Future()
         future.add_done_callback(lambda done: self._tell(done, then, told))
         return told
 
-    def _tell(self, done: Future[object], then: Callable[[object], None], told: Future[object]) -> None:
+    def _tell(
+        self, done: Future[_Received], then: Callable[[object, ObjectVersion], None], told: Future[object]
+    ) -> None:
         with self._lock:
             if (error := done.exception()) is not None:
                 told.set_exception(error)
                 return
             try:
-                then(done.result())
+                then(*done.result())
             except Exception as failed:  # noqa: BLE001 those that wait are told of any, or wait for ever
                 told.set_exception(failed)
             else:
                 told.set_result(None)
 
-    def version_of(self, key: str) -> ObjectVersion:
-        """Return the version of the shard `key` whose index is known."""
-        return self._versions.get(key, ObjectVersion())
-
     def clear(self) -> None:
         """Forget what was received."""
         self._known.clear()
-        self._versions.clear()
 
     def _stopped(self) -> StoreError:
         return StoreError(f"{self.store.shown_url}: the reading was stopped")
 
     def cancel(self) -> None:
         """Stop all requests, which end with a `StoreError`."""
-        for task in list(self._tasks.values()):
+        for task in list(self._tasks):
             with suppress(RuntimeError):  # its event loop was closed, at the end of the process
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
-    def _begin(self, key: str, future: Future[object]) -> None:
+    def _begin(self, key: str, future: Future[_Received]) -> None:
         """Send a request; called in the event loop."""
-        task = self._tasks[key] = asyncio.get_running_loop().create_task(self._read(key))
+        task = asyncio.get_running_loop().create_task(self._read(key))
+        self._tasks.add(task)
         task.add_done_callback(lambda _: self._received(key, future, task))
 
-    def _received(self, key: str, future: Future[object], task: asyncio.Task[object]) -> None:
+    def _received(self, key: str, future: Future[_Received], task: asyncio.Task[_Received]) -> None:
         with self._lock:
             self._n_pending -= 1
-            del self._tasks[key]
+            self._tasks.discard(task)
             error = self._stopped() if task.cancelled() else task.exception()
             if error is None:
                 future.set_result(task.result())
@@ -153,18 +154,18 @@ class Indexes:
                 del self._known[key]
             future.set_exception(error)
 
-    async def _read(self, key: str) -> object:
+    async def _read(self, key: str) -> _Received:
         for n_left in reversed(range(_READINGS)):
             buffer = np.empty(self.kind.index_bytes, dtype=np.uint8)
             answer = await self.store.fetch(key, self.kind.index_span, memoryview(buffer.data))
             if answer is None:
-                return None
-            data, total, self._versions[key] = answer.data, answer.total, answer.version
+                return None, ObjectVersion()
+            data, total = answer.data, answer.total
             if not answer.is_range and (whole := await self.store.fetch(key, None, None)) is not None:
                 first, last = self.kind.index_span  # of a server that ignores ranges
                 data, total = whole.data[first : last or None], whole.total
             try:
-                return self.kind.decoded(key, data, total)
+                return self.kind.decoded(key, data, total), answer.version
             except Exception:
                 if not n_left:
                     raise

@@ -219,14 +219,13 @@ class ReadAhead:
             return False
         return not self.indexes.kind.is_whole(*span, key, division.RANGE_BYTES)
 
-    def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object) -> None:
+    def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object, version: ObjectVersion) -> None:
         """Add the requests for the inner chunks of a shard, those that are adjacent in one, once its index is known."""
         if self._is_cancelled:
             raise self._stopped()
         pieces = [] if block.is_closed else kind.pieces(*block.span, key, index)
         for chunk in runs_of(pieces, key, block, division.RANGE_BYTES):
-            chunk.parts = self._parts_of(chunk)
-            chunk.version = ObjectVersion() if self.indexes is None else self.indexes.version_of(key)
+            chunk.parts, chunk.version = self._parts_of(chunk), version
             block.chunks.append(chunk)
             block.pending.extend((chunk, part) for part in chunk.parts)
         self._send()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -177,6 +178,23 @@ def test_cancelled_reading_ends_while_an_index_is_awaited(web, small_parts):
     web.n_awaited = 0
     web.all_came.set()
     np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
+
+
+def test_rows_are_read_again_while_indexes_of_a_reading_that_failed_are_on_their_way(web, stores, small_parts):
+    """The same indexes are then requested a second time, and the answers to the first requests come in between."""
+    shard = stores / "zstd/c/0/0"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-5] + b"other")
+    web.delay_of = lambda name: 0.0 if name.startswith("zstd/c/0/") else 0.5
+    source = open_source(f"{web.url}/zstd")
+    with pytest.raises(DamagedChunkError, match="checksum of its index"):
+        source.read(0, 430)
+    shard.write_bytes(whole)
+    rows = []
+    reading = threading.Thread(target=lambda: rows.append(source.read(0, 430)[0]), daemon=True)  # not to wait for ever
+    reading.start()
+    reading.join(30)
+    np.testing.assert_array_equal(rows, [VALUES])
 
 
 def test_memory_is_within_the_schedule_with_blocks_smaller_than_shards(web, small_parts, monkeypatch):
