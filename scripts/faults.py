@@ -1,7 +1,7 @@
 """Inject faults in every loop of tests/faults, each stretch of a loop in a process of its own, and print what became of them.
 
 Called by ``scripts/faults``. A process that does not end in time counts as a hang, one that ends otherwise than it should
-as a traceback. Ends with the table of docs/explanation/reliability.md and, as the last line, JSON; exit status 1 if anything went wrong.
+as a traceback. Ends with the table of docs/reference/archive/faults.md and, as the last line, JSON; exit status 1 if anything went wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ sys.path[:0] = [str(FAULTS), str(FAULTS.parent)]
 from score import Score  # noqa: E402
 
 BEGIN, END = "<!-- begin: scripts/faults -->", "<!-- end: scripts/faults -->"
-PAGE = ROOT / "docs" / "explanation" / "reliability.md"
+PAGE = ROOT / "docs" / "reference" / "archive" / "faults.md"
 _HEAD = (
     "| fault | injected | survived, same bits | named error | wrong | hangs | tracebacks | seconds |",
     "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -201,7 +201,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the faults of each loop that is injected")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first fault; the others count on from it")
     parser.add_argument("--jobs", type=int, default=2, help="loops at a time")
-    parser.add_argument("--update", action="store_true", help="write the table into docs/explanation/reliability.md")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/archive/faults.md")
     parser.add_argument("--out", type=Path, default=None, help="write the scores as JSON to this file too")
     parser.add_argument(
         "--merge", type=Path, nargs="+", default=None, metavar="JSON", help="inject nothing; take these scores"

@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "fuzzing"))
 
-PAGE = ROOT / "docs" / "explanation" / "reliability.md"
+PAGE = ROOT / "docs" / "reference" / "archive" / "faults.md"
 BEGIN, END = "<!-- begin: scripts/fuzz -->", "<!-- end: scripts/fuzz -->"
 KINDS = {"pca": ("cases", "judging", 5000), "kernel": ("kernel_fits", "kernel_fits", 1000)}
 """Modules that draw and judge, and how many fits are made by default."""
@@ -185,7 +185,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first fit; the others count on from it")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a fit counts as a hang")
-    parser.add_argument("--update", action="store_true", help="write the table into docs/explanation/reliability.md")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/archive/faults.md")
     parser.add_argument("--out", type=Path, default=None, help="write the counts as JSON to this file too")
     parser.add_argument(
         "--merge", type=Path, nargs="+", default=None, metavar="JSON", help="fit nothing; add up these counts"
