@@ -93,6 +93,14 @@ def test_every_damage_is_found_whatever_the_codec(tmp_path, chain, reader):
     assert open_source(store, verify="manifest").read(0, 400)[1].chunks == 4
 
 
+def test_shards_side_by_side_are_read_once_for_blocks_that_are_fractions_of_them(tmp_path):
+    store = write_store(tmp_path / "x.zarr", make_values(400, 32), chunks=(25, 4), shards=(100, 8), chain="zstd")
+    made = write_fingerprint(open_source(store))
+    source = open_source(store, verify=made.place)
+    n_bytes = sum(source.read(start, start + 50)[1].stored_bytes for start in range(0, 400, 50))
+    assert n_bytes == sum(file.stat().st_size for file in chunk_files(store))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_damage_outside_of_the_rows_that_are_read_is_found_if_their_chunk_is_damaged(tmp_path, layout):
     store = write_store(tmp_path / "x.zarr", **LAYOUTS[layout])

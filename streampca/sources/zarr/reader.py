@@ -94,6 +94,7 @@ class ZarrSource(Source):
         require_readable(metadata, self.dtype.itemsize, label)
         most = most_stored_object(metadata, self.dtype.itemsize)
         self.store = StrictStore(store, fill, most, digests, follow_symlinks)
+        self.store.n_held = min(_DECODED_BY_ZARR, self.layout.most_chunks_read(1))
         self.array = array_of(metadata, self.store, array.path)
         self._bounded = bounded(self.array, fill)
         self.shape, self.chunk_rows = self.layout.table_shape, self.layout.chunk_rows
@@ -210,6 +211,7 @@ class ZarrSource(Source):
 
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks do not exist, or note which where they are to be filled."""
+        self.store.forget_shards()
         exists = presence_of(self.store, self.key_prefix)
         if exists is None:  # such as plain HTTP: a missing chunk is found when it is read
             if self.fill:
@@ -368,6 +370,7 @@ class ZarrSource(Source):
                 if isinstance(error, MissingChunkError) and not isinstance(error, MissingInnerChunkError):
                     raise
                 if n_left:
+                    self.store.forget_shards()
                     continue
                 if isinstance(error, AlteredChunkError):
                     raise AlteredChunkError(f"{self.label}: {error}") from None

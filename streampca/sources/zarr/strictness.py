@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import stat
 import warnings
@@ -28,8 +29,6 @@ from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_documen
 from streampca.storage.regular_files import NotRegularFileError, require_regular
 from streampca.storage.zarr_interface import ArrayMetadata, Buffer, BufferPrototype, ZarrArray, array_of, sync
 from streampca.typing import Array
-
-_HELD_SHARDS = 2
 
 
 class StrictStore(WrapperStore[Store]):
@@ -62,6 +61,9 @@ class StrictStore(WrapperStore[Store]):
         self.stored_bytes = 0
         self.known: KnownDigests | None = None
         """Where the digests of chunks that are read whole are noted, or None."""
+        self.n_held = 2
+        """Shards that are kept where ranges of them are requested and only the whole is received, or compared."""
+        self._serves_ranges = True
         self._held: OrderedDict[str, Buffer | None] = OrderedDict()
         self._locks: dict[int, asyncio.Lock] = {}  # by process: a fork cannot wait for readers of its parent
 
@@ -91,7 +93,9 @@ class StrictStore(WrapperStore[Store]):
             if value is not None and byte_range is None:
                 require_document(value.to_bytes(), key)
             return value
-        if self.digests is not None and byte_range is not None:  # what has a digest is the whole
+        if byte_range is not None and (
+            self.digests is not None or not self._serves_ranges
+        ):  # what has a digest is the whole
             whole = await self._cached_shard(key, prototype)
             return None if whole is None else _in_range(whole, byte_range)
         value = await self._store.get(key, prototype, byte_range)
@@ -104,6 +108,9 @@ class StrictStore(WrapperStore[Store]):
         if value is not None:
             self.stored_bytes += len(value)
             self._require_size(len(value))
+            if byte_range is not None and len(value) > _most_in(byte_range):  # a web server that sends whole objects
+                self._serves_ranges = False
+                return _in_range(value, byte_range)
             if self.known is not None and byte_range is None:
                 self.known.note(key, value.as_numpy_array().data)
         return value
@@ -139,12 +146,16 @@ class StrictStore(WrapperStore[Store]):
     async def _cached_shard(self, key: str, prototype: BufferPrototype) -> Buffer | None:
         """Return a shard of which ranges are requested; the last ones are cached, because more ranges follow."""
         async with self._locks.setdefault(os.getpid(), asyncio.Lock()):
-            if key not in self._held:
-                value = await self.get(key, prototype)
-                while len(self._held) >= _HELD_SHARDS:
-                    self._held.popitem(last=False)
-                self._held[key] = value
-            return self._held[key]
+            held = self._held  # which another thread may replace
+            if key not in held:
+                while len(held) >= self.n_held:
+                    held.popitem(last=False)
+                held[key] = await self.get(key, prototype)
+            return held[key]
+
+    def forget_shards(self) -> None:
+        """Read shards again that were read as a whole, because they may be damaged, or written again."""
+        self._held = OrderedDict()
 
 
 def inner_store(store: Store) -> Store:
@@ -184,6 +195,13 @@ def presence_of(store: StrictStore, prefix: str) -> Callable[[str], bool] | None
 
 async def _list(store: Store, prefix: str) -> list[str]:
     return [key async for key in store.list_prefix(prefix)]
+
+
+def _most_in(byte_range: ByteRequest) -> float:
+    """Return how many bytes a request is answered with, at most."""
+    if isinstance(byte_range, RangeByteRequest):
+        return byte_range.end - byte_range.start
+    return math.inf if isinstance(byte_range, OffsetByteRequest) else byte_range.suffix
 
 
 def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:

@@ -12,6 +12,7 @@ import pytest
 import zarr
 from stores import make_values, write_store
 from web import Web
+from zarr.codecs import TransposeCodec
 
 import streampca as sp
 from streampca.errors import ChangedInputError, DamagedChunkError, MissingChunkError, MissingInnerChunkError, StoreError
@@ -178,6 +179,33 @@ def test_cancelled_reading_ends_while_an_index_is_awaited(web, small_parts):
     web.n_awaited = 0
     web.all_came.set()
     np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
+
+
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_shards_that_zarr_decodes_are_read_from_a_server_without_ranges_once_each(tmp_path, index_location):
+    shards = {"shape": (100, 24), "index_location": index_location}
+    filters = [TransposeCodec(order=(1, 0))]
+    array = zarr.create_array(
+        tmp_path / "x", shape=VALUES.shape, dtype="f8", chunks=(25, 12), shards=shards, filters=filters
+    )
+    array[...] = VALUES
+    with Web(tmp_path) as web:
+        web.serves_ranges = False
+        source = open_source(f"{web.url}/x")
+        assert source.describe()["reader"] == "zarr"
+        np.testing.assert_array_equal(source.read(30, 60)[0], VALUES[30:60])
+        web.requests.clear()
+        for start in range(0, 430, 43):
+            np.testing.assert_array_equal(source.read(start, start + 43)[0], VALUES[start : start + 43])
+        assert max(web.requests.values()) == 1
+        source.check()
+        shard = tmp_path / "x/c/4/0"
+        shard.write_bytes(b"")
+        with pytest.raises(DamagedChunkError, match=r"c/4/0.*the file is empty"):
+            source.read(400, 430)
+        web.serves_ranges = True
+        with pytest.raises(DamagedChunkError, match=r"c/4/0.*the file is empty"):
+            open_source(f"{web.url}/x").read(400, 430)
 
 
 def test_rows_are_read_again_while_indexes_of_a_reading_that_failed_are_on_their_way(web, stores, small_parts):
