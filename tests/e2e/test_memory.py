@@ -155,6 +155,19 @@ def test_blocks_that_are_read_again_take_no_further_memory(place: str, tmp_path:
     assert 0 < result["read_again_bytes"] < shape[0] * shape[1] * 4
 
 
+def test_the_least_memory_is_enough_for_chunks_across_the_rows_of_a_table(tmp_path: Path) -> None:
+    """One chunk of 57 MiB without compression, of features beside those of another variable: rows of memory are not rows of the chunk."""
+    group, n = zarr.create_group(tmp_path / "x.zarr"), 30_000
+    for name, shape, dims, chunks in (("u", (n, 20), ("t", "x"), (2000, 20)), ("v", (500, n), ("y", "t"), (500, n))):
+        array = group.create_array(name, shape=shape, chunks=chunks, dtype="f4", dimension_names=dims, compressors=None)
+        array[...] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    table = {"variables": ["u", "v"], "samples": "t"}
+    job = {"do": "fit", "path": str(tmp_path / "x.zarr"), "open": table, "k": 3, "memory": "least"}
+    result = measure(job)
+    assert_kept("across the rows: least memory", result)
+    assert result["read_again_bytes"] == 0
+
+
 TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "packed": ({"variables": ["u"]}, {}),
     "packed with a mask": ({"variables": ["u"], "mask": "land"}, {}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array
 
 _MAX_BUFFERS = 1024  # of one system call
+_SLAB_BYTES = 2**18  # of values that are not adjacent where they go to, while they are in the cache
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class DirectReader:
         key = self.array.metadata.encode_chunk_key(coordinates)
         same = target.dtype == self.chain.dtype
         # Values that are stored as they are go where they belong, row by row, whatever part of a chunk is wanted.
-        scattered = self.scatters and same and all(piece.strides[-1] == piece.itemsize for piece, _ in pieces)
+        scattered = self.scatters and same
         whole = len(pieces) == 1 and same and target.flags.c_contiguous and target.shape == self.layout.grid
         chunk = target if whole or scattered else borrow("chunk", self.layout.grid, self.chain.dtype)
         if self.bounds is not None:
@@ -127,6 +129,9 @@ class DirectReader:
         """Read the slice `within` of a chunk without compression into the rows of `target`."""
         if stored_bytes != self.chunk_bytes:
             raise self._damaged(key, f"{stored_bytes} bytes stored, expected {self.chunk_bytes}")
+        if target.strides[1] != target.itemsize:
+            self._scatter_slabs(file, stored_bytes, target, within, key)
+            return
         row_bytes = self.array.chunks[1] * target.itemsize
         offset = within[0].start * row_bytes + within[1].start * target.itemsize
         rows = (
@@ -140,6 +145,18 @@ class DirectReader:
             if _fill_buffers(file, [memoryview(row.data).cast("B") for row in some], offset) != some.nbytes:
                 raise self._damaged(key, "the file was cut short while it was read")
             offset += row_bytes * len(some)
+
+    def _scatter_slabs(self, file: int, stored_bytes: int, target: Array, within: tuple[slice, ...], key: str) -> None:
+        """Read the slice `within` of a chunk into a `target` in which the values of a row are not adjacent."""
+        (n_rows, n_columns), (row, column) = target.shape, (part.start for part in within)
+        width = min(n_columns, _SLAB_BYTES // target.itemsize)
+        step = max(1, _SLAB_BYTES // (width * target.itemsize))
+        for i, j in product(range(0, n_rows, step), range(0, n_columns, width)):
+            piece = target[i : i + step, j : j + width]
+            slab = borrow("slab", piece.shape, piece.dtype)
+            place = (slice(row + i, row + i + len(slab)), slice(column + j, column + j + slab.shape[1]))
+            self._scatter(file, stored_bytes, slab, place, key)
+            piece[...] = slab
 
     def _decode(self, file: int, stored_bytes: int, chunk: Array, key: str) -> None:
         limit = most_stored(chunk.nbytes)

@@ -82,3 +82,23 @@ def test_memory_for_a_decoded_chunk_is_planned_where_bytes_have_another_order(co
         np.testing.assert_array_equal(source.read(0, 400)[0], make_values(400, 8))
         assert source.reads_of(150, 160) == (100 if compressors or endian == "big" else 10) * 8 * 8
     assert overhead["big"] - overhead["little"] == 100 * 8 * 8
+
+
+@pytest.mark.parametrize("chunks", [(8, 400), (3, 70)])
+@pytest.mark.parametrize("slab_bytes", [2**18, 64])
+def test_uncompressed_chunks_across_the_rows_are_read_in_part_into_any_memory(
+    chunks: tuple[int, int], slab_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streampca.sources.zarr.direct._SLAB_BYTES", slab_bytes)
+    values = make_values(400, 8)
+    path = write_store(tmp_path / "x", np.ascontiguousarray(values.T), chunks=chunks)
+    source = sp.open(path, orientation="features_first")
+    assert source.overhead_bytes(10) == 0
+    for start, stop in ((0, 400), (30, 40), (65, 230)):
+        n = stop - start
+        wide = np.full((n, 12), np.nan)
+        for out in (None, np.empty((n, 8)), np.empty((8, n)).T, wide[:, 2:10]):
+            rows, count = source.read(start, stop, out)
+            np.testing.assert_array_equal(rows, values[start:stop])
+            assert count.bytes == count.stored_bytes == source.reads_of(start, stop) == n * 64
+        assert np.isnan(wide[:, [0, 1, 10, 11]]).all()
