@@ -1,4 +1,14 @@
-"""Single-pass accumulators: each is a frozen configuration that updates and merges plain states."""
+"""Single-pass accumulators: each is a frozen configuration that updates and merges plain states.
+
+`Accumulator` describes the protocol and has an example. What each solver accumulates:
+
+- ``covariance``: `Covariance`, or `ExactIntegerCovariance` (8-bit integers), `SparseCovariance` (sparse rows), `CompleteRows` and
+  `PairwiseCovariance` (missing values), `ByGroup` (one state for each group of rows);
+- ``qr``: `QRFactor`; ``sketch``: `Sketch`; ``adaptive``: `IncrementalSVD`;
+- kernel PCA: `KernelFeatures`, and `UniformLandmarks`, `WeightedLandmarks`, `ColumnNormLandmarks` or `RPCholeskyLandmarks`.
+
+`Moments`, `RowSample` and `Joint` accompany them. Results and states are dataclasses of arrays.
+"""
 
 import warnings
 

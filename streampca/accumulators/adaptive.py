@@ -82,6 +82,26 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
     at most `discarded`. Where more than `rank` directions matter, the result depends on the order of the rows and of
     merging; batches of rows sampled from the whole data set give the smallest error. Cost: about 9 n d rank flops (see
     `truncation`), 8 d rank bytes and the batch.
+
+    References
+    ----------
+    Levy & Lindenbaum (2000), Sequential Karhunen-Loeve basis extraction and its application to images; Ross, Lim, Lin & Yang
+    (2008), Incremental learning for robust visual tracking; Ghashami, Liberty, Phillips & Woodruff (2016), Frequent Directions:
+    simple and deterministic matrix sketching, for `shrink`.
+
+    Examples
+    --------
+    Of rows of rank 2, a basis of two rows is exact up to rounding:
+
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rng = np.random.default_rng(0)
+    >>> rows = rng.normal(size=(1000, 2)) @ rng.normal(size=(2, 4))
+    >>> svd = sp.accumulators.IncrementalSVD(rank=2, rows_per_update=100, dtype="float64")
+    >>> basis = svd.finalize(svd.update(svd.init(4), rows))
+    >>> singular = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
+    >>> bool(np.allclose(basis.values, singular[:2] ** 2))
+    True
     """
 
     rank: int
@@ -93,7 +113,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
     metric: FloatArray | None = field(default=None, compare=False)
     """Positive factor of each centred feature, ``(n_features,)``; states can merge only if they share it."""
     shrink: bool = False
-    """Frequent Directions: subtract the first discarded squared singular value from all others."""
+    """Whether the first discarded squared singular value is subtracted from all others (Frequent Directions)."""
     seed: int = 0
     """Seed of the random signs in the starting vectors of an iteration."""
     dtype: str = "float32"
@@ -317,6 +337,17 @@ def rescaled(adapted: IncrementalBasis, factors: FloatArray) -> IncrementalBasis
 
     Factors 1 / (metric · standard deviation) turn an approximation in the metric into one of the correlation matrix:
     S D, whose rows are made orthogonal again. The bound grows by the square of the largest factor.
+
+    Parameters
+    ----------
+    adapted : IncrementalBasis
+        The approximation.
+    factors : array, shape (n_features,)
+        Factor of each feature, at least 0.
+
+    Returns
+    -------
+    IncrementalBasis
     """
     tall = np.asfortranarray(adapted.vectors * np.sqrt(adapted.values))
     tall *= factors[:, None]

@@ -41,7 +41,14 @@ class GroupStates:
 
 @dataclass(frozen=True)
 class ConsecutiveGroups:
-    """Numbers of groups of consecutive rows whose sizes differ by one at most, without an array of them."""
+    """Numbers of groups of consecutive rows whose sizes differ by one at most, without an array of them.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.accumulators.ConsecutiveGroups(n_samples=7, n_groups=3)[0:7].tolist()
+    [0, 0, 1, 1, 2, 2, 2]
+    """
 
     n_samples: int
     """Rows of the source."""
@@ -62,6 +69,15 @@ class ByGroup(SequentialMerge[GroupStates]):
 
     Rows of one group are copied, unless a block has no others, so they may be in any order. Cost: that of the accumulator for all rows,
     and a copy of them; as many states as groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> groups = sp.accumulators.ByGroup(sp.accumulators.Moments(), np.array([0, 1, 0, 1]), n_groups=2)
+    >>> state = groups.update(groups.init(1), np.array([[0.0], [10.0], [2.0], [20.0]]))
+    >>> [moments.mean.tolist() for moments in groups.finalize(state)]
+    [[1.0], [15.0]]
     """
 
     accumulator: AnyAccumulator

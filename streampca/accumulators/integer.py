@@ -50,6 +50,19 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
     a column (Cauchy–Schwarz), so products are exact while that is at most 2**24. A panel that exceeds it is split, down to
     256 rows of squares up to 255². The products are moved to the common `shift` and added in float64, which is also
     exact. Only `finalize` rounds, once.
+
+    Examples
+    --------
+    The sums have the same bits for any order of blocks:
+
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).integers(0, 256, size=(100, 3), dtype=np.uint8)
+    >>> integers = sp.accumulators.ExactIntegerCovariance.of(rows.dtype, sp.accumulators.Covariance())
+    >>> whole = integers.update(integers.init(3), rows)
+    >>> halves = integers.merge([integers.update(integers.init(3), half) for half in (rows[50:], rows[:50])])
+    >>> bool((whole.products == halves.products).all())
+    True
     """
 
     shift: int = 0

@@ -13,7 +13,18 @@ from streampca.typing import Array
 
 @dataclass(frozen=True)
 class Joint:
-    """Update each of several accumulators with every block; a state is the tuple of their states."""
+    """Update each of several accumulators with every block; a state is the tuple of their states.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> joint = sp.accumulators.Joint((sp.accumulators.Moments(), sp.accumulators.RowSample(1000, 5, "float64")))
+    >>> state = joint.update(joint.init(3), np.random.default_rng(0).normal(size=(1000, 3)))
+    >>> moments, sample = joint.finalize(state)
+    >>> moments.n_samples, sample.index.tolist()
+    (1000, [100, 300, 500, 700, 900])
+    """
 
     parts: tuple[AnyAccumulator, ...]
     """The accumulators."""

@@ -78,6 +78,22 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
     an error of 6e-8 of the largest entries of Σ becomes 6e-8 w₁/w_r, for the largest and the smallest retained
     eigenvalue w of K_mm. Where that matters, `matrix` is A, each panel is multiplied by it (2 m r flops a row), and the
     error in φ is 6e-8 √(w₁/w_r), which averages out.
+
+    References
+    ----------
+    Williams & Seeger (2001), Using the Nyström method to speed up kernel machines.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4))
+    >>> kernel, landmarks = sp.kernels.RBF(gamma=0.1), rows[:10]
+    >>> origin = kernel(landmarks, landmarks).mean(axis=0)
+    >>> features = sp.accumulators.KernelFeatures(kernel.prepare(landmarks), kernel, origin)
+    >>> sums = features.finalize(features.update(features.init(4), rows))
+    >>> sums.scatter.shape, bool(np.allclose(sums.mean, kernel(rows, landmarks).mean(axis=0)))
+    ((10, 10), True)
     """
 
     prepared: PreparedKernel

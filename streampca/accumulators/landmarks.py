@@ -207,7 +207,31 @@ class Draw(SequentialMerge[LandmarksState], ABC):
 
 @dataclass(frozen=True)
 class UniformLandmarks(Draw):
-    """Draw rows uniformly, or in proportion to the weights of their block; see `Draw`."""
+    """Draw rows uniformly, or in proportion to the weights of their block, in one pass.
+
+    Row i of the source has the number u in (0, 1), a hash of (`seed`, `purpose`, i), and the key −log(1 − u) / w for its weight w. The
+    rows with the smallest keys are drawn, without replacement (Efraimidis & Spirakis 2006, algorithm A). The draw depends only
+    on the seed and the rows, not on the blocks or the order of merging. A repeated row index counts once, so the blocks
+    of a source must have their positions (`streampca.block.Block`).
+    Cost: one hash for each row; the drawn rows in memory.
+
+    References
+    ----------
+    Efraimidis & Spirakis (2006), Weighted random sampling with a reservoir.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> from streampca.block import Block
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4))
+    >>> draw = sp.accumulators.UniformLandmarks(n_landmarks=3, seed=0)
+    >>> draw.finalize(draw.update(draw.init(4), rows)).index.tolist()
+    [401, 746, 922]
+    >>> later, earlier = (draw.update(draw.init(4), Block(rows[start : start + 500], start)) for start in (500, 0))
+    >>> draw.finalize(draw.merge([later, earlier])).index.tolist()
+    [401, 746, 922]
+    """
 
     n_landmarks: int
     """Number of rows to draw."""
@@ -224,9 +248,24 @@ class UniformLandmarks(Draw):
 
 @dataclass(frozen=True)
 class WeightedLandmarks(Draw):
-    """Draw rows in proportion to κ(x, x)², times the weights of their block; see `Draw`.
+    """Draw rows in proportion to κ(x, x)², times the weights of their block, in one pass.
 
-    Sampling by the diagonal of the kernel matrix (Drineas & Mahoney 2005), for kernels whose diagonal varies.
+    Sampling by the diagonal of the kernel matrix (Drineas & Mahoney 2005), for kernels whose diagonal varies. The draw is that
+    of `UniformLandmarks` with these weights; rows with κ(x, x) = 0 are never drawn.
+
+    References
+    ----------
+    Drineas & Mahoney (2005), On the Nyström method for approximating a Gram matrix for improved kernel-based learning.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4)) * np.linspace(0, 1, 1000)[:, None]
+    >>> draw = sp.accumulators.WeightedLandmarks(5, sp.kernels.Polynomial(degree=3, coef0=0.0))
+    >>> landmarks = draw.finalize(draw.update(draw.init(4), rows))
+    >>> landmarks.rows.shape, bool(landmarks.index.min() > 500)
+    ((5, 4), True)
     """
 
     n_landmarks: int
@@ -255,7 +294,21 @@ class ColumnNormLandmarks(Draw):
 
     Sampling by estimates of the squared column norms of the kernel matrix (Drineas, Kannan & Mahoney 2006). With all n
     rows as x_j the norms are exact, for n² kernel values. This is a second pass, after the pass that draws the x_j.
-    Kernel values are computed in float64, so that the draw does not depend on the division of the rows into blocks.
+    Kernel values are computed in float64, so that the draw does not depend on the division of the rows into blocks. The
+    draw is that of `UniformLandmarks` with these weights. Cost: r kernel values for each row.
+
+    References
+    ----------
+    Drineas, Kannan & Mahoney (2006), Fast Monte Carlo algorithms for matrices II: computing a low-rank approximation to a matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4))
+    >>> draw = sp.accumulators.ColumnNormLandmarks(3, sp.kernels.Linear(), reservoir=rows[:200], n_samples=1000)
+    >>> draw.finalize(draw.update(draw.init(4), rows)).rows.shape
+    (3, 4)
     """
 
     n_landmarks: int

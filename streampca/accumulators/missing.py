@@ -111,7 +111,20 @@ class CompleteRowsState:
 
 @dataclass(frozen=True)
 class CompleteRows(SequentialMerge[CompleteRowsState]):
-    """Covariance of the rows without NaN; the other rows are counted and ignored."""
+    """Covariance of the rows without NaN; the other rows are counted and ignored.
+
+    Cost: that of `Covariance`, and a copy of the complete rows of blocks that have others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.array([[0.0, 1.0], [2.0, np.nan], [4.0, 3.0]])
+    >>> complete = sp.accumulators.CompleteRows()
+    >>> state = complete.update(complete.init(2), rows)
+    >>> state.n_samples, state.n_left_out
+    (2, 1)
+    """
 
     covariance: Covariance = field(default_factory=Covariance)
     """Accumulator of the complete rows."""

@@ -85,6 +85,16 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
     ``S'ᵢⱼ = Sᵢⱼ + δⱼ sᵢⱼ + δᵢ sⱼᵢ + δᵢ δⱼ Nᵢⱼ`` and ``s'ᵢⱼ = sᵢⱼ + δᵢ Nᵢⱼ``, so every panel is centred about its own means, and
     states with any origins merge. Rows without NaN cost the same as in `Covariance`, other rows four products of that
     size. Cost: n d² to 4 n d² flops, one pass, 16 d² bytes (two triangles and a square).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.array([[0.0, 1.0], [2.0, np.nan], [4.0, 3.0]])
+    >>> pairwise = sp.accumulators.PairwiseCovariance()
+    >>> pairwise.finalize(pairwise.update(pairwise.init(2), rows)).dense()
+    array([[4., 4.],
+           [4., 2.]])
     """
 
     center: bool = True

@@ -32,7 +32,16 @@ class RowsState:
 
 @dataclass(frozen=True)
 class RowSample:
-    """Copy `n_sampled` rows spread evenly over a source of `n_samples` rows."""
+    """Copy `n_sampled` rows spread evenly over a source of `n_samples` rows.
+
+    Memory: the sampled rows. No random numbers are used, so every division into blocks gives the same rows.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.accumulators.RowSample(n_samples=1000, n_sampled=4, dtype="float32").chosen.tolist()
+    [125, 375, 625, 875]
+    """
 
     n_samples: int
     """Number of rows of the source."""

@@ -85,6 +85,21 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
     ------
     ParameterError
         If the kernel is known not to be positive semi-definite.
+
+    References
+    ----------
+    Chen, Epperly, Tropp & Webber (2023), Randomly pivoted Cholesky: practical approximation of a kernel matrix with few entry
+    evaluations, for the algorithm that reduces a group.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4))
+    >>> choice = sp.accumulators.RPCholeskyLandmarks(3, sp.kernels.Polynomial(degree=3))
+    >>> landmarks = choice.finalize(choice.update(choice.init(4), rows))
+    >>> landmarks.rows.shape, round(float(landmarks.weights.sum()))
+    ((3, 4), 1000)
     """
 
     n_landmarks: int

@@ -53,6 +53,23 @@ class Sketch(SequentialMerge[SketchState]):
 
     Values missing at random: with ``missing="pairwise"`` a missing value counts as `origin`, and products and diagonal
     are divided by the observed fractions (Lounici 2014, eq. 1.4, applied to the sketch).
+
+    References
+    ----------
+    Halko, Martinsson & Tropp (2011), Finding structure with randomness: probabilistic algorithms for constructing approximate
+    matrix decompositions; Tropp, Yurtsever, Udell & Cevher (2017), Fixed-rank approximation of a positive-semidefinite matrix
+    from streaming data; Lounici (2014), High-dimensional covariance matrix estimation with missing observations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4))
+    >>> test = sp.transforms.GaussianProjection(n_features=4, size=2).matrix()
+    >>> sketch = sp.accumulators.Sketch(test)
+    >>> products = sketch.finalize(sketch.update(sketch.init(4), rows)).products
+    >>> bool(np.allclose(products, np.cov(rows, rowvar=False) @ test))
+    True
     """
 
     test: Array = field(repr=False)

@@ -28,6 +28,17 @@ class SparseCovariance(Covariance):
     stored in more than half of the rows of a block are first shifted by one of their values, zeros included, which at
     most doubles the stored entries. Blocks with more than 5 % stored values are multiplied as dense panels of a few
     thousand rows, which is faster (`add_dense_panel`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scipy.sparse
+    >>> import streampca as sp
+    >>> rows = scipy.sparse.csr_array([[0.0, 1.0], [0.0, 0.0], [3.0, 2.0]])
+    >>> sparse = sp.accumulators.SparseCovariance()
+    >>> matrix = sparse.finalize(sparse.update(sparse.init(2), rows)).dense()
+    >>> bool(np.allclose(matrix, np.cov(rows.toarray(), rowvar=False)))
+    True
     """
 
     dense_from: float = 0.05

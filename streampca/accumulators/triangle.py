@@ -83,6 +83,21 @@ class QRFactor(SequentialMerge[TriangleState]):
     the same way (Demmel, Grigori, Hoemmen & Langou 2012). Nothing is squared, so singular values are accurate down to
     1e-15 of the first, whereas those from a covariance matrix are lost below 1e-8. Always in float64. Cost: 2 n d² flops, two to
     four times the time of float64 products; 8 d² bytes.
+
+    References
+    ----------
+    Demmel, Grigori, Hoemmen & Langou (2012), Communication-optimal parallel and sequential QR and LU factorizations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 4))
+    >>> qr = sp.accumulators.QRFactor()
+    >>> state = qr.update(qr.init(4), rows)
+    >>> centred = rows - rows.mean(axis=0)
+    >>> bool(np.allclose(state.factor.T @ state.factor, centred.T @ centred))
+    True
     """
 
     center: bool = True

@@ -46,7 +46,23 @@ def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) 
 
 @dataclass(frozen=True)
 class TileGrid:
-    """Layout of the lower triangle of an ``(n_features, n_features)`` matrix in a flat array."""
+    """Layout of the lower triangle of an ``(n_features, n_features)`` matrix in a flat array.
+
+    The side is divided into ⌈n_features / tile_size⌉ tile rows whose lengths differ by at most one. The array has 4 d² to 8 d²
+    bytes for d features: half of the square, and half of the diagonal tiles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> grid = sp.accumulators.TileGrid(n_features=5, tile_size=2)
+    >>> grid.edges, grid.n_tiles, grid.size
+    ((0, 1, 3, 5), 6, 17)
+    >>> flat, x = np.zeros(grid.size), np.arange(5.0)
+    >>> grid.add_outer(flat, x[:, None], x[None])
+    >>> bool((grid.dense(flat) == np.outer(x, x)).all())
+    True
+    """
 
     n_features: int
     """Side of the matrix."""
