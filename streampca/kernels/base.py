@@ -36,6 +36,18 @@ class Kernel(ABC):
 
     ``kernel(X, Y)`` is the matrix of all κ(x, y). `prepare` computes everything that depends only on Y once. Kernels can
     be added, and multiplied by nonnegative numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> kernel = 2.0 * sp.kernels.Linear() + sp.kernels.RBF(gamma=0.5)
+    >>> kernel(rows, rows).round(2)
+    array([[11.  , 22.02],
+           [22.02, 51.  ]])
+    >>> kernel.definite
+    True
     """
 
     name: ClassVar[str]
@@ -97,13 +109,22 @@ class Kernel(ABC):
         Returns
         -------
         array
-            float32 if both have floats of at most 4 bytes, else float64.
+            float32 if both have floats of at most 4 bytes, else float64. Overflow, NaN and infinity give infinite values or
+            NaN without a warning.
+
+        Raises
+        ------
+        ParameterError
+            If `X` or `Y` is not a table of real numbers, their numbers of features differ, or `out` has another shape or type.
         """
         left, right = as_table(X), as_table(Y)
         return self.prepare(right, value_dtype(left.dtype, right.dtype))(left, out)
 
     def diagonal(self, X: Rows) -> FloatArray:
-        """Return κ(x, x) of every row of `X`, shape ``(n_rows,)``, in float64, without warnings for infinity or NaN."""
+        """Return κ(x, x) of every row of `X`, shape ``(n_rows,)``, in float64, without warnings for infinity or NaN.
+
+        Takes one kernel value for each row. `ParameterError` if `X` is not a table of real numbers.
+        """
         table = as_table(X)
         kernel = self.bound(table.shape[1])
         out = np.empty(table.shape[0])
@@ -126,7 +147,7 @@ class Kernel(ABC):
         return 8 * rows * (needs.columns + n_features + needs.values * n_landmarks) + _CASTING_BYTES
 
     def to_dict(self) -> dict[str, object]:
-        """Return the kernel as plain data, the inverse of `kernel_from_dict`."""
+        """Return the kernel as plain data for JSON, from which `kernel_from_dict` makes it again."""
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}  # type: ignore[arg-type]
 
     def __add__(self, other: object) -> Kernel:
@@ -150,7 +171,17 @@ class Kernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Prepared(ABC):
-    """A kernel prepared for landmarks; picklable and thread-safe."""
+    """A kernel prepared for landmarks; picklable and thread-safe.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> landmarks = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> values_of = sp.kernels.Linear().prepare(landmarks)
+    >>> values_of(np.array([[1.0, 0.0]]))
+    array([[1., 3.]])
+    """
 
     kernel: Kernel
     """The kernel, with its gamma resolved."""
@@ -166,6 +197,11 @@ class Prepared(ABC):
 
         The rows are processed in panels whose values fit in the cache. `out` has the type of the values. Overflow, NaN and
         infinity give infinite values or NaN without a warning; the caller checks the sums of the values.
+
+        Raises
+        ------
+        ParameterError
+            If `rows` are not a table of real numbers with `n_features` columns, or `out` has another shape or type.
         """
         table = as_table(rows)
         shape = table.shape[0], self.n_landmarks
@@ -219,7 +255,13 @@ def any_number(value: float) -> bool:
 
 @dataclass(frozen=True)
 class Scaled(Kernel):
-    """A kernel multiplied by a nonnegative number."""
+    """A kernel multiplied by a nonnegative number, as ``factor * kernel`` returns it.
+
+    Raises
+    ------
+    ParameterError
+        If the factor is negative or not finite.
+    """
 
     name: ClassVar[str] = "scaled"
 
@@ -265,7 +307,21 @@ class Scaled(Kernel):
 
 @dataclass(frozen=True)
 class Sum(Kernel):
-    """A sum of kernels; nested sums are flattened."""
+    """A sum of kernels, as ``kernel + other`` returns it; nested sums are flattened.
+
+    The feature space of positive semi-definite terms is the direct sum of theirs. Cost: the sum of those of the terms.
+
+    Raises
+    ------
+    ParameterError
+        If there is no term, or one is not a kernel.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> (sp.kernels.Linear() + (sp.kernels.RBF() + sp.kernels.Cosine())).terms
+    (Linear(), RBF(gamma=None), Cosine())
+    """
 
     name: ClassVar[str] = "sum"
 

@@ -78,7 +78,28 @@ def kernel_of(
 
 
 def kernel_from_dict(document: object) -> Kernel:
-    """Return the kernel described by `document`, the result of `Kernel.to_dict`; `ParameterError` if it is not valid."""
+    """Return the kernel described by `document`, the result of `Kernel.to_dict`.
+
+    Parameters
+    ----------
+    document : mapping
+        ``name`` and the parameters of the kernel; of a sum ``terms``, of a multiple ``factor`` and ``kernel``.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    ParameterError
+        If it is no such mapping, or a parameter is outside its domain.
+
+    Examples
+    --------
+    >>> import streampca as sp
+    >>> sp.kernels.kernel_from_dict({"name": "poly", "degree": 2})
+    Polynomial(degree=2, gamma=None, coef0=1.0)
+    """
     try:
         if isinstance(document, Mapping):
             parameters = dict(document)

@@ -22,6 +22,22 @@ class Custom(Kernel):
 
     The function should be symmetric and deterministic; several threads call it with a few rows at a time. `check_kernel`
     checks whether it is positive semi-definite on given rows. Picklable if the function is (not a lambda).
+
+    Raises
+    ------
+    ParameterError
+        If the function is not callable; later, if it does not return real numbers of shape ``(len(X), len(Y))``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> def overlap(X, Y):
+    ...     return np.minimum(X[:, None], Y).sum(axis=2)
+    >>> rows = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> sp.kernels.Custom(overlap)(rows, rows)
+    array([[3., 3.],
+           [3., 7.]])
     """
 
     name: ClassVar[str] = "custom"

@@ -59,7 +59,17 @@ def of_products(kernel: ProductKernel, right: Array, dtype: DType) -> PreparedPr
 
 @dataclass(frozen=True)
 class Linear(ProductKernel):
-    """κ(x, y) = x · y: kernel PCA with it is PCA."""
+    """κ(x, y) = x · y: kernel PCA with it is PCA.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> sp.kernels.Linear()(rows, rows)
+    array([[ 5., 11.],
+           [11., 25.]])
+    """
 
     name: ClassVar[str] = "linear"
 
@@ -97,7 +107,19 @@ class GammaProduct(ProductKernel):
 class Polynomial(GammaProduct):
     """κ(x, y) = (γ x · y + c)^p, as in scikit-learn.
 
-    Positive semi-definite for a whole p and c ≥ 0, as a sum of products of such kernels.
+    Positive semi-definite for a whole p and c ≥ 0, as a sum of products of such kernels. For other p `definite` is None.
+
+    Raises
+    ------
+    ParameterError
+        If p or γ is negative, or a parameter is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.kernels.Polynomial(degree=2, gamma=1.0)(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))
+    array([[144.]])
     """
 
     name: ClassVar[str] = "poly"
@@ -144,7 +166,22 @@ class Polynomial(GammaProduct):
 
 @dataclass(frozen=True)
 class Sigmoid(GammaProduct):
-    """κ(x, y) = tanh(γ x · y + c), as in scikit-learn; not positive semi-definite."""
+    """κ(x, y) = tanh(γ x · y + c), as in scikit-learn; not positive semi-definite.
+
+    So `KernelPCA` leaves out components with negative eigenvalues, and its landmark methods give no certificate.
+
+    Raises
+    ------
+    ParameterError
+        If γ is negative, or a parameter is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.kernels.Sigmoid(gamma=0.1)(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])).round(4)
+    array([[0.9705]])
+    """
 
     name: ClassVar[str] = "sigmoid"
     definite: ClassVar[bool | None] = False
@@ -169,7 +206,17 @@ class Sigmoid(GammaProduct):
 
 @dataclass(frozen=True)
 class Cosine(ProductKernel):
-    """κ(x, y) = x · y / (‖x‖ ‖y‖), and 0 where x or y is 0."""
+    """κ(x, y) = x · y / (‖x‖ ‖y‖), and 0 where x or y is 0.
+
+    Rows are divided by their norms before the product, also where squares of their values overflow or underflow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> sp.kernels.Cosine()(np.array([[1e200, 0.0]]), np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0. ]])
+    """
 
     name: ClassVar[str] = "cosine"
     constant_diagonal: ClassVar[bool] = True

@@ -26,7 +26,12 @@ class RBF(ProductKernel):
     causes a relative error of a kernel value of about 2 (‖a‖² + ‖b‖²) units of rounding; where the mean of ‖b‖² is above
     16, products of float32 rows are therefore computed in float64.
 
-    `sigma` may be given in place of `gamma`: γ = 1 / (2 sigma²).
+    `sigma`, a number above 0, may be given by keyword in place of `gamma`: γ = 1 / (2 sigma²).
+
+    Raises
+    ------
+    ParameterError
+        If `gamma` is negative or not finite, `sigma` is not a finite number above 0, or both are given.
 
     Examples
     --------

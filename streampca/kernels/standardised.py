@@ -19,6 +19,18 @@ class Standardised(Kernel):
 
     Before a fit, mean and factor are None: the fit finds them, and `with_moments` returns the kernel with them. The factor
     is 1 / the standard deviation, and 0 for a feature that never varies, so that it has no effect on new rows either.
+
+    `KernelPCA` makes it for ``scale=True``. Kernel values are computed in float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> kernel = sp.kernels.Standardised(sp.kernels.Linear()).with_moments(np.array([2.0, 3.0]), np.array([1.0, 0.5]))
+    >>> rows = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> kernel(rows, rows)
+    array([[ 1.25, -1.25],
+           [-1.25,  1.25]])
     """
 
     name: ClassVar[str] = "standardised"

@@ -20,10 +20,21 @@ _SPARSE_PANEL_ROWS = 256
 
 
 class Transform(Protocol):
-    """A fixed matrix Ω, shape ``(n_features, size)``, that maps a row x to xΩ.
+    """Protocol of a fixed matrix Ω, shape ``(n_features, size)``, that maps a row x to xΩ.
 
     A row of Ω depends only on the parameters and on the index or name of its feature, so every slice, worker and order
-    gives the same bits.
+    gives the same bits. Ω is never stored: `matrix` makes the rows that are asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> transform = sp.transforms.SparseSign(n_features=1000, size=100, seed=0)
+    >>> rows = np.random.default_rng(0).normal(size=(5, 1000))
+    >>> bool(np.allclose(transform.transform(rows), rows @ transform.matrix()))
+    True
+    >>> bool((transform.matrix(10, 20) == transform.matrix()[10:20]).all())
+    True
     """
 
     @property
@@ -42,11 +53,23 @@ class Transform(Protocol):
         ...
 
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
-        """Return the rows of Ω of features `start` to `stop`, shape ``(stop - start, size)``."""
+        """Return the rows of Ω of features `start` to `stop`, shape ``(stop - start, size)``, in float64.
+
+        Raises
+        ------
+        ParameterError
+            Unless 0 ≤ start ≤ stop ≤ n_features.
+        """
         ...
 
     def transform(self, block: Rows) -> Array:
-        """Return block @ Ω, shape ``(n_rows, size)``, for dense or sparse rows."""
+        """Return block @ Ω, shape ``(n_rows, size)``, for dense or sparse rows.
+
+        Raises
+        ------
+        ParameterError
+            If the block has another number of columns, or is not of real numbers.
+        """
         ...
 
 
@@ -142,7 +165,7 @@ def multiply(
 
 
 class SparseTransform(ABC):
-    """Base class of transforms whose Ω has few entries in each row."""
+    """Base class of transforms whose Ω has few entries in each row: `CountSketch`, `SparseSign`, `Grouping`."""
 
     n_features: int
     size: int

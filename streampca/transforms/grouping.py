@@ -45,6 +45,20 @@ class Grouping(SparseTransform):
     References
     ----------
     Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, algorithm 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> pairs = sp.transforms.Grouping(n_features=4, size=2)
+    >>> rows = np.array([[1.0, 3.0, 5.0, 7.0]])
+    >>> pairs.inverse_transform(pairs.transform(rows))
+    array([[2., 2., 6., 6.]])
+    >>> sp.transforms.Grouping.of_pictures((4, 4), factor=2).groups().reshape(4, 4)
+    array([[0, 0, 1, 1],
+           [0, 0, 1, 1],
+           [2, 2, 3, 3],
+           [2, 2, 3, 3]])
     """
 
     n_features: int
@@ -81,7 +95,20 @@ class Grouping(SparseTransform):
 
     @classmethod
     def of_pictures(cls, shape: Sequence[int], factor: int) -> Grouping:
-        """Return the grouping of pictures, (h, w) or (h, w, channels), by blocks of factor × factor pixels."""
+        """Return the grouping of pictures by blocks of factor × factor pixels.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            (height, width) or (height, width, channels) of the picture that a row holds in C order.
+        factor : int
+            Side of a block in pixels.
+
+        Raises
+        ------
+        ParameterError
+            If `shape` has another length, or a number is not a whole number of at least 1.
+        """
         picture = _picture_shape(shape, factor)
         return cls(prod(picture), prod(_blocks(picture, factor)), picture, factor)
 
@@ -99,12 +126,23 @@ class Grouping(SparseTransform):
             Covariance of the features, or their correlation for data that is scaled. Features that vary against each other
             are not grouped, since their sum would vanish.
         size : int
-            Number of groups.
+            Number of groups; at most n_features are made.
+
+        Raises
+        ------
+        ParameterError
+            If `covariance` is not a square matrix of finite numbers, or `size` is not a whole number of at least 1.
 
         References
         ----------
         Marukatat (2023), Tutorial on PCA and approximate PCA and approximate kernel PCA, section 4.2: features may be grouped
         where they are highly correlated; Ward (1963).
+
+        Examples
+        --------
+        >>> import streampca as sp
+        >>> sp.transforms.Grouping.by_correlation([[1, 0, 0.9], [0, 1, 0], [0.9, 0, 1]], size=2).membership
+        (0, 1, 0)
         """
         matrix = np.asarray(covariance, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
