@@ -24,6 +24,7 @@ from streampca.runs.config.values import (
     Directory,
     Duration,
     Flag,
+    KernelNComponents,
     MemorySize,
     Names,
     Natural,
@@ -140,7 +141,7 @@ if TYPE_CHECKING:
 else:
     _MODEL = {"n_components": NComponents, "sampling": Sampling, "kernel_params": _NOTHING}
     _PCA = section_of("PCA", PCA_PARAMETERS, "model", _MODEL, kinds=("pca",))
-    _KERNEL = _MODEL | {"kernel": (Kernels, (KernelConfig(),))}
+    _KERNEL = _MODEL | {"n_components": KernelNComponents, "kernel": (Kernels, (KernelConfig(),))}
     _KernelPCA = section_of("KernelPCA", KERNEL_PCA_PARAMETERS, "model", _KERNEL, kinds=("kernel_pca",))
 
 
@@ -173,7 +174,7 @@ class KernelPCAConfig(_KernelPCA):
     """Kernel PCA; ``pca`` is linear PCA."""
 
     if TYPE_CHECKING:
-        n_components: NComponents
+        n_components: KernelNComponents
         kernel: tuple[KernelConfig, ...]
         gamma: float | None
         degree: int

@@ -167,6 +167,11 @@ def _n_components(value: object) -> object:
     return value
 
 
+def _kernel_n_components(value: object) -> object:
+    _need(not isinstance(value, str | FrobeniusValue) and not (isinstance(value, dict) and "frobenius" in value))
+    return _n_components(value)
+
+
 def _n_components_as_data(value: object) -> object:
     return value.model_dump() if isinstance(value, ThresholdValue | FrobeniusValue) else value
 
@@ -395,5 +400,23 @@ NComponents: TypeAlias = Annotated[
     Field(
         description="a whole number of at least 1, a share of variance such as 0.95, "
         f"{{threshold: E}} or {{frobenius: S}} with numbers between 0 and 1, {', '.join(RULES)}, or null"
+    ),
+]
+KernelNComponents: TypeAlias = Annotated[
+    int | float | ThresholdValue | None,
+    PlainValidator(_kernel_n_components),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                _FORM_SCHEMAS[0],
+                {"type": "null"},
+            ]
+        }
+    ),
+    PlainSerializer(_n_components_as_data),
+    Field(
+        description="a whole number of at least 1, a share of the trace such as 0.95, {threshold: E} with a number between 0 and 1, or null"
     ),
 ]

@@ -85,6 +85,11 @@ BROKEN = [
     (SOURCE + "model: {n_components: {threshold: 2.0}}", "model.n_components: found a mapping, allowed: "),
     (SOURCE + "model: {n_components: {frobenius: 1.0}}", "model.n_components: found a mapping, allowed: "),
     (SOURCE + "model: {n_components: {frobenios: 0.9}}", "model.n_components: found a mapping, allowed: "),
+    (SOURCE + "model: {kind: kernel_pca, n_components: mle}", "model.n_components: found the text 'mle', allowed: "),
+    (
+        SOURCE + "model: {kind: kernel_pca, n_components: {frobenius: 0.9}}",
+        "model.n_components: found a mapping, allowed: ",
+    ),
     (SOURCE + "model: {n_components: {treshold: 0.1}}", "model.n_components: found a mapping, allowed: "),
     (SOURCE + "model: {tolerance: .nan}", "model.tolerance: found a number that is not finite"),
     (SOURCE + "model: {tolerance: 1e999}", "model.tolerance: found a number that is not finite"),
