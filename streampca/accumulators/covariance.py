@@ -90,6 +90,10 @@ class Covariance(SequentialMerge[CovarianceState]):
     added in float64 to the scatter with the rank-one term of Chan, Golub & LeVeque (1983), eq. 2.1:
     ``M = M1 + M2 + (n1 n2 / n) (m2 − m1)(m2 − m1)ᵀ``. Cost: n d² flops, one pass, 4 d² to 8 d² bytes.
 
+    References
+    ----------
+    Chan, Golub & LeVeque (1983), Algorithms for computing the sample variance: analysis and recommendations.
+
     Examples
     --------
     >>> import numpy as np

@@ -36,6 +36,10 @@ class Moments(SequentialMerge[MomentsState]):
     Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
     (1983), eq. 2.1, so that a mean of 1e8 standard deviations costs no digits.
 
+    References
+    ----------
+    Chan, Golub & LeVeque (1983), Algorithms for computing the sample variance: analysis and recommendations.
+
     Examples
     --------
     >>> import numpy as np
