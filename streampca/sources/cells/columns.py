@@ -25,8 +25,9 @@ def column_of(frame: Any, name: str, label: str, read: Read) -> Array | None:
         return None
     node = frame[name]
     encoding = str(node.attrs.get("encoding-type", ""))
-    if encoding == "categorical":
-        codes, categories = read(node["codes"]), read(node["categories"])
+    categorical = _categorical(frame, name, label)
+    if categorical is not None:
+        codes, categories = map(read, categorical)
         missing, values = codes < 0, categories[np.where(codes < 0, 0, codes)] if len(categories) else codes
     elif encoding.startswith("nullable-"):
         missing, values = read(node["mask"]).astype(bool), read(node["values"])
@@ -40,3 +41,19 @@ def column_of(frame: Any, name: str, label: str, read: Read) -> Array | None:
             f"obs/{name} of {label} has {int(missing.sum()):,} missing values: expected a label for every cell"
         )
     return values
+
+
+def _categorical(frame: Any, name: str, label: str) -> tuple[Any, Any] | None:
+    """Return the arrays of codes and categories of the column `name`, None if it is no categorical one.
+
+    Before version 0.8 anndata wrote categories beside the columns, and marked the codes by an attribute.
+    """
+    node = frame[name]
+    if node.attrs.get("encoding-type") == "categorical":
+        return node["codes"], node["categories"]
+    if node.attrs.get("categories") is None:
+        return None
+    categories = frame.get(f"__categories/{name}")
+    if categories is None:
+        raise DataError(f"obs/{name} of {label} has codes of categories, and obs/__categories/{name} does not exist")
+    return node, categories

@@ -36,6 +36,19 @@ def opening_error(path: object, error: OSError) -> DataError:
     return DataError(f"{path} cannot be opened as an .h5ad file: {reason}")
 
 
+@contextmanager
+def opened_h5ad(path: str) -> Iterator[Any]:
+    """Open the ``.h5ad`` file at `path` for reading; `DataError` if h5py cannot."""
+    h5py, place = h5py_module(), Path(path).absolute()
+    try:
+        require_regular(place)
+        file = h5py.File(place, "r")
+    except OSError as error:
+        raise opening_error(path, error) from error
+    with file:
+        yield file
+
+
 class ObsOfFile(SampleColumns):
     """Columns of ``obs`` of an ``.h5ad`` file, which is opened for each reading.
 
@@ -46,28 +59,18 @@ class ObsOfFile(SampleColumns):
     """
 
     def __init__(self, path: str):
-        self._path, self._place = path, Path(path).absolute()
+        self._path, self._place = path, str(Path(path).absolute())
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the columns."""
-        with self._opened() as file:
+        with opened_h5ad(self._place) as file:
             return names_in(file.get("obs"))
 
     def values(self, name: str) -> Array | None:
         """Return a column, None if there is none of that name; `DataError` if it is damaged, or has missing values."""
-        with self._opened() as file:
+        with opened_h5ad(self._place) as file:
             return column_of(file.get("obs"), name, self._path, self._read)
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        try:
-            require_regular(self._place)
-            file = h5py_module().File(self._place, "r")
-        except OSError as error:
-            raise opening_error(self._path, error) from error
-        with file:
-            yield file
 
     def _read(self, node: Any) -> Array:
         try:

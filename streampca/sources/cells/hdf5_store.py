@@ -25,12 +25,11 @@ from streampca.sources.cells.description import (
     require_options,
     table_of,
 )
-from streampca.sources.cells.hdf5_files import ObsOfFile, h5py_module, opening_error
+from streampca.sources.cells.hdf5_files import ObsOfFile, h5py_module, opened_h5ad, opening_error
 from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.files.fragments import damage_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, InputWatch, files
-from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:
@@ -43,25 +42,21 @@ WRITTEN = "streampca_written"
 
 def open_h5ad(path: str, options: ReadOptions) -> Source:
     """Return X or a layer of the ``.h5ad`` file at `path` as a table of cells; raises what `open_cells` of zarr raises."""
-    h5py = h5py_module()
-    normalization = require_options(options, path)
-    place = Path(path).absolute()
-    try:
-        require_regular(place)
-        file = h5py.File(place, "r")
-    except OSError as error:
-        raise opening_error(path, error) from error
-    with file:
+    h5py, normalization = h5py_module(), require_options(options, path)
+    with opened_h5ad(path) as file:
         layers = _child(file, "layers", path)
         require_layer(options.layer, list(layers) if isinstance(layers, h5py.Group) else [], path)
         name = "X" if options.layer is None else f"layers/{options.layer}"
-        node = _child(file, name, path)
-        if node is None or node.attrs.get("encoding-type") == "null":
-            raise DataError(f"{path} has no {name}: expected a matrix; name a layer to read that")
-        rows = _rows(h5py, node, name, path)
+        rows = _rows(h5py, file, name, path)
         mask = None if options.mask_var is None else _mask(h5py, file, options.mask_var, rows.shape[1], path)
         names = (_names(h5py, file, "obs", rows.shape[0], path), _names(h5py, file, "var", rows.shape[1], path))
     return table_of(rows, options, normalization, mask, names, ObsOfFile(path))
+
+
+def open_x_of_h5ad(path: str) -> Source:
+    """Return the rows of X of the ``.h5ad`` file at `path`, of all features."""
+    with opened_h5ad(path) as file:
+        return _rows(h5py_module(), file, "X", path)
 
 
 def before_results(file: File, modified: int) -> tuple[int, int] | None:
@@ -91,9 +86,11 @@ def _child(group: Group, name: str, label: str) -> Dataset | Group | None:
     return node
 
 
-def _rows(h5py: ModuleType, node: Dataset | Group, name: str, path: str) -> Source:
-    """Return the rows of a stored matrix."""
-    label = f"{path}/{name}"
+def _rows(h5py: ModuleType, file: File, name: str, path: str) -> Source:
+    """Return the rows of the matrix `name` of an open file; `DataError` if there is none."""
+    node, label = _child(file, name, path), f"{path}/{name}"
+    if node is None or node.attrs.get("encoding-type") == "null":
+        raise DataError(f"{path} has no {name}: expected a matrix; name a layer to read that")
     if isinstance(node, h5py.Dataset):
         return HDF5Rows(path, name)
     kind = node.attrs.get("encoding-type", "")

@@ -9,9 +9,10 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.sources.base import Source
-from streampca.sources.cells.description import mask_of, require_layer, require_options, table_of
+from streampca.sources.cells.description import MOST_NAMES, mask_of, require_layer, require_options, table_of
 from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
+from streampca.typing import Array
 
 
 def is_anndata(data: object) -> bool:
@@ -24,6 +25,8 @@ def is_anndata(data: object) -> bool:
 def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Source]) -> Source:
     """Return X or a layer of an AnnData object as a table of cells.
 
+    Of a backed object X is read from its file, and all else is what the object holds, which may have been changed since.
+
     Parameters
     ----------
     opened : callable
@@ -32,15 +35,17 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
     label = "AnnData object"
     normalization = require_options(options, label)
     require_layer(options.layer, data.layers.keys(), label)
-    if getattr(data, "isbacked", False) and not data.is_view:
-        from streampca.sources.cells.hdf5_store import open_h5ad
+    most = None
+    if getattr(data, "isbacked", False) and not data.is_view and options.layer is None:
+        from streampca.sources.cells.hdf5_store import open_x_of_h5ad
 
-        return open_h5ad(str(data.filename), options)
-    matrix = data.X if options.layer is None else data.layers[options.layer]
-    if matrix is None:
-        raise DataError(f"{label} has no X: name a layer to read that")
-    rows = opened(matrix)
-    rows.description = label
+        rows, most = open_x_of_h5ad(str(data.filename)), MOST_NAMES
+    else:
+        matrix = data.X if options.layer is None else data.layers[options.layer]
+        if matrix is None:
+            raise DataError(f"{label} has no X: name a layer to read that")
+        rows = opened(matrix)
+        rows.description = label
     mask = None
     if options.mask_var is not None:
         if options.mask_var not in data.var:
@@ -48,9 +53,14 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
             raise DataError(
                 f"{label}: mask_var {options.mask_var[:60]}: var has no such column: expected one of {known or 'none'}"
             )
-        mask = mask_of(
-            np.asarray(data.var[options.mask_var]), rows.shape[1], f"{label}: mask_var {options.mask_var[:60]}"
-        )
-    names = tuple(np.array(list(map(str, axis)), dtype=str) for axis in (data.obs_names, data.var_names))
-    columns = FrameColumns(data.obs, list(data.obs.columns))
-    return table_of(rows, options, normalization, mask, (names[0], names[1]), columns)
+        values = np.asarray(data.var[options.mask_var])
+        if values.dtype.kind == "O" and {type(each) for each in values.tolist()} == {bool}:
+            values = values.astype(bool)  # of a nullable column without missing values
+        mask = mask_of(values, rows.shape[1], f"{label}: mask_var {options.mask_var[:60]}")
+    names = (_names(data.obs_names, most), _names(data.var_names, most))
+    return table_of(rows, options, normalization, mask, names, FrameColumns(data.obs, list(data.obs.columns)))
+
+
+def _names(axis: Any, most: int | None) -> Array | None:
+    """Return names of cells or features as text, None if there are more than `most`."""
+    return None if most is not None and len(axis) > most else np.array(list(map(str, axis)), dtype=str)

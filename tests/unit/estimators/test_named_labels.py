@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anndata
+import h5py
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -233,6 +234,21 @@ def test_cells_without_a_label_are_refused(kind: str, tmp_path: Path) -> None:
         sp.PCA(2).fit_groups(table, "kind")
 
 
+def test_columns_of_backed_cells_are_those_of_the_object_and_not_of_its_file(tmp_path: Path) -> None:
+    backed = anndata.read_h5ad(written(cells(), tmp_path / "x.h5ad"), backed="r")
+    backed.obs["kind"] = pd.Categorical(np.roll(KIND, 1))
+    backed.obs["part"] = np.arange(N) % 4
+    backed.var["used"] = pd.array(np.arange(D) != 1, dtype="boolean")
+    backed.layers["half"] = ROWS / 2
+    backed.obs_names = [f"cell {i}" for i in range(N)]
+    assert_models_of(sp.PCA(2).fit_groups(backed, "kind"), np.roll(KIND, 1))
+    assert_models_of(sp.PCA(2).fit_groups(backed, "part"), np.arange(N) % 4)
+    assert sp.open(backed).labels.sample_name(7) == "obs_names=cell 7"
+    for layer, factor in ((None, 1.0), ("half", 0.5)):
+        table = sp.open(backed, mask_var="used", layer=layer)
+        np.testing.assert_array_equal(table.read(0, N)[0], factor * ROWS[:, np.arange(D) != 1])
+
+
 def test_columns_are_not_sent_to_workers(tmp_path: Path) -> None:
     table = sp.open(stored(tmp_path / "x.zarr", 3))
     assert table.sample_columns is not None
@@ -249,6 +265,26 @@ def test_labels_beside_a_missing_chunk_are_an_error(tmp_path: Path) -> None:
     (path / "part" / "c" / "1").unlink()
     with pytest.raises(DataError, match=r"labels='part': .*part.*missing_chunks: fill"):
         sp.PCA(2).fit_groups(path, "part")
+
+
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+def test_categories_as_anndata_wrote_them_before_version_0_8(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{suffix}"
+    written(cells(), path)
+    root: Any = h5py.File(path, "r+") if suffix == "h5ad" else zarr.open_group(path, mode="r+", use_consolidated=False)
+    obs, names = root["obs"], np.unique(KIND)
+    del obs["kind"]
+    codes = np.searchsorted(names, KIND).astype("i1")
+    create = obs.create_dataset if suffix == "h5ad" else obs.create_array
+    node, categories = create("kind", data=codes), create("__categories/kind", data=names.astype("S"))
+    node.attrs["categories"] = categories.ref if suffix == "h5ad" else categories.name
+    root.flush() if suffix == "h5ad" else zarr.consolidate_metadata(path)
+    assert_models_of(sp.PCA(2).fit_groups(str(path), "kind"), KIND)
+    node[7] = -1
+    if suffix == "h5ad":
+        root.close()
+    with pytest.raises(DataError, match=r"obs/kind of .* has 1 missing values"):
+        sp.PCA(2).fit_groups(str(path), "kind")
 
 
 class _PowerCutError(BaseException):
