@@ -24,6 +24,7 @@ from streampca.models.certificates import KernelCertificate
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.scoring import scores_of
+from streampca.models.stored_rows import StoredRows
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
@@ -105,7 +106,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     explained_variance_ratio_ : array, shape (k,)
         Shares of the trace of the kernel matrix.
     landmarks_, landmark_indices_ : arrays, shapes (m, n_features) and (m,)
-        The rows that new rows are compared with, and their row numbers; None where landmarks were given as rows.
+        The rows that new rows are compared with, and their row numbers; None where landmarks were given as rows. After an
+        "empirical_map" whose rows do not fit in memory (``plan_.rows_on_disk``) a zarr array on disk: in a temporary directory
+        that goes with the estimator and this array, or, once loaded, in the saved model.
     n_components_, n_samples_seen_, n_features_in_ : int
     method_, sampling_, plan_, n_passes_, bytes_read_
         What ran, what was planned, readings by `fit` and decoded bytes of them.
@@ -376,7 +379,8 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         self.kernel_ = model.kernel
         self.eigenvalues_ = model.eigenvalues
         self.explained_variance_ratio_ = model.explained_variance_ratio
-        self.landmarks_ = model.landmarks
+        stored: Any = model.landmarks.array if isinstance(model.landmarks, StoredRows) else model.landmarks
+        self.landmarks_ = stored
         self.landmark_indices_ = model.landmark_indices
         self.method_, self.sampling_ = model.method, model.sampling
         self.n_components_ = model.n_components

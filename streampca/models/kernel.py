@@ -14,6 +14,7 @@ from streampca.kernels.standardised import Standardised
 from streampca.labels import Labels
 from streampca.linalg.selection import smallest_count
 from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.stored_rows import BAND_ROWS, StoredRows
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
@@ -41,8 +42,8 @@ class KernelModel:
 
     kernel: Kernel
     """The kernel, with every parameter settled."""
-    landmarks: Array
-    """The rows that new rows are compared with, in the type of the products, ``(m, n_features)``."""
+    landmarks: Array | StoredRows
+    """The rows that new rows are compared with, in the type of the products, ``(m, n_features)``; in memory or on disk."""
     coefficients: FloatArray
     """B, which turns centred kernel values into scores, ``(m, k)``."""
     centre: FloatArray
@@ -127,11 +128,19 @@ class KernelModel:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 m (d + k) flops and m kernel values a row.
 
         `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean kernel values are
-        subtracted before the product. Takes a panel of rows at a time, so memory does not grow with the rows.
+        subtracted before the product. Takes a panel of rows at a time, so memory does not grow with the rows. Landmarks on
+        disk are read once for each panel of at least 2,048 rows.
+
+        Raises
+        ------
+        ModelError
+            If landmarks on disk are gone or damaged.
         """
         dtype = self.kernel_dtype(rows.dtype)
         n_rows, m = int(rows.shape[0]), len(self.landmarks)
         out = np.empty((n_rows, self.n_components), self.score_dtype(rows.dtype)) if out is None else out
+        if isinstance(self.landmarks, StoredRows):
+            return self._transform_by_bands(self.landmarks, rows, out)
         prepared = self.kernel.prepare(self.landmarks, dtype)
         coefficients, centre = self.coefficients.astype(dtype), self.centre.astype(dtype)
         # What rounding the centre to `dtype` left of it, projected.
@@ -143,6 +152,23 @@ class KernelModel:
             if self.center:
                 values -= centre
             np.subtract(values @ coefficients, remainder, out=out[start : start + step], casting="same_kind")
+        return out
+
+    def _transform_by_bands(self, stored: StoredRows, rows: Any, out: Array) -> Array:
+        """Fill `out` with the scores of `rows`; the landmarks are read band by band, and products are added in float64."""
+        dtype, step = self.kernel_dtype(rows.dtype), panel_rows(BAND_ROWS, self.kernel_dtype(rows.dtype))
+        for start in range(0, len(out), step):
+            panel = rows[start : start + step]
+            scores = np.zeros((int(panel.shape[0]), self.n_components))
+            for band, landmarks in stored.bands():
+                prepared = self.kernel.prepare(landmarks, dtype)
+                values = prepared(panel, out=borrow("kernel values", (len(scores), len(landmarks)), dtype))
+                if self.center:
+                    values -= self.centre[band].astype(dtype)
+                scores += values @ self.coefficients[band].astype(dtype)
+            if self.center:
+                scores -= (self.centre - self.centre.astype(dtype)) @ self.coefficients
+            np.copyto(out[start : start + step], scores, casting="same_kind")
         return out
 
     def inverse_transform(self, scores: Array) -> Array:

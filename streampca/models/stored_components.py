@@ -5,19 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from streampca.errors import MissingChunkError, ModelError, NoSpaceError, ParameterError
-from streampca.storage.files import is_disk_full
+from streampca.errors import ParameterError
+from streampca.models.stored_array import StoredArray
 from streampca.typing import FloatArray
-
-if TYPE_CHECKING:
-    from streampca.storage.zarr_interface import ZarrArray
-
 
 SLAB_BYTES = 8 * 2**20
 """Size of a slab: all components for a run of features, as float64."""
@@ -36,19 +31,17 @@ def slab_features(n_components: int, block: int | None = None) -> int:
     return next((block // parts for parts in range(least, 4 * least) if block % parts == 0), block)
 
 
-class StoredComponents:
+class StoredComponents(StoredArray):
     """Components in a zarr array whose chunks hold all components of a run of features.
 
-    Nothing loads the whole by accident: it is no array for numpy, `in_memory` has to be called for that. Copies share
-    the files; a pickle holds their path.
+    `in_memory` loads the whole.
     """
 
-    __array_ufunc__ = None
-    dtype = np.dtype(np.float64)
+    contents = "components"
 
     def __init__(self, path: Path, shape: tuple[int, int], width: int, keep: object = None) -> None:
-        self.path, self.shape, self.width = Path(path), shape, width
-        self._keep = keep
+        super().__init__(path, shape, np.dtype(np.float64), keep)
+        self.width = width
 
     @classmethod
     def open(cls, path: Path) -> StoredComponents:
@@ -61,75 +54,23 @@ class StoredComponents:
     @classmethod
     def create(cls, path: Path, shape: tuple[int, int], width: int, keep: object = None) -> StoredComponents:
         """Return new components of `shape` at `path`, not compressed; `keep` lives at least as long as their array."""
-        import zarr
-
-        chunks, whole = (shape[0], min(width, shape[1])), {"write_empty_chunks": True}
-        zarr.create_array(path, shape=shape, chunks=chunks, dtype="float64", compressors=None, config=whole)  # type: ignore[arg-type]
-        return cls(path, shape, min(width, shape[1]), keep)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        return f"StoredComponents(path={str(self.path)!r}, shape={self.shape})"
+        width = min(width, shape[1])
+        cls._create(path, shape, (shape[0], width), np.dtype(np.float64))
+        return cls(path, shape, width, keep)
 
     def __reduce__(self) -> tuple[object, ...]:
         return StoredComponents, (self.path, self.shape, self.width)
-
-    def __copy__(self) -> StoredComponents:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> StoredComponents:
-        return self
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise ParameterError(
             f"the components take {self.nbytes:,} bytes and lie on disk: read slabs of them, or call in_memory() if all shall be loaded"
         )
 
-    @property
-    def nbytes(self) -> int:
-        """Return the size in bytes of all components."""
-        return 8 * self.shape[0] * self.shape[1]
-
-    @cached_property
-    def array(self) -> ZarrArray:
-        """Return the zarr array, which cannot be written to and keeps a temporary directory alive."""
-        import zarr
-
-        from streampca.sources.zarr.strictness import strict
-
-        self._require_there()
-        array = strict(zarr.open_array(self.path, mode="r"))
-        setattr(array.store, "keep", self._keep)  # noqa: B010 (a name of ours on an object of zarr)
-        return array
-
-    @cached_property
-    def _writable(self) -> ZarrArray:
-        from streampca.storage.zarr_interface import opened_for_writing
-
-        self._require_there()
-        return opened_for_writing(self.path)
-
-    def _require_there(self) -> None:
-        if not (self.path / "zarr.json").exists():
-            raise self._missing_error()
-
-    def _missing_error(self) -> ModelError:
-        return ModelError(
-            f"{self.path} is gone or not complete: components of a fit lie in a temporary directory (Dask's temporary-directory) "
-            "that goes with the estimator, and that all workers have to share: save the model to keep them"
-        )
-
     def slab(self, start: int, stop: int) -> FloatArray:
         """Return all components for features `start` to `stop`, ``(k, stop - start)``."""
         array = self.array
-        try:
+        with self.reading():
             return np.asarray(array[:, start:stop], dtype=np.float64)
-        except MissingChunkError as error:
-            raise self._missing_error() from error
-        except (ValueError, RuntimeError) as error:
-            raise ModelError(f"{self.path} cannot be read as components: a chunk is damaged") from error
 
     def slabs(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield runs of features and all components for them, chunk by chunk."""
@@ -139,14 +80,8 @@ class StoredComponents:
 
     def write(self, start: int, values: FloatArray) -> None:
         """Write all components for the features from `start` on, a multiple of `width`; one writer for each chunk."""
-        try:
-            self._writable[:, start : start + values.shape[1]] = values
-        except OSError as error:
-            if is_disk_full(error):
-                raise NoSpaceError(
-                    f"{self.path}: no room for components of {self.nbytes:,} bytes: make room, or set Dask's temporary-directory"
-                ) from error
-            raise
+        with self.writing():
+            self.writable[:, start : start + values.shape[1]] = values
 
     def in_memory(self) -> FloatArray:
         """Return all components as an array, ``(k, n_features)``."""

@@ -10,6 +10,7 @@ import numpy as np
 from streampca.errors import ModelError
 from streampca.formatting import shortened
 from streampca.models.stored_components import Survey
+from streampca.models.stored_rows import StoredRows
 from streampca.parameters.choices import Method, Missing
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def _is_total(model: PCAModel) -> bool:
 def require_valid_kernel(model: KernelModel, path: Path) -> None:
     """Raise `ModelError` unless the arrays and numbers of `model` agree with each other, as `require_valid` does."""
     arrays = {name: getattr(model, name) for name in ("landmarks", "coefficients", "centre", "eigenvalues")}
+    if isinstance(model.landmarks, StoredRows):
+        del arrays["landmarks"]  # examined while they are read for their digest
     if model.preimage is not None:
         arrays |= {"way_back_scores": model.preimage.scores, "way_back_dual": model.preimage.dual}
     unusable = [name for name, values in arrays.items() if not np.isfinite(values).all()]

@@ -94,6 +94,12 @@ class KernelDetail(SolverDetail):
     """How they are chosen."""
     columns: int = 0
     """Columns of the transform of the empirical kernel map."""
+    rows_on_disk: bool = False
+    """Whether the rows of the empirical kernel map are copied to disk because they do not fit in memory."""
+    rows_in_memory: int = 0
+    """Rows on disk that are in memory at a time."""
+    disk_readings: int = 0
+    """Readings of the rows on disk."""
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the columns of the transform, or the number of landmarks and how they are chosen."""

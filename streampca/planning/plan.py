@@ -143,6 +143,11 @@ class Plan:
         return isinstance(self.detail, GramDetail) and self.detail.components_on_disk
 
     @property
+    def model_on_disk(self) -> bool:
+        """Tell whether a part of the model stays in a temporary directory: components of wide data, or rows of kernel PCA."""
+        return self.components_on_disk or (isinstance(self.detail, KernelDetail) and self.detail.rows_on_disk)
+
+    @property
     def sketch(self) -> Json:
         """Return the settings of an approximate solver as a dictionary; empty for exact ones."""
         sketch: Json = self.detail.to_dict().get("sketch", {})

@@ -303,7 +303,7 @@ def bytes_to_write(config: RunConfig, plan: Plan, solver: Solver[Any, Any, Any])
     rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
     k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
     itemsize = 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
-    twice = plan.components_on_disk and shares_disk(config.output.directory)  # in the temporary directory, too
+    twice = plan.model_on_disk and shares_disk(config.output.directory)  # in the temporary directory, too
     model_bytes = solver.model_bytes(plan, k) * (1 + twice)
     state_bytes = solver.state_bytes(plan) if config.output.state else 0
     row_bytes = itemsize * k * config.output.scores + 16 * config.output.diagnostics

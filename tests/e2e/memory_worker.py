@@ -21,8 +21,19 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         manifest = json.loads((sp.run(job["config"]).directory / "manifest.json").read_text())
         return dict(manifest["memory"])
     if job["do"] == "kernel":
+        if job["memory"] == "least":
+            job["memory"] = least_memory(
+                lambda memory: sp.KernelPCA(job["k"], memory=memory, **job["parameters"]).plan(job["path"])
+            )
         kernel = sp.KernelPCA(job["k"], memory=job["memory"], **job["parameters"]).fit(job["path"])
-        return figures(kernel.plan_, peak_bytes())
+        if "out" not in job:
+            return figures(kernel.plan_, peak_bytes())
+        kernel.set_params(memory="1GiB")  # the least for the fit is not planned with scores
+        plan = plan_scores(open_source(job["path"]), kernel._model, "1GiB")
+        kernel.transform_to(job["path"], Path(job["out"]))
+        return figures(max(plan, kernel.plan_, key=lambda p: p.projected_bytes), peak_bytes()) | {
+            "on_disk": kernel.plan_.model_on_disk
+        }
     data: Any = job.get("path")
     if job.get("open"):
         data = open_source(data, **job["open"])

@@ -15,6 +15,7 @@ from test_memory import assert_kept, make_store, measure
 
 import streampca as sp
 from streampca.errors import ConfigError, NotAvailableError, ParameterError, PlanError
+from streampca.system.process import process_bytes
 
 CONFIG = """\
 source: {path: "builtin:digits"}
@@ -90,6 +91,36 @@ def test_every_method_runs(config: Path, method: str) -> None:
     assert scores.shape == (1797, 6)
 
 
+def test_a_run_whose_rows_are_on_disk(tmp_path: Path, capsys: Any) -> None:
+    path = make_store(tmp_path / "x.zarr", (4000, 1500), "float32", 500, kinds=3)
+    lines = [
+        "name: disk",
+        f"source: {{path: {path}}}",
+        "model: {kind: kernel_pca, n_components: 3, method: empirical_map, sketch_size: 20, kernel: {name: rbf, gamma: 1.0e-5}}",
+        f"output: {{directory: {tmp_path / 'run'}, report: false}}",
+        "resources: {threads: 2}",
+    ]
+    (tmp_path / "disk.yaml").write_text("\n".join(lines))
+    whole: Any = sp.run(tmp_path / "disk.yaml")
+    assert not whole.model.plan_.rows_on_disk
+    plan = whole.model.plan_
+    memory = process_bytes() + plan.projected_bytes - plan.memory["process"] - 25 * 2**20
+    narrow = [f"resources.memory={memory}", f"output.directory={tmp_path / 'narrow'}"]
+    command = Command(capsys)
+    planned = command("plan", tmp_path / "disk.yaml", *(part for each in narrow for part in ("--set", each)))
+    assert "rows: copied to a temporary directory, 23 MiB" in planned.out
+    finished: Any = sp.run(tmp_path / "disk.yaml", overrides=narrow)
+    assert finished.model.plan_.rows_on_disk
+    np.testing.assert_array_equal(finished.model.eigenvalues_, whole.model.eigenvalues_)
+    scores = [np.asarray(zarr.open_array(each.directory / "scores.zarr/scores")[:]) for each in (finished, whole)]
+    # Products of float32 kernel values are added by bands, or at once.
+    allowed = float(np.finfo(np.float32).eps) * 4000**0.5 * np.abs(scores[1]).max()
+    np.testing.assert_allclose(*scores, rtol=0, atol=allowed)
+    loaded = sp.load(finished.directory / "model.zarr")
+    np.testing.assert_allclose(loaded.transform(path)[:9], scores[0][:9], rtol=0, atol=allowed)
+    assert command("verify", finished.directory, "--set", "resources.memory=2GiB").status == 0
+
+
 def test_a_plan_and_its_refusal(config: Path, capsys: Any) -> None:
     command = Command(capsys)
     told = command("plan", config)
@@ -128,6 +159,15 @@ def test_memory_stays_below_the_projection(
     result = measure({"do": "kernel", "path": str(path), "k": 10, "memory": "1GiB", "parameters": parameters})
     assert_kept(f"kernel {parameters}", result)
     assert result["passes"] == (1 if "method" in parameters else 2)
+
+
+def test_memory_stays_below_the_projection_where_rows_are_on_disk(tmp_path: Path) -> None:
+    path = make_store(tmp_path / "x.zarr", (6000, 1200), "float32", 1000, kinds=3)
+    parameters = {"method": "empirical_map", "gamma": 1e-4, "sketch_size": 40}
+    job = {"do": "kernel", "path": str(path), "k": 5, "memory": "least", "parameters": parameters}
+    result = measure(job | {"out": str(tmp_path / "scores")})
+    assert result["on_disk"]
+    assert_kept("kernel, rows on disk", result)
 
 
 def test_the_source_is_read_twice(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from zarr.storage import LocalStore
 
 from streampca.errors import ModelError, StreamPCAError
 from streampca.formatting import as_text, one_line, shortened
-from streampca.models.stored_components import Components
+from streampca.models.stored_array import StoredArray
 from streampca.sources.zarr.metadata import read_document, require_document, require_readable
 from streampca.sources.zarr.strictness import StrictStore, read_whole
 from streampca.storage.zarr_interface import ZarrArray
@@ -251,7 +251,7 @@ def _free_axes(
 
 
 def create_array(
-    group: zarr.Group, name: str, like: Components, chunks: tuple[int, ...], axes: tuple[str, ...]
+    group: zarr.Group, name: str, like: Array | StoredArray, chunks: tuple[int, ...], axes: tuple[str, ...]
 ) -> ZarrArray:
     """Return a new array in `group` with shape and data type of `like`; chunks have zstd and a CRC-32C."""
     return group.create_array(

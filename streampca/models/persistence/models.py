@@ -54,7 +54,7 @@ def write_model(model: PCAModel | KernelModel, path: Path, fit: FitRecord | None
         if isinstance(model, PCAModel):
             form, (arrays, attributes, digests) = pca.FORM, pca.fields_of(model, group, path)
         else:
-            form, (arrays, attributes, digests) = kernel.FORM, kernel.fields_of(model, path)
+            form, (arrays, attributes, digests) = kernel.FORM, kernel.fields_of(model, group, path)
     except ModelError as error:
         raise ModelError(f"the model is not saved: {str(error).rpartition(_NOT_USABLE)[2]}") from error
     source, names = without_names(model.source)

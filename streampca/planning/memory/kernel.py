@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.covariance import Covariance
@@ -11,6 +11,7 @@ from streampca.kernels import Kernel
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.models.kernel import panel_rows
+from streampca.models.stored_rows import BAND_ROWS
 from streampca.planning.budget import MemoryNeed, Phase, Resources
 from streampca.planning.memory import buffer_bytes, process_needs, report_need, sampled_rows_need
 from streampca.planning.shape import WorkShape
@@ -18,7 +19,7 @@ from streampca.sources.base import Source
 
 HELD_OUT_ROWS = 300
 """Rows on which the kernel matrix and its approximation are compared, for the certificate."""
-PAIR_SIDE = 1024
+PAIR_SIDE = BAND_ROWS
 """Rows on each side of a block of the kernel matrix that one thread computes at once."""
 _AFTER: tuple[Phase, ...] = ("solving", "scores", "report")
 _SCORES_ROWS = 8192
@@ -116,6 +117,28 @@ def empirical_map_needs(work: KernelWork, rows: int, resources: Resources, colum
     return _pair_needs(
         work, rows, resources, (matrix, resources.threads * block, 8 * n * columns * 7 + 64 * columns * columns)
     )
+
+
+def stored_map_needs(
+    work: KernelWork, rows: int, resources: Resources, columns: int, rows_in_memory: int
+) -> list[MemoryNeed]:
+    """Return the needs of the empirical kernel map of rows on disk, of which p are in memory, in float64, at a time.
+
+    Rows: 8 p d, and a band of 1,024 rows with what the kernel prepares and 24 bytes for each of its values; sums as
+    `empirical_map_needs`; scores: as of a model whose landmarks are on disk.
+    """
+    (n, d), kernel = work.source.shape, work.kernel
+    of_all = {need.purpose: need for need in empirical_map_needs(work, rows, resources, columns)}
+    bands = 24 * BAND_ROWS * d + kernel.prepared_bytes(BAND_ROWS, d)
+    held = {
+        "landmarks": MemoryNeed("landmarks", 0),
+        "kernel matrix": MemoryNeed("kernel matrix", 8 * min(n, rows_in_memory) * d + bands, ("solving",)),
+        "blocks": replace(of_all["blocks"], n_bytes=of_all["blocks"].n_bytes + 16 * rows * d),
+    }
+    scores = kernel_scores_bytes(replace(work, m=min(n, BAND_ROWS)), min(n, _SCORES_ROWS)) + 8 * n * (work.k + 2)
+    if resources.scores:
+        held["scores"] = replace(of_all["scores"], n_bytes=scores + 24 * BAND_ROWS * d)
+    return [held.get(purpose, need) for purpose, need in of_all.items()]
 
 
 def _pair_needs(work: KernelWork, rows: int, resources: Resources, sizes: tuple[int, int, int]) -> list[MemoryNeed]:

@@ -7,6 +7,7 @@ from streampca.models.conditional import n_packed, scratch_bytes
 from streampca.models.kernel import KernelModel, panel_rows
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
+from streampca.models.stored_rows import BAND_ROWS, StoredRows
 from streampca.planning.budget import MemoryNeed, Resources
 from streampca.planning.memory import buffer_bytes, process_needs
 from streampca.sources.base import Source
@@ -51,17 +52,20 @@ def kernel_scores_needs(
     """Return the needs of scores of kernel PCA.
 
     Axes: L (8 m d + 8 m (k + 2)) and what the kernel prepares; scores: L (8 p (m + 2 k) + 6 b k e) for a panel of p ≤ b rows, and
-    the scratch of the kernel.
+    the scratch of the kernel. Of landmarks on disk, a band of them instead of m d, with panels for its rows, and 16 bytes of
+    each of its values while it is read.
     """
     k, d, m = model.n_components, source.shape[1], len(model.landmarks)
-    axes = model.kernel.prepared_bytes(m, d) + 8 * m * d + 8 * m * (k + 2)
-    values = min(rows, panel_rows(m, work_dtype(source.dtype))) * (m + 2 * k) * 8
+    stored = isinstance(model.landmarks, StoredRows)
+    at_once = min(m, BAND_ROWS) if stored else m
+    axes = model.kernel.prepared_bytes(at_once, d) + (24 if stored else 8) * at_once * d + 8 * m * (k + 2)
+    values = min(rows, panel_rows(at_once, work_dtype(source.dtype))) * (at_once + 2 * k) * 8
     written = 6 * rows * k * model.score_dtype(source.dtype).itemsize
     return [
         *process_needs(resources),
         MemoryNeed("blocks", leaves * buffer_bytes(source, rows)),
         MemoryNeed("axes", leaves * axes),
-        MemoryNeed("scores", leaves * (values + model.kernel.scratch_bytes(m, d) + written)),
+        MemoryNeed("scores", leaves * (values + model.kernel.scratch_bytes(at_once, d) + written)),
     ]
 
 

@@ -12,10 +12,11 @@ from streampca.execution.progress import Meter
 from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
 from streampca.models.kernel import KernelModel
+from streampca.models.stored_rows import StoredRows
 from streampca.planning.memory.kernel import PAIR_SIDE
 from streampca.planning.plan import Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
-from streampca.solvers.kernel.matrix import read_all, sample_of
+from streampca.solvers.kernel.matrix import read_all, read_to_disk, sample_of
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, columns_of, pairs_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
@@ -25,6 +26,7 @@ from streampca.solvers.options import RunOptions
 from streampca.solvers.test_matrix import transform_matrix
 from streampca.sources.base import Source
 from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray, Json
 
@@ -36,31 +38,59 @@ _ROUNDING = 1e-6
 """Share of the first eigenvalue of K below which the root of one of K² is rounding."""
 
 
-def times_kernel(kernel: Kernel, rows: Array, vectors: FloatArray, n_threads: int) -> FloatArray:
+def times_kernel(
+    kernel: Kernel, rows: Array | StoredRows, vectors: FloatArray, n_threads: int, rows_in_memory: int = 0
+) -> FloatArray:
     """Return the kernel matrix of `rows` times `vectors`, ``(n, q)``: n² kernel values, a block of them at a time.
+
+    Of rows on disk, `rows_in_memory` at a time, a multiple of 1,024, are compared with all others, which are read in bands:
+    the sums are made in the same order, so that the bits are those of rows in memory.
 
     Raises
     ------
     NotFiniteError
         If a kernel value overflows.
     """
-    n = len(rows)
+    n, on_disk = len(rows), isinstance(rows, StoredRows)
     narrow = vectors.astype(rows.dtype, copy=False)
     product = np.zeros_like(vectors)
-    bands = [slice(start, min(n, start + PAIR_SIDE)) for start in range(0, n, PAIR_SIDE)]
-    prepared = [kernel.prepare(rows[band], rows.dtype) for band in bands]
 
-    def band(i: int) -> None:
-        for j, columns in enumerate(bands):
-            shape = (bands[i].stop - bands[i].start, columns.stop - columns.start)
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = prepared[j](rows[bands[i]], out=borrow("kernel values", shape, rows.dtype))
-                product[bands[i]] += values @ narrow[columns]
+    def compare(held: Array, first: int, group: slice) -> None:
+        """Add to the sums of the rows `held`, of which the first is row `first`, their kernel values with those of `group`."""
+        prepared = [(band, kernel.prepare(rows[band], rows.dtype)) for band in _parts(group, PAIR_SIDE)]
 
-    spread(band, range(len(bands)), n_threads)
+        def add(own: slice) -> None:
+            mine = held[own.start - first : own.stop - first]
+            for band, others in prepared:
+                shape = (len(mine), band.stop - band.start)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    values = others(mine, out=borrow("kernel values", shape, rows.dtype))
+                    product[own] += values @ narrow[band]
+
+        spread(add, _parts(slice(first, first + len(held)), PAIR_SIDE), n_threads)
+
+    def sum_up(part: slice) -> None:
+        held = rows[part]
+        for group in _parts(slice(0, n), PAIR_SIDE if on_disk else n):
+            compare(held, part.start, group)
+
+    for part in _parts(slice(0, n), rows_in_memory if on_disk else n):
+        sum_up(part)
     if not np.isfinite(product).all():
         raise NotFiniteError(f"kernel values overflow {rows.dtype}: rescale the data first")
     return product
+
+
+def _parts(whole: slice, most: int) -> list[slice]:
+    """Return consecutive parts of `whole`, of at most `most` entries each."""
+    return [slice(start, min(start + most, whole.stop)) for start in range(whole.start, whole.stop, most)]
+
+
+def _diagonal(kernel: Kernel, rows: Array | StoredRows) -> FloatArray:
+    """Return the kernel value of every row with itself, ``(n,)``."""
+    if isinstance(rows, StoredRows):
+        return np.concatenate([kernel.diagonal(values) for _, values in rows.bands()])
+    return kernel.diagonal(rows)
 
 
 def _eigenpairs(
@@ -88,7 +118,7 @@ def _eigenpairs(
 def _model(
     source: Source,
     parameters: KernelParameters,
-    rows: Array,
+    rows: Array | StoredRows,
     means: FloatArray,
     eigenpairs: tuple[FloatArray, FloatArray, float | None],
     total: float,
@@ -164,7 +194,7 @@ class EmpiricalMapMethod(KernelMethod):
         return pairs_plan(source, parameters, resources, solver=self.name, columns=columns)
 
     def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
-        """Read `source` once and return its approximate kernel principal components (Marukatat 2023, Algorithm 6).
+        """Read `source` once, into memory or to disk, and return its approximate kernel principal components (Marukatat 2023, Algorithm 6).
 
         With A = HKH and a test matrix Ω, both forms use Z = AΩ and Y = AZ: the literature's takes eigenpairs (μ, u) of ZᵀZ,
         λ = √μ and the vectors Yu; Nyström's approximation of A² = (AΩ ↦ A²Ω) uses the same products better: on 1,797 digits
@@ -173,7 +203,8 @@ class EmpiricalMapMethod(KernelMethod):
         n = source.shape[0]
         began = time.perf_counter()
         with one_blas_thread():
-            rows, count = read_all(source, plan.rows_per_block, options.quality, plan.shape.read_ahead_bytes)
+            read = read_to_disk if plan.rows_on_disk else read_all
+            rows, count = read(source, plan.rows_per_block, options.quality, plan.shape.read_ahead_bytes)
             parameters = standardised_by(parameters, rows)
             kernel = parameters.kernel.bound(source.shape[1])
             Meter("fit", n, options.progress).add(n, count.bytes)
@@ -183,21 +214,26 @@ class EmpiricalMapMethod(KernelMethod):
             test = transform_matrix(parameters.sketch, (n, plan.columns), parameters.n_hashes, parameters.seed)
             if parameters.center:
                 test -= test.mean(axis=0)
-            first = times_kernel(kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads)
+            first = times_kernel(
+                kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads, plan.rows_in_memory
+            )
             means = first[:, -1].copy()
             products = first[:, :-1]
             if parameters.center:
                 products -= products.mean(axis=0)
-            images = times_kernel(kernel, wide, products, plan.threads)
+            images = times_kernel(kernel, wide, products, plan.threads, plan.rows_in_memory)
             if parameters.center:
                 images -= images.mean(axis=0)
             del wide
+            release_freed_memory()
             streamed = time.perf_counter()
-            total = float(kernel.diagonal(rows).sum()) - (n * float(means.mean()) if parameters.center else 0.0)
+            total = float(_diagonal(kernel, rows).sum()) - (n * float(means.mean()) if parameters.center else 0.0)
             eigenpairs = _eigenpairs(parameters, test, products, images, plan.threads)
             model, vectors = _model(source, parameters, rows, means, eigenpairs, total), eigenpairs[1]
             vectors = vectors[:, : model.n_components] * signs_of(vectors[:, : model.n_components])
             model = with_preimage(model, parameters, vectors)
+            del test, first, products, images, eigenpairs
+            release_freed_memory()
         solved = time.perf_counter()
         return KernelFit(
             model=model,

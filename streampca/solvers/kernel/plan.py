@@ -19,6 +19,7 @@ from streampca.planning.memory.kernel import (
     empirical_map_needs,
     exact_needs,
     landmark_needs,
+    stored_map_needs,
 )
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
@@ -53,6 +54,16 @@ class KernelPlan(Plan):
     def columns(self) -> int:
         """Return the columns of the transform of the empirical kernel map."""
         return self.detail.columns
+
+    @property
+    def rows_on_disk(self) -> bool:
+        """Tell whether the rows of the empirical kernel map are copied to disk because they do not fit in memory."""
+        return self.detail.rows_on_disk
+
+    @property
+    def rows_in_memory(self) -> int:
+        """Return how many rows on disk are in memory at a time."""
+        return self.detail.rows_in_memory
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,8 @@ def pairs_plan(
     """Return the plan of a method that compares every row with every other: ``"exact"`` or ``"empirical_map"``.
 
     Both hold all rows, which are part of the model. "exact" holds the n × n kernel matrix as well; "empirical_map" computes
-    its values block by block and holds n × `columns` sums.
+    its values block by block and holds n × `columns` sums. Rows that do not fit in memory are copied to disk for "empirical_map"
+    (`stored_map_plan`).
 
     Raises
     ------
@@ -170,6 +182,11 @@ def pairs_plan(
     else:
         needs = empirical_map_needs(work, rows, resources, columns)
     budget = MemoryBudget.of(needs, resources.allowed_bytes)
+    if not budget.fits and not exact and not parameters.inverse:
+        stored = stored_map_plan(source, parameters, resources, solver=solver, columns=columns)
+        if stored.budget.fits:
+            return stored
+        budget = min(budget, stored.budget, key=lambda budget: budget.projected_bytes)
     if not budget.fits:
         held = as_text(budget.bytes_for("landmarks", "solve"))
         matrix = f"the {n:,} x {n:,} kernel matrix takes {as_text(budget.bytes_for('kernel matrix'))}: "
@@ -191,6 +208,61 @@ def pairs_plan(
     )
 
 
+def stored_map_plan(
+    source: Source, parameters: KernelParameters, resources: Resources, *, solver: str, columns: int
+) -> KernelPlan:
+    """Return the plan of the empirical kernel map with its rows on disk, as many of them in memory at a time as fit.
+
+    With the least memory, 1,024 rows at a time, if nothing fits. The map back to the rows, which takes n² numbers, is not
+    available.
+    """
+    n, d = source.shape
+    dtype, threads = work_dtype(source.dtype), resources.threads
+    k = parameters.count(n) or min(n, 64)
+    work = KernelWork(source, parameters.kernel.bound(d), n, k, parameters.inverse)
+    n_bands = -(-n // PAIR_SIDE)
+
+    def built(parts: int, rows: int) -> KernelPlan:
+        held = -(-n_bands // parts) * PAIR_SIDE
+        needs = stored_map_needs(work, rows, resources, columns, held)
+        size, readings = n * d * dtype.itemsize, 2 * (parts + 1) + 1
+        shape = WorkShape.divide(
+            n,
+            rows,
+            1,
+            (1, threads, threads),
+            tile=PAIR_SIDE,
+            merge="pairs of blocks of rows are added in a fixed order",
+        )
+        return KernelPlan(
+            solver=solver,
+            reason=f"the empirical kernel map of {n:,} rows on disk through a transform to {columns:,} columns, n² kernel values twice",
+            data=DataShape.of(source),
+            work_dtype=str(dtype),
+            n_components=parameters.count(columns),
+            shape=shape,
+            budget=MemoryBudget.of(needs, resources.allowed_bytes),
+            cost=Cost(
+                1,
+                bytes_to_read(source, rows),
+                _pairs_flops(n, parameters.kernel.needs(d).flops, k, False, columns),
+                disk_bytes=size,
+            ),
+            detail=KernelDetail(n, "all rows", columns, True, min(n, held), readings),
+            notes=(
+                f"rows: copied to a temporary directory, {as_text(size)}, because they do not fit in memory, and read {readings} times "
+                f"there, {min(n, held):,} rows in memory at a time; more memory makes the readings fewer. The model refers to this "
+                "copy, and a saved model has its own",
+            ),
+        )
+
+    sizes = block_rows_to_try(source, dtype)
+    smallest = built(n_bands, sizes[-1])
+    rows = next((rows for rows in sizes if built(n_bands, rows).budget.fits), sizes[-1])
+    plans = (built(parts, rows) for parts in range(1, n_bands + 1))
+    return next((plan for plan in plans if plan.budget.fits), smallest)
+
+
 def _pairs_flops(n: int, per_value: float, k: int, exact: bool, columns: int) -> float:
     once = 0.5 * float(n) * n * per_value
     if not exact:
@@ -203,7 +275,7 @@ def _pairs_flops(n: int, per_value: float, k: int, exact: bool, columns: int) ->
 def with_seconds(plan: KernelPlan) -> KernelPlan:
     """Return `plan` with the seconds it is expected to take at the rates of a middling processor and disk."""
     rate = (60e9 if plan.work_dtype == "float32" else 30e9) * plan.threads
-    seconds = 0.05 + plan.flops / rate + plan.bytes_to_read / 1e9
+    seconds = 0.05 + plan.flops / rate + (plan.bytes_to_read + plan.detail.disk_readings * plan.disk_bytes) / 1e9
     return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by="nominal rates"))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from streampca.accumulators.kernel_features import feature_rows
 from streampca.errors import DataError, NotFiniteError
+from streampca.models.stored_rows import StoredRows
 from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _ratio(gaps: Array, scale: FloatArray) -> float:
     return float(shares.max(initial=0.0))
 
 
-def suitable_dtype(kernel: Kernel, rows: Array, dtype: DType, *, center: bool) -> DType:
+def suitable_dtype(kernel: Kernel, rows: Array | StoredRows, dtype: DType, *, center: bool) -> DType:
     """Return `dtype`, or float64 where float32 would take more than a thousandth of what kernel values vary by.
 
     That is so where rows are far from zero beside their spread (kernels that are not radial), where a kernel is nearly

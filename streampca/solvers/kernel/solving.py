@@ -81,6 +81,6 @@ def with_preimage(model: KernelModel, parameters: KernelParameters, vectors: Flo
     """Return `model` with the map from scores back to features if that was asked for; `vectors` are those of the landmarks."""
     if not parameters.inverse:
         return model
-    points = model.landmarks.astype(np.float64)
+    points = np.asarray(model.landmarks, dtype=np.float64)
     scores = model.transform(points) if vectors is None else vectors * np.sqrt(model.eigenvalues)
     return replace(model, preimage=preimage_of(model.kernel, points, scores, parameters.alpha))

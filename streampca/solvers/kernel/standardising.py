@@ -11,6 +11,7 @@ from streampca.accumulators.moments import Moments, MomentsState
 from streampca.block import Block, as_block
 from streampca.kernels import Kernel, Standardised
 from streampca.linalg.scaling import reciprocals
+from streampca.models.stored_rows import StoredRows
 from streampca.typing import Array
 
 if TYPE_CHECKING:
@@ -51,10 +52,12 @@ def with_moments(kernel: Kernel, moments: MomentsState) -> Kernel:
     return kernel.with_moments(moments.mean, reciprocals(deviation))
 
 
-def standardised_by(parameters: KernelParameters, rows: Array) -> KernelParameters:
-    """Return `parameters` with the kernel that all `rows`, ``(n, d)``, standardise if it is one of z-scores."""
+def standardised_by(parameters: KernelParameters, rows: Array | StoredRows) -> KernelParameters:
+    """Return `parameters` with the kernel that all `rows`, ``(n, d)``, in memory or on disk, standardise if it is one of z-scores."""
     if not needs_moments(parameters.kernel):
         return parameters
     moments = FeatureMoments()
-    state = moments.update(moments.init(rows.shape[1]), rows)
+    state = moments.init(rows.shape[1])
+    for values in (band for _, band in rows.bands()) if isinstance(rows, StoredRows) else (rows,):
+        state = moments.update(state, values)
     return replace(parameters, kernel=with_moments(parameters.kernel, state))

@@ -1,0 +1,181 @@
+"""The empirical kernel map of rows that do not fit in memory: they are copied to disk and read in bands."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+import streampca as sp
+from streampca.errors import ModelError, NoSpaceError, ParameterError, PlanError
+from streampca.kernels import RBF, Laplacian, Polynomial
+from streampca.models.persistence import kernel as stored_models
+from streampca.models.stored_rows import StoredRows
+from streampca.solvers.kernel import empirical, matrix
+from streampca.solvers.kernel.plan import KernelPlan, stored_map_plan
+
+pytestmark = pytest.mark.numerical
+
+N, D = 2500, 12
+OPTIONS: dict[str, Any] = {"method": "empirical_map", "sketch_size": 40, "gamma": 0.05}
+
+
+@pytest.fixture(scope="module")
+def rows() -> NDArray[np.float64]:
+    return np.random.default_rng(3).standard_normal((N, D)) / np.sqrt(np.arange(1, D + 1)) + 0.3
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every plan of the empirical map have its rows on disk, 1,024 of them in memory at a time."""
+
+    def planned(*arguments: Any, solver: str, columns: int) -> KernelPlan:
+        plan = stored_map_plan(*arguments, solver=solver, columns=columns)
+        return replace(plan, detail=replace(plan.detail, rows_in_memory=1024))
+
+    monkeypatch.setattr(empirical, "pairs_plan", planned)
+
+
+def of_numpy(rows: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Return the first eigenvalues of the centred kernel matrix, by numpy alone."""
+    values = np.exp(-0.05 * cdist(rows, rows, "sqeuclidean"))
+    values -= values.mean(axis=0)
+    values -= values.mean(axis=1)[:, None]
+    return np.linalg.eigvalsh(values)[::-1][:k]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("in_memory", [1024, 2048, 3072])
+def test_products_have_the_bits_of_rows_in_memory(
+    rows: NDArray[np.float64], tmp_path: Path, in_memory: int, threads: int
+) -> None:
+    vectors = np.random.default_rng(4).standard_normal((N, 7))
+    stored = StoredRows.create(tmp_path / "rows", rows.shape, rows.dtype)
+    for start in range(0, N, 700):  # not in whole chunks
+        stored.write(start, rows[start : start + 700])
+    for kernel in (RBF(gamma=0.05), Laplacian(gamma=0.05), Polynomial(degree=2)):
+        bound = kernel.bound(D)
+        expected = empirical.times_kernel(bound, rows, vectors, 1)
+        found = empirical.times_kernel(bound, stored, vectors, threads, in_memory)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("on_disk")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_fit_agrees_with_numpy_and_with_rows_in_memory(
+    rows: NDArray[np.float64], dtype: Any, scale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rows.astype(dtype)
+    found = sp.KernelPCA(3, scale=scale, **OPTIONS).fit(table)
+    monkeypatch.undo()
+    expected = sp.KernelPCA(3, scale=scale, **OPTIONS).fit(table)
+    assert isinstance(found._model.landmarks, StoredRows)
+    assert isinstance(expected._model.landmarks, np.ndarray)
+    # Means and deviations are added up in another order.
+    compare = np.testing.assert_array_equal if not scale else np.testing.assert_allclose
+    compare(found.eigenvalues_, expected.eigenvalues_)
+    compare(found.eigenvectors_, expected.eigenvectors_)
+    if not scale:
+        truth = of_numpy(table.astype(np.float64), 3)
+        intervals = np.array(found.error_["eigenvalue_intervals"])
+        assert (intervals[:, 0] <= truth).all()
+        assert (truth <= intervals[:, 1]).all()
+    np.testing.assert_array_equal(np.asarray(found.landmarks_[:]), table)
+    # Kernel values in the type of the rows; sums of 2,500 of them by bands, and at once.
+    largest = np.abs(expected.eigenvectors_ * np.sqrt(expected.eigenvalues_)).max()
+    allowed = 100 * np.finfo(dtype).eps * N**0.5 * largest
+    for new in (table[:700], table[:1] + 1):
+        np.testing.assert_allclose(found.transform(new), expected.transform(new), atol=allowed)
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_the_model_is_saved_with_its_rows(
+    rows: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = sp.KernelPCA(3, **OPTIONS).fit(rows)
+    expected = fitted.transform(rows[:50])
+    fitted.save(tmp_path / "model.zarr")
+    copied = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(copied.transform(rows[:50]), expected)
+    place = fitted._model.landmarks.path  # type: ignore[union-attr]
+    del fitted, copied
+    assert not place.exists()  # the temporary directory goes with the estimator
+
+    loaded = sp.load(tmp_path / "model.zarr")
+    assert isinstance(loaded._model.landmarks, np.ndarray)
+    np.testing.assert_allclose(loaded.transform(rows[:50]), expected, rtol=1e-9, atol=1e-12)
+    monkeypatch.setattr(stored_models, "available_bytes", lambda: 1000)
+    there = sp.load(tmp_path / "model.zarr")
+    assert isinstance(there._model.landmarks, StoredRows)
+    np.testing.assert_array_equal(there.transform(rows[:50]), expected)
+    there.save(tmp_path / "again.zarr")
+    np.testing.assert_array_equal(sp.load(tmp_path / "again.zarr").transform(rows[:50]), expected)
+
+    shutil.rmtree(tmp_path / "model.zarr" / "landmarks" / "c")
+    with pytest.raises(ModelError, match=r"landmarks.*gone or not complete"):
+        there.transform(rows[:50])
+    with pytest.raises(ModelError, match="landmarks"):
+        sp.load(tmp_path / "model.zarr")
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_saved_rows_that_were_changed_are_refused(
+    rows: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sp.KernelPCA(3, **OPTIONS).fit(rows).save(tmp_path / "model.zarr")
+    stored = zarr.open_array(tmp_path / "model.zarr" / "landmarks", mode="r+")
+    stored[1500, 3] = 7.0
+    monkeypatch.setattr(stored_models, "available_bytes", lambda: 1000)
+    with pytest.raises(ModelError, match="landmarks does not have the SHA-256"):
+        sp.load(tmp_path / "model.zarr")
+
+
+def test_the_plan_takes_as_many_rows_as_fit(tmp_path: Path) -> None:
+    n, d = 12_000, 600
+    zarr.create_array(tmp_path / "x.zarr", shape=(n, d), chunks=(1000, d), dtype="f4")
+    allowed: dict[str, Any] = {"method": "empirical_map", "sketch_size": 70}
+    whole = sp.KernelPCA(4, **allowed).plan(tmp_path / "x.zarr")
+    assert not whole.model_on_disk
+    assert whole.disk_bytes == 0
+    seen = []
+    for missing in (20, 60, 80):
+        memory = whole.projected_bytes - missing * 2**20
+        plan = sp.KernelPCA(4, memory=memory, **allowed).plan(tmp_path / "x.zarr")
+        assert plan.model_on_disk
+        assert plan.disk_bytes == 4 * n * d
+        assert plan.projected_bytes <= memory
+        assert plan.passes == 1
+        assert f"{plan.rows_in_memory:,} rows in memory at a time" in str(plan)
+        seen.append(plan.rows_in_memory)
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] > seen[-1]
+    assert sp.planning.plan.Plan.from_dict(plan.to_dict()).model_on_disk  # as a run keeps it
+    with pytest.raises(PlanError, match=r"12,000 rows and 70 columns take.* memory of at least"):
+        sp.KernelPCA(4, memory=whole.projected_bytes - 150 * 2**20, **allowed).plan(tmp_path / "x.zarr")
+    with pytest.raises(PlanError, match="memory of at least"):  # the map back to the rows takes n² numbers
+        sp.KernelPCA(4, memory=memory, fit_inverse_transform=True, **allowed).plan(tmp_path / "x.zarr")
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_rows_on_disk_are_not_loaded_by_accident(rows: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = sp.KernelPCA(2, sampling_errors=5, **OPTIONS).fit(rows)
+    assert fitted.sampling_error_.eigenvalues.shape == (2,)
+    with pytest.raises(ParameterError, match="rows take 234 KiB and lie on disk"):
+        fitted.kernel_distance(rows[:3])
+    assert fitted.kernel_distance(rows[:3], rows[:2]).shape == (3, 2)
+
+    def full(path: Path, n_bytes: int) -> None:
+        raise NoSpaceError(f"{path}: {n_bytes} bytes will be written")
+
+    monkeypatch.setattr(matrix, "require_space", full)
+    with pytest.raises(NoSpaceError, match="240000 bytes"):
+        sp.KernelPCA(2, **OPTIONS).fit(rows)
