@@ -264,9 +264,9 @@ def stored_map_plan(
 
 
 def _pairs_flops(n: int, per_value: float, k: int, exact: bool, columns: int) -> float:
-    once = 0.5 * float(n) * n * per_value
+    once = 0.5 * float(n) * n * per_value  # a kernel matrix is symmetric
     if not exact:
-        return 2 * (once + 2.0 * float(n) * n * columns) + 40.0 * n * float(columns) ** 2
+        return 2 * (2 * once + 2.0 * float(n) * n * columns) + 40.0 * n * float(columns) ** 2
     if uses_krylov(n, k):
         return once + 2.0 * float(n) * n * max(200, 6 * k)
     return once + 9.0 * float(n) ** 3
