@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.errors import ParameterError
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.labels import Labels, SampleColumns
 from streampca.regressors import (
     KEYS,
@@ -41,12 +41,18 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
 
     Raises
     ------
+    NotAvailableError
+        If rows are sparse.
     ParameterError
         If they are not known, do not fit the rows, or hold a group that the fit did not see.
     """
     fitted = removed_by(model, given)
     if fitted is None:
         return source
+    if source.sparse:
+        raise NotAvailableError(
+            f"{source.description}: the model removes a part of each row, and residuals of sparse rows are dense: give dense rows"
+        )
     known = model.source.get("fingerprint")
     same = known is not None and known == source.fingerprint
     rows = rows_of(

@@ -119,7 +119,8 @@ class Basis:
 
 def _codes(labels: Array, groups: Array) -> IntArray:
     """Return the index of each group among ascending `labels`; `ParameterError` for one that is not there."""
-    if (groups.dtype.kind in "U") != (labels.dtype.kind in "U"):
+    kinds = {array.dtype.kind if array.dtype.kind in "UM" else "number" for array in (groups, labels)}
+    if len(kinds) > 1:
         raise ParameterError(
             f"remove: groups have the type {groups.dtype}: those of the fit had the type {labels.dtype}"
         )

@@ -62,12 +62,12 @@ class XarrayColumns(SampleColumns):
 
 
 class FrameColumns(SampleColumns):
-    """Columns of a data frame of pandas or polars, or a LazyFrame, except those that are features.
+    """Columns of a data frame of pandas or polars, except those that are features.
 
     Parameters
     ----------
-    frame : DataFrame or LazyFrame
-        The frame.
+    frame : DataFrame
+        The frame; that of a derived class may be a LazyFrame.
     names : sequence
         Names of its columns.
     features : collection
@@ -75,7 +75,10 @@ class FrameColumns(SampleColumns):
     """
 
     def __init__(self, frame: Any, names: Sequence[object], features: Collection[object] = ()):
-        self._frame, self._features = frame, frozenset(map(str, features))
+        is_pandas = type(frame).__module__.startswith("pandas")
+        # So that the rows keep their order if somebody sorts the frame in place; the values are not copied.
+        self._frame = frame.copy(deep=False) if is_pandas else frame
+        self._features = frozenset(map(str, features))
         self._names = tuple(name for name in names if isinstance(name, str))
 
     @property
@@ -89,8 +92,11 @@ class FrameColumns(SampleColumns):
             return None
         if name in self._features:
             raise feature_error("column")
-        frame = self._frame.select([name]).collect() if type(self._frame).__name__ == "LazyFrame" else self._frame
-        return np.asarray(frame[name].to_numpy())
+        return np.asarray(self._with(name)[name].to_numpy())
+
+    def _with(self, name: str) -> Any:
+        """Return a frame that has the column `name` in the order of the rows."""
+        return self._frame
 
 
 def feature_error(kind: str) -> ParameterError:

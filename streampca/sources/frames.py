@@ -73,8 +73,36 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     source = ArraySource(_values(frame, names), f"{type(data).__module__.partition('.')[0]} {type(data).__name__}")
     source.labels = _labels(frame, names, options.id_column)
     source.feature_names = source.labels.column_names()
-    source.sample_columns = frame_columns(data, names)
+    is_lazy = type(data).__name__ == "LazyFrame"
+    source.sample_columns = _LazyColumns(data, known, names, source.array) if is_lazy else frame_columns(data, names)
     return source
+
+
+class _LazyColumns(FrameColumns):
+    """Columns of a LazyFrame, collected together with its features, whose order may be another each time.
+
+    Parameters
+    ----------
+    frame : LazyFrame
+        The frame.
+    names, features : sequence
+        Names of its columns, and of those that are features.
+    rows : array, shape (n_rows, n_features)
+        The features as they were collected when the frame was opened.
+    """
+
+    def __init__(self, frame: Any, names: Sequence[object], features: Sequence[object], rows: Array):
+        super().__init__(frame, names, features)
+        self._columns, self._rows = list(features), rows
+
+    def _with(self, name: str) -> Any:
+        frame = self._frame.select([*self._columns, name]).collect()
+        if not np.array_equal(_values(frame, self._columns), self._rows, equal_nan=self._rows.dtype.kind == "f"):
+            raise DataError(
+                "the LazyFrame gives its rows in another order, or other rows, each time it is collected: collect it "
+                "first, sp.open(frame.collect(), …), or sort it"
+            )
+        return frame
 
 
 def frame_columns(data: Any, features: Collection[object] = ()) -> FrameColumns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import xarray as xr
 import zarr
 
 import streampca as sp
-from streampca.errors import DataError, OutputError, ParameterError
+from streampca.errors import DataError, NotAvailableError, OutputError, ParameterError
 from streampca.execution.checkpoint import progress_log
 from streampca.planning import blocks
 
@@ -247,6 +248,43 @@ def test_columns_of_backed_cells_are_those_of_the_object_and_not_of_its_file(tmp
     for layer, factor in ((None, 1.0), ("half", 0.5)):
         table = sp.open(backed, mask_var="used", layer=layer)
         np.testing.assert_array_equal(table.read(0, N)[0], factor * ROWS[:, np.arange(D) != 1])
+
+
+def test_labels_of_a_lazy_frame_belong_to_the_rows_that_were_collected() -> None:
+    whole, calls = pl.from_pandas(frame()), iter(range(10))
+
+    def shuffled(rows: pl.DataFrame) -> pl.DataFrame:  # as group_by and joins may return their rows
+        return rows.sample(fraction=1.0, shuffle=True, seed=next(calls))
+
+    table = sp.open(whole.lazy().map_batches(shuffled, projection_pushdown=False), columns=FEATURES)
+    for refused in (
+        lambda: sp.PCA(2).fit_groups(table, "kind"),
+        lambda: sp.PCA(2, remove={"groups": "kind"}).fit(table),
+    ):
+        with pytest.raises(DataError, match="'kind': the LazyFrame gives its rows in another order"):
+            refused()
+
+
+def test_labels_belong_to_the_rows_although_the_frame_is_sorted_in_place_later() -> None:
+    whole = frame()
+    table = sp.open(whole, columns=FEATURES)
+    whole.sort_values("f3", inplace=True)
+    assert_models_of(sp.PCA(2).fit_groups(table, "kind"), KIND)
+
+
+def test_labels_of_another_type_than_those_of_the_fit_are_refused() -> None:
+    labels: dict[str, Any] = {"int64": np.arange(N) % 3, "datetime64": DATES[np.arange(N) % 3], "<U5": KIND}
+    fitted = {name: sp.PCA(2, remove={"groups": values}).fit(ROWS) for name, values in labels.items()}
+    for one, other in itertools.permutations(labels, 2):
+        with pytest.raises(ParameterError, match=rf"groups have the type {other}.*had the type {one}"):
+            fitted[one].transform(ROWS[:10], remove={"groups": labels[other][:10]})
+
+
+def test_sparse_rows_from_which_something_would_be_removed_are_refused() -> None:
+    fitted = sp.PCA(2, remove={"trend": 1}).fit(ROWS)
+    for rows in (scipy.sparse.csr_array(ROWS), sp.open(cells(sparse=True))):
+        with pytest.raises(NotAvailableError, match="residuals of sparse rows are dense"):
+            fitted.transform(rows, remove={"trend": np.arange(N)})
 
 
 def test_columns_are_not_sent_to_workers(tmp_path: Path) -> None:
