@@ -190,7 +190,10 @@ def pairs_plan(
     if not budget.fits:
         held = as_text(budget.bytes_for("landmarks", "solve"))
         matrix = f"the {n:,} x {n:,} kernel matrix takes {as_text(budget.bytes_for('kernel matrix'))}: "
-        raise budget.refusal("", subject=matrix if exact else f"{n:,} rows and {columns:,} columns take {held}: ")
+        advice = (
+            "fit_inverse_transform=False, so that rows can be on disk, or " if not exact and parameters.inverse else ""
+        )
+        raise budget.refusal(advice, subject=matrix if exact else f"{n:,} rows and {columns:,} columns take {held}: ")
     merge = "pairs of blocks of rows are added in a fixed order"
     flops = _pairs_flops(n, parameters.kernel.needs(d).flops, k, exact, columns)
     return KernelPlan(
