@@ -8,6 +8,7 @@ import io
 import multiprocessing
 import re
 import shlex
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,9 @@ from streampca.runs.config.models import load_any_config
 
 _BLOCK = re.compile(r"^(<!-- not run: .* -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
+_FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,4} +(.+?)$", re.MULTILINE)  # as deep as `myst_heading_anchors` in docs/conf.py
+_LABEL = re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE)
 _PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("[!_a]*/**/*.md"))]
 
 
@@ -74,12 +78,58 @@ def test_configurations_on_pages_are_valid(page: Path, tmp_path: Path) -> None:
         load_any_config(tmp_path / "page.yaml", ())
 
 
-@pytest.mark.parametrize("page", [*_PAGES, *(REPOSITORY / "docs").glob("*.md")], ids=lambda page: page.stem)
+def _links(page: Path) -> list[str]:
+    """Return the links and pictures of a page, but for those of other sites and of the gallery, which is made when the site is built."""
+    links = _LINK.findall(_FENCED.sub("", page.read_text()))
+    return [link for link in links if not re.match(r"\w+:|(\.\./)*auto_gallery/", link)]
+
+
+def _anchors(text: str) -> set[str]:
+    """Return what a link may name after ``#`` in a page: explicit labels, and headings by the rule of MyST and GitHub.
+
+    That is the text of the heading without markup in lower case, hyphens for spaces, without other punctuation; a number follows
+    from the second heading of the same text on.
+    """
+    text = _FENCED.sub("", text)
+    anchors, seen = set(_LABEL.findall(text)), Counter[str]()
+    for heading in _HEADING.findall(text):
+        title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip()
+        slug = re.sub(r"[^\w\- ]", "", title.lower().replace(" ", "-"))
+        anchors.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return anchors
+
+
+_ALL_PAGES = pytest.mark.parametrize("page", [*_PAGES, *(REPOSITORY / "docs").glob("*.md")], ids=lambda page: page.stem)
+
+
+@_ALL_PAGES
 def test_links_to_files_lead_somewhere(page: Path) -> None:
-    """Links and pictures, but for those of other sites and of the gallery, which is made when the site is built, are files."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    links = [link.partition("#")[0] for link in _LINK.findall(text) if not re.match(r"\w+:|#|auto_gallery/", link)]
+    links = [link.partition("#")[0] for link in _links(page) if not link.startswith("#")]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@_ALL_PAGES
+def test_links_to_sections_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in _links(page):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if anchor and target.suffix == ".md" and anchor not in _anchors(target.read_text()):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("text", "anchors"),
+    [
+        ("# The `qr` solver: why?\n\n## A\n\n## A\n", {"the-qr-solver-why", "a", "a-1"}),
+        ("(here)=\n## A [link](b.md), *n* × d\n", {"here", "a-link-n--d"}),
+        ("```\n# no heading\n```\n##### too deep\n", set()),
+    ],
+)
+def test_anchors_follow_the_rule_of_myst(text: str, anchors: set[str]) -> None:
+    assert _anchors(text) == anchors
 
 
 def _modules() -> list[ModuleType]:
