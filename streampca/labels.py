@@ -317,4 +317,10 @@ def _same(one: Array, other: Array) -> bool:
     """Return whether two coordinates of the same size are equal, floats to six digits."""
     if one.dtype.kind in "iuf" and other.dtype.kind in "iuf" and "f" in one.dtype.kind + other.dtype.kind:
         return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
-    return bool(np.array_equal(one, other))
+    return equal_values(one, other)
+
+
+def equal_values(one: Array, other: Array) -> bool:
+    """Return whether two arrays have the same shape and values, missing ones (NaN, NaT) at the same places."""
+    kinds = one.dtype.kind + other.dtype.kind
+    return bool(np.array_equal(one, other, equal_nan=kinds in ("MM", "mm") or all(kind in "biuf" for kind in kinds)))

@@ -113,7 +113,8 @@ def fit_of_groups(
 def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
     """Return a data frame, Dataset or Parquet files without the column that labels rows as a feature, and its columns.
 
-    The column is `name`, or for a part of its times what stands before the dot. Other data are returned as they are.
+    The column is `name`, or for a part of its times what stands before the dot. Other data are returned as they are, and frames
+    of pandas whose index has the name.
     """
     if is_xarray(X) and hasattr(X, "data_vars"):
         chosen = next((each for each in (name, name.rpartition(".")[0]) if each in X.data_vars), None)
@@ -121,6 +122,9 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
     if is_frame(X):
         frame = X.collect() if type(X).__name__ == "LazyFrame" else X
         columns = frame_columns(frame)
+        index = frame_columns(frame.index.to_frame(index=False)) if hasattr(frame, "index") else None
+        if index is not None and _known(name, index) and not _known(name, columns):
+            return frame, index
         chosen = _column_of(name, columns, "the data frame")
         rest = frame.drop(columns=[chosen]) if type(frame).__module__.startswith("pandas") else frame.drop(chosen)
         return rest, columns
@@ -135,10 +139,15 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
 
 def _column_of(name: str, columns: SampleColumns, table: str) -> str:
     """Return the column of `table` that `name` is, or of whose times it is a part."""
-    for chosen in (name, name.rpartition(".")[0]):
-        if chosen and chosen in columns.names:
-            return chosen
+    chosen = _known(name, columns)
+    if chosen is not None:
+        return chosen
     raise ParameterError(f"labels={name!r}: {table} has no such column (columns: {', '.join(columns.names)})")
+
+
+def _known(name: str, columns: SampleColumns) -> str | None:
+    """Return the column that `name` is, or of whose times it is a part; None if there is none."""
+    return next((each for each in (name, name.rpartition(".")[0]) if each and each in columns.names), None)
 
 
 def _groups_of(labels: ArrayLike | str, source: Source, columns: SampleColumns | None) -> Groups:

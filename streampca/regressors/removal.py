@@ -128,7 +128,7 @@ def _as_array(values: object, key: str) -> Array:
     """Return labels as an array; of objects where a list has text, of which numpy would make text of all else."""
     try:
         groups = np.asarray(values)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ParameterError(f"{key} are no array: {error}") from error
     mixed = groups.dtype.kind == "U" and isinstance(values, list | tuple)
     return np.array(values, dtype=object) if mixed else groups

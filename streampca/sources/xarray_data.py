@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.labels import Dimension, Labels, Variable
+from streampca.labels import Dimension, Labels, Variable, equal_values
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
 from streampca.sources.columns_in_memory import XarrayColumns
@@ -193,7 +193,7 @@ def aligned_mask(mask: Any, labels: Labels) -> Array:
             for dim in variable.dims:
                 place = _dimension(mask, dim, int(mask.sizes[dim])).coordinate
                 known = labels.dimension(dim).coordinate
-                if place is not None and known is not None and not np.array_equal(place, known):
+                if place is not None and known is not None and not equal_values(np.asarray(place), np.asarray(known)):
                     raise DataError(f"mask: its coordinate {dim} is not that of {variable.name or 'the data'}")
             return np.asarray(mask.transpose(*variable.dims).values)
     dims = " or ".join(f"({', '.join(v.dims)})" for v in labels.variables[:3])

@@ -298,20 +298,34 @@ def values_of(files: Sequence[tuple[Path, ParquetFile]], name: str, kind: str = 
     """Return the values of a column that is no feature, of all files; messages call it the `kind` `name`."""
     parts: list[Array] = []
     for path, file in files:
+        if name not in file.schema_arrow.names:
+            raise DataError(f"{path} has no {kind} {name}, which {files[0][0]} has: expected it in every file")
         with _naming(str(path)):
             column = file.read(columns=[name], use_threads=False).column(name)
             if column.null_count:
                 raise DataError(
                     f"{path}: the {kind} {name} has {column.null_count:,} nulls: expected a name for every row"
                 )
-            text = str(column.type) in ("string", "large_string") or str(column.type).startswith("dictionary")
+            text = str(column.type) in ("string", "large_string", "string_view") or str(column.type).startswith(
+                "dictionary"
+            )
             values = np.array(column.to_pylist(), dtype=str) if text else column.to_numpy()
         if values.dtype.kind not in "biufMmU":
             raise DataError(f"{path}: the {kind} {name} has the type {column.type}: expected text, numbers or times")
+        if parts and _kind_of(values) != _kind_of(parts[0]):
+            raise DataError(
+                f"{path}: the {kind} {name} holds {_kind_of(values)}, and that of {files[0][0]} {_kind_of(parts[0])}: expected one "
+                "type in all files"
+            )
         parts.append(values)
         if sum(part.nbytes for part in parts) > _MOST_IDS:
             raise DataError(f"{path}: the {kind} {name} takes more than {_MOST_IDS:,} bytes: leave it out")
     return np.concatenate(parts)
+
+
+def _kind_of(values: Array) -> str:
+    """Return what sort of values an array holds; those of one sort have a common data type."""
+    return {"U": "text", "M": "times", "m": "durations"}.get(values.dtype.kind, "numbers")
 
 
 def opened_file(path: Path) -> ParquetFile:

@@ -11,7 +11,7 @@ import zarr
 
 from streampca.errors import DataError, ParameterError, StoreError, StreamPCAError
 from streampca.formatting import one_line
-from streampca.labels import Dimension, Labels
+from streampca.labels import Dimension, Labels, equal_values
 from streampca.sources.base import Source
 from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
@@ -119,7 +119,7 @@ def _require_same(one: Dimension, other: Dimension, variable: str | None, refere
     if (
         one.coordinate is not None
         and other.coordinate is not None
-        and not np.array_equal(one.coordinate, other.coordinate)
+        and not equal_values(one.coordinate, other.coordinate)
     ):
         raise DataError(
             f"{label}: variables on different grids: the coordinate {one.name} of {variable} is not that of {reference}"

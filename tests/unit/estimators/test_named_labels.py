@@ -287,6 +287,48 @@ def test_sparse_rows_from_which_something_would_be_removed_are_refused() -> None
             fitted.transform(rows, remove={"trend": np.arange(N)})
 
 
+def test_missing_times_are_named_as_such() -> None:
+    rows = xr.DataArray(
+        ROWS, dims=("time", "feature"), coords={"time": np.where(np.arange(N) == 3, np.datetime64("NaT", "ns"), DATES)}
+    )
+    with pytest.raises(ParameterError, match=r"'time' of .* has missing times"):
+        sp.PCA(2, remove={"groups": "time.month"}).fit(sp.open(rows, samples="time"))
+    fitted = sp.PCA(2).fit(rows)
+    np.testing.assert_allclose(fitted.transform(rows), fitted.transform(ROWS))
+
+
+def test_what_is_no_array_is_no_label() -> None:
+    with pytest.raises(ParameterError, match="labels are no array"):
+        sp.PCA(2).fit_groups(ROWS, field().groupby("time.month"))
+
+
+def test_the_index_of_a_data_frame_labels_its_rows() -> None:
+    assert_models_of(sp.PCA(2).fit_groups(pd.DataFrame(ROWS, index=pd.Index(KIND, name="kind")), "kind"), KIND)
+    rows = pd.DataFrame(ROWS, index=pd.MultiIndex.from_arrays([np.arange(N), KIND], names=["row", "kind"]))
+    assert_models_of(sp.PCA(2).fit_groups(rows, "kind"), KIND)
+    for times in ("date.month", "date.year"):
+        given = frame().drop(columns="kind").set_index("date")
+        part = getattr(given.index, times.removeprefix("date."))
+        assert_models_of(sp.PCA(2).fit_groups(given, times), part.to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (None, "second.parquet has no .*column kind, which .*first.parquet has"),
+        (np.arange(N), "second.parquet: the .*column kind holds numbers, and that of .*first.parquet text"),
+        (DATES, "second.parquet: the .*column kind holds times, and that of .*first.parquet text"),
+    ],
+)
+def test_labels_of_several_files_are_all_there_and_of_one_type(other: Any, message: str, tmp_path: Path) -> None:
+    features = dict(zip(FEATURES, ROWS.T, strict=True))
+    parquet.write_table(pa.table({**features, "kind": KIND}), tmp_path / "first.parquet")
+    parquet.write_table(pa.table(features | ({} if other is None else {"kind": other})), tmp_path / "second.parquet")
+    for table in (tmp_path, sp.open(tmp_path, columns=FEATURES)):
+        with pytest.raises(DataError, match=message):
+            sp.PCA(2).fit_groups(table, "kind")
+
+
 def test_columns_are_not_sent_to_workers(tmp_path: Path) -> None:
     table = sp.open(stored(tmp_path / "x.zarr", 3))
     assert table.sample_columns is not None
