@@ -121,22 +121,30 @@ def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_frac
     assert (result["read_again_bytes"] > 0) == ("underflow" in name)
 
 
-@pytest.mark.parametrize("shards", [None, (20_000, 500)], ids=["filter", "shards"])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "shards"),
+    [
+        ((40_000, 500), (10_000, 500), None),
+        ((40_000, 500), (10_000, 500), (20_000, 500)),
+        ((25_000, 600), (25_000, 200), None),
+    ],
+    ids=["filter", "shards", "side by side"],
+)
 def test_the_least_memory_is_enough_for_chunks_that_zarr_decodes(
-    shards: tuple[int, int] | None, tmp_path: Path
+    shape: tuple[int, int], chunks: tuple[int, int], shards: tuple[int, int] | None, tmp_path: Path
 ) -> None:
     """Of the size that the C library does not give back to the system: less than 32 MiB."""
     array = zarr.create_array(
         str(tmp_path / "x.zarr"),
-        shape=(40_000, 500),
-        chunks=(10_000, 500),
+        shape=shape,
+        chunks=chunks,
         shards=shards,
         dtype="float32",
         filters=None if shards else [TransposeCodec(order=(1, 0))],
     )
     array[...] = np.random.default_rng(0).standard_normal(array.shape, dtype=np.float32)
     result = measure({"do": "fit", "path": str(tmp_path / "x.zarr"), "k": 3, "memory": "least"})
-    assert_kept(f"by zarr, shards {shards}: least memory", result)
+    assert_kept(f"by zarr, chunks {chunks}, shards {shards}: least memory", result)
 
 
 @pytest.mark.parametrize("place", ["local", "URL"])
