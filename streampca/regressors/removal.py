@@ -130,6 +130,8 @@ def _as_array(values: object, key: str) -> Array:
         groups = np.asarray(values)
     except (TypeError, ValueError) as error:
         raise ParameterError(f"{key} are no array: {error}") from error
+    if groups.dtype.kind == "T":  # text of any length, whose missing values may be of any kind
+        return groups.astype(object)
     mixed = groups.dtype.kind == "U" and isinstance(values, list | tuple)
     return np.array(values, dtype=object) if mixed else groups
 

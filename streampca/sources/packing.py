@@ -112,6 +112,24 @@ class Packing:
         return bool(above) and bool(min(above) <= stored.max())
 
 
+def unpacked(values: Array, attributes: Mapping[str, object], label: str) -> Array:
+    """Return the values of a coordinate or of labels that `attributes` declare as packed: float64 if that changes any, else as stored.
+
+    Attributes that no value can have, or that are wrong, are left out of account, as those of times, whose units are decoded.
+    """
+    if not attributes or values.dtype.kind not in "iuf":
+        return values
+    try:
+        packing = Packing.of_attributes(attributes, values.dtype, label)
+    except PackedDataError:
+        return values
+    if packing is None or ((packing.scale, packing.offset) == (1.0, 0.0) and not packing.missing(values).any()):
+        return values
+    out = np.empty(values.shape)
+    packing.decode(values, out)
+    return out
+
+
 def _unsigned(dtype: DType) -> DType:
     return np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, OutsideStoreError
 from streampca.labels import Dimension, Labels, Variable
-from streampca.sources.conventions import describes_others, describing_names
+from streampca.sources.conventions import describes_others, describing_names, packed_by
+from streampca.sources.packing import unpacked
 from streampca.sources.times import decoded_times
 from streampca.typing import Array, JsonValue
 
@@ -130,9 +131,10 @@ def _dimension(dataset: h5py.Dataset, axis: int, name: str, label: str) -> Dimen
         values = np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()])
     if values.dtype.kind not in "biufU":
         return Dimension(name, size)
-    return Dimension(
-        name, size, decoded_times(values, plain_attributes(scale), f"{label}: scale {name}"), _short(scale)
-    )
+    attributes, what = plain_attributes(scale), f"{label}: scale {name}"
+    if values.dtype.kind in "iuf" and " since " not in str(attributes.get("units")):
+        values = unpacked(values, packed_by(attributes, values.dtype), what)
+    return Dimension(name, size, decoded_times(values, attributes, what), _short(scale))
 
 
 def _require_inside(file: h5py.File, name: str, label: str) -> None:

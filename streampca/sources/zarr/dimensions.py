@@ -12,8 +12,9 @@ import zarr
 from streampca.errors import DataError, MissingChunkError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import require_table
-from streampca.sources.conventions import dimensions_of
+from streampca.sources.conventions import dimensions_of, packing
 from streampca.sources.options import ReadOptions
+from streampca.sources.packing import unpacked
 from streampca.sources.times import decoded_times
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.strictness import quietly, read_whole
@@ -194,4 +195,7 @@ def values_of_vector(node: ZarrArray, label: str, *, fill: bool) -> Array | None
         raise DataError(f"{label} cannot be decoded: a chunk is damaged or cut short") from error
     if dtype.kind in "TSO":
         values = np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()])
-    return decoded_times(values, node.attrs.asdict(), label)
+    attributes = node.attrs.asdict()
+    if dtype.kind in "iuf" and " since " not in str(attributes.get("units")):
+        values = unpacked(values, packing(node.metadata), label)
+    return decoded_times(values, attributes, label)

@@ -297,6 +297,32 @@ def test_missing_times_are_named_as_such() -> None:
     np.testing.assert_allclose(fitted.transform(rows), fitted.transform(ROWS))
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_packed_labels_and_coordinates_are_decoded(zarr_format: int, tmp_path: Path) -> None:
+    part, place = 1.0 + np.arange(N) % 3 / 2, np.linspace(-60, 60, D)
+    coords: dict[str, Any] = {
+        "part": ("row", part),
+        "feature": place,
+        "gap": ("row", np.where(part == 2, np.nan, part)),
+    }
+    packed = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -1}
+    dataset = xr.Dataset({"x": (("row", "feature"), ROWS)}, coords=coords)
+    plain = {"dtype": "i2", "_FillValue": -1}
+    dataset["gap"] = dataset["gap"] * 2
+    dataset["text"] = ("row", KIND.astype(object))
+    dataset = dataset.set_coords(["gap", "text"])
+    encoding: Any = {"part": packed, "feature": packed, "gap": plain}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types without a specification
+        dataset.to_zarr(tmp_path / "x.zarr", zarr_format=zarr_format, consolidated=False, encoding=encoding)
+    for table in (tmp_path / "x.zarr", xr.open_zarr(tmp_path / "x.zarr", consolidated=False)):
+        assert_models_of(sp.PCA(2).fit_groups(table, "part"), part)
+        assert_models_of(sp.PCA(2).fit_groups(table, "text"), KIND)
+        with pytest.raises(ParameterError, match="labels hold missing labels"):
+            sp.PCA(2).fit_groups(table, "gap")
+        np.testing.assert_array_equal(sp.open(table).labels.along("feature"), place)
+
+
 def test_what_is_no_array_is_no_label() -> None:
     with pytest.raises(ParameterError, match="labels are no array"):
         sp.PCA(2).fit_groups(ROWS, field().groupby("time.month"))

@@ -80,6 +80,18 @@ def test_packed_values_are_decoded(path):
     np.testing.assert_array_equal(sp.open(path, decode="raw").to_dask().compute(), stored)
 
 
+def test_packed_scales_are_decoded(path):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(30.0).reshape(10, 3)
+        file["lat"] = np.array([-20, 0, 20], dtype="i2")
+        file["lat"].attrs.update({"scale_factor": 0.25, "add_offset": 1.0, "_FillValue": np.int16(-9)})
+        file["lat"].make_scale("lat")
+        file["x"].dims[1].attach_scale(file["lat"])
+    np.testing.assert_array_equal(sp.open(path, array="x").labels.along("lat"), [-4.0, 1.0, 6.0])
+
+
 def test_several_files_follow_each_other_along_their_samples(tmp_path, cube):
     for index, (start, stop) in enumerate(itertools.pairwise((0, 7, 33, 60))):
         write_hdf5(tmp_path / f"part-{index}.h5", cube[start:stop])
