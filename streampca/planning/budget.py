@@ -34,7 +34,7 @@ Purpose = Literal[
     "scores",
     "report",
 ]
-"""What memory is for; described in ``docs/explanation/memory.md``."""
+"""What memory is for; described in ``docs/reference/memory-formulas.md``."""
 
 Phase = Literal["pilot", "landmarks", "reading", "solving", "components", "scores", "report"]
 """Stretches of a fit; what is allocated in one of them is released before the next unless it is needed there, too."""

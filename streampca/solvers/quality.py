@@ -63,7 +63,7 @@ def quality_of(source: Source, rows_per_block: int, missing: str) -> Quality:
 
 
 def quality_bytes(source: Source, threads: int, missing: str) -> int:
-    """Return what data quality takes beside a fit: 2 L + 2 states and L times the scratch of an update (``docs/explanation/memory.md``)."""
+    """Return what data quality takes beside a fit: 2 N + 2 states and N times the scratch of an update, N = `threads` (``docs/reference/memory-formulas.md``)."""
     quality, (n, d) = quality_of(source, source.shape[0], missing), source.shape
     scratch = quality.scratch_bytes(d, n, source.dtype.itemsize)
     return (2 * threads + 2) * quality.state_bytes(d) + threads * scratch

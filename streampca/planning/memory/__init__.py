@@ -1,7 +1,7 @@
 """Formulas of memory, in bytes: the ceiling, and what blocks, states, eigenproblems, models and scores take.
 
 This module has the formulas that solvers share; `covariance`, `gram`, `qr`, `sketch`, `kernel` and `scores` have the needs
-of one solver each. ``docs/explanation/memory.md`` explains the symbols and gives the peak of each solver.
+of one solver each. ``docs/reference/memory-formulas.md`` explains the symbols and gives the peak of each solver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory of the covariance solver, with the matrix in memory or on disk (``docs/explanation/memory.md``)."""
+"""Memory of the covariance solver, with the matrix in memory or on disk (``docs/reference/memory-formulas.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the Gram solver, with components in memory or on disk (``docs/explanation/memory.md``)."""
+"""Memory of the Gram solver, with components in memory or on disk (``docs/reference/memory-formulas.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the methods of kernel PCA (``docs/explanation/memory.md``)."""
+"""Memory of the methods of kernel PCA (``docs/reference/memory-formulas.md``)."""
 
 from __future__ import annotations
 

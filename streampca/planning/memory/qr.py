@@ -1,4 +1,4 @@
-"""Memory of the QR solver (``docs/explanation/memory.md``)."""
+"""Memory of the QR solver (``docs/reference/memory-formulas.md``)."""
 
 from __future__ import annotations
 

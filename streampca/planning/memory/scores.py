@@ -1,4 +1,4 @@
-"""Memory of a pass that only computes scores, by rows or by features (``docs/explanation/memory.md``)."""
+"""Memory of a pass that only computes scores, by rows or by features (``docs/reference/memory-formulas.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the approximate solvers (``docs/explanation/memory.md``)."""
+"""Memory of the approximate solvers (``docs/reference/memory-formulas.md``)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sketch_needs(
 
 
 def pilot_bytes(source: Source, detail: SketchDetail) -> int:
-    """Return what the m rows of the pilot take: 2 m d w + 16 d q + one band of chunks; the last two only where they exist."""
+    """Return what the m rows of the pilot take: 2 m d w + 32 d q + one band of chunks; the last two only where they exist."""
     (n, d), m = source.shape, detail.pilot_rows
     band = min(n, source.chunk_rows) * source.row_bytes if detail.pilot_bands else 0
     return m * d * sketch_dtype(source.dtype, d).itemsize * 2 + band + (32 * d * detail.columns if m else 0)
