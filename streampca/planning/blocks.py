@@ -31,10 +31,10 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
 def bytes_to_read(source: Source, rows: int) -> int:
     """Return the decoded bytes of one pass in blocks of `rows` rows.
 
-    All that is stored once, and each chunk once more for every edge between two blocks that lies inside it. Blocks are equal
-    unless the source has edges for them.
+    All that is stored once, and each chunk, or inner chunk of a shard, once more for every edge between two blocks that lies
+    inside it. Blocks are equal unless the source has edges for them.
     """
-    n, band = source.shape[0], source.chunk_rows
+    n, band = source.shape[0], source.decoded_rows
     unequal = source.block_edges(rows)
     if unequal is not None:
         return sum(source.reads_of(start, stop) for start, stop in pairwise(unequal))

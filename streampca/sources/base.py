@@ -141,6 +141,11 @@ class Source(ABC):
         return 0
 
     @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once: blocks that are multiples of it decode nothing twice; less than `chunk_rows` in shards."""
+        return self.chunk_rows
+
+    @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the arrays that this one is made of: the source itself, or those of its parts."""
         return (self,)
@@ -256,6 +261,11 @@ class RowwiseSource(DerivedSource):
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
         return self.source.reads_of(start, stop)
+
+    @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once."""
+        return self.source.decoded_rows
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks that read nothing twice."""

@@ -39,6 +39,11 @@ class RowRange(DerivedSource):
         """Return the description of the source with the shape of these rows."""
         return self.source.describe() | {"shape": list(self.shape), "fingerprint": self.fingerprint}
 
+    @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once."""
+        return min(self.source.decoded_rows, self.shape[0])
+
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `n_rows` rows, of which all but the first begin with a chunk where that is possible."""
         offset, size = self.start % self.source.chunk_rows, self.source.chunk_rows

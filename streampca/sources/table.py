@@ -48,6 +48,11 @@ class TableSource(Source):
         return TableSource, (self.parts, self.labels, self.description)
 
     @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once of every array."""
+        return min(math.lcm(*(part.source.decoded_rows for part in self.parts)), self.shape[0])
+
+    @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the variables."""
         return tuple(part.source for part in self.parts)

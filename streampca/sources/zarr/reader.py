@@ -102,6 +102,8 @@ class ZarrSource(Source):
         self.array = array_of(metadata, self.store, array.path)
         self._bounded = bounded(self.array, fill)
         self.shape, self.chunk_rows = self.layout.table_shape, self.layout.chunk_rows
+        # Inner chunks of shards are decoded by themselves.
+        self._decoded = replace(self.layout, grid=tuple(int(n) for n in array.chunks))
         self.chunk_columns = self.layout.turned().chunk_rows
         self.chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize
         self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
@@ -327,7 +329,7 @@ class ZarrSource(Source):
             return max(1, (math.prod(self.shape) - self._n_missing_values) * self.dtype.itemsize)
         if self.direct is not None and self.direct.scatters:
             return (stop - start) * self.row_bytes
-        size = self.direct.shards.layout.chunk_rows if isinstance(self.direct, FetchedShards) else self.chunk_rows
+        size = self.decoded_rows
         rows = min(-(-stop // size) * size, self.shape[0]) - start // size * size
         return rows * self.row_bytes
 
@@ -356,13 +358,28 @@ class ZarrSource(Source):
             for row, box in boxes:
                 target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
                 target[...] = values[inside_of(box, whole)]
-            for place, _, _ in self.layout.chunks(whole):
-                if self.stored is not None and not self.stored[place]:
-                    continue
-                n_chunks, n_values = n_chunks + 1, n_values + self.layout.stored_values(place)
+            n_chunks += sum(self._is_stored(place) for place, _, _ in self.layout.chunks(whole))
+            places = (place for place, _, _ in self._decoded.chunks(whole))
+            n_values += sum(
+                self._decoded.stored_values(place) for place in places if self._is_stored(self._object_of(place))
+            )
         if n_values * self.dtype.itemsize > _LARGE_BYTES:
             release_freed_memory()
         return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
+
+    @property
+    def decoded_rows(self) -> int:
+        """Return the rows of a chunk, or of an inner chunk of shards."""
+        return self._decoded.chunk_rows
+
+    def _is_stored(self, place: tuple[int, ...]) -> bool:
+        """Return whether the chunk or shard at `place` was written, as far as is known."""
+        return self.stored is None or bool(self.stored[place])
+
+    def _object_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the place of the chunk or shard that holds the (inner) chunk at `place`."""
+        grids = zip(place, self._decoded.grid, self.layout.grid, strict=True)
+        return tuple(i * inner // outer for i, inner, outer in grids)
 
     def values_in(self, box: Spans, start: int, stop: int) -> Any:
         """Read a box of the array, of rows `start` to `stop`, through zarr; damaged data from a network are requested again."""

@@ -181,6 +181,15 @@ def test_cancelled_reading_ends_while_an_index_is_awaited(web, small_parts):
     np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
 
 
+@pytest.mark.parametrize("place", ["local", "URL"])
+@pytest.mark.parametrize("rows", [25, 40, 50, 100, 130, 430])
+def test_plans_count_the_inner_chunks_that_blocks_decode(web, stores, small_parts, place, rows):
+    source = open_source(stores / "zstd" if place == "local" else f"{web.url}/zstd")
+    counts = [source.read(start, min(start + rows, 430))[1] for start in range(0, 430, rows)]
+    assert sum(count.bytes for count in counts) == blocks.bytes_to_read(source, rows)
+    assert (blocks.bytes_to_read(source, rows) > VALUES.nbytes) == (rows in (40, 130))
+
+
 @pytest.mark.parametrize("index_location", ["start", "end"])
 def test_shards_that_zarr_decodes_are_read_from_a_server_without_ranges_once_each(tmp_path, index_location):
     shards = {"shape": (100, 24), "index_location": index_location}
