@@ -16,6 +16,7 @@ from streampca.labels import Labels, SampleColumns
 from streampca.models.removal import Given, removed_by, rows_of
 from streampca.regressors import RowRegressors
 from streampca.sources import Source
+from streampca.sources.base import require_unmasked
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory
@@ -77,7 +78,9 @@ class _BlockFunction:
         return str(getattr(inner, "__name__", type(inner).__name__))
 
     def __call__(self, rows: Array, block_id: tuple[int, ...]) -> Array:
-        return self.function(rows, int(self.starts[block_id[0]]))
+        start = int(self.starts[block_id[0]])
+        require_unmasked(rows, f"the block of the Dask array that begins with row {start}")
+        return self.function(rows, start)
 
 
 def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int, dtype: DType) -> da.Array:

@@ -33,6 +33,8 @@ from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
+from streampca.sources.base import require_unmasked
+from streampca.sources.sparse import is_sparse
 from streampca.typing import Array, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
@@ -292,10 +294,18 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
 
         Raises
         ------
+        ParameterError
+            If rows are sparse.
+        DataError
+            If rows are a masked array with masked values.
         NotFiniteError
             If rows hold NaN or infinity.
         """
         check_is_fitted(self)
+        for each in (X, Y):
+            require_unmasked(each, "the array of rows")
+            if is_sparse(each):
+                raise ParameterError("kernel_distance takes dense rows, and these are sparse: give rows.toarray()")
         rows = np.asarray(X, dtype=np.float64)
         others = np.asarray(self._model.landmarks if Y is None else Y, dtype=np.float64)
         for each in (rows, others):

@@ -36,6 +36,7 @@ from streampca.models.removal import Given, removed_by, residuals_of, with_fitte
 from streampca.models.scoring import rows_from_scores, scores_of
 from streampca.planning.scores import plan_scores
 from streampca.sources import Source, open_source
+from streampca.sources.base import require_unmasked
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import numeric_frame
@@ -43,7 +44,7 @@ from streampca.sources.like import open_like, open_xarray_like
 from streampca.sources.residuals import ResidualSource
 from streampca.sources.xarray_data import is_in_memory, is_xarray
 from streampca.storage.directories import AtomicDirectory, require_apart
-from streampca.typing import Array
+from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -253,7 +254,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         Raises
         ------
         ParameterError
-            If scores have another shape, or of `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+            If scores have another shape or type, or of `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
         NotFiniteError
             If scores hold infinity, or NaN (which a model with ``missing="drop_rows"`` takes, and gives rows of NaN for); names the
             first row. For lazy scores when rows are computed.
@@ -261,13 +262,21 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         check_is_fitted(self)
         if is_data_array(X):
             return rows_of_scores(self._model, X, remove)
+        require_unmasked(X, "the array of scores")
         if is_dask(X):
+            self._require_scores(X.shape, X.dtype)
             lazy = map_rows(partial(rows_from_scores, self._model), X, self.n_features_in_, X.dtype)
             return map_fitted(lazy, self._model, remove)
         scores = np.asarray(X)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
-            raise ParameterError(f"scores of shape {scores.shape}: expected (n_samples, {self.n_components_})")
+        self._require_scores(scores.shape, scores.dtype)
         return with_fitted(rows_from_scores(self._model, scores), self._model, remove)
+
+    def _require_scores(self, shape: tuple[int, ...], dtype: DType) -> None:
+        """Raise `ParameterError` unless an array of this shape and type can be scores."""
+        if len(shape) != 2 or shape[1] != self.n_components_ or dtype.kind == "c":
+            raise ParameterError(
+                f"scores of shape {shape} and type {dtype}: expected real numbers of shape (n_samples, {self.n_components_})"
+            )
 
     @property
     def _n_features_out(self) -> int:

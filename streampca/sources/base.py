@@ -338,6 +338,18 @@ def divided_edges(edges: Sequence[int], n_rows: int) -> list[int]:
     return divided
 
 
+def require_unmasked(values: object, what: str) -> None:
+    """Raise `DataError` if `values`, which messages call `what`, are a masked array in which something is masked.
+
+    Functions of numpy that do not know masked arrays take what is stored below the mask, such as 1e20, for data.
+    """
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+        raise DataError(
+            f"{what} has {int(np.ma.count_masked(values)):,} masked values: expected an array without a mask; give them as NaN, "
+            "array.astype(float).filled(numpy.nan), with the parameter missing"
+        )
+
+
 def require_table(shape: tuple[int, ...], dtype: DType, description: str) -> None:
     """Raise `DataError` unless `shape` and `dtype` are those of a table of real numbers."""
     if dtype.kind == "c":

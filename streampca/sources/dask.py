@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import ReadCount, Source, SourceArray, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, SourceArray, merged_edges, require_table, require_unmasked
 from streampca.sources.dask_graph import BlockGraph, GraphCost
 from streampca.sources.sparse import is_sparse, joined
 from streampca.typing import Array
@@ -182,6 +182,8 @@ class DaskSource(Source):
             del _last.block
             return cached[2], ReadCount()
         blocks = self._blocks(range(index, index + 1))[0]
+        for block in blocks:
+            require_unmasked(block, f"{self.description}: block {index} of rows")
         values = np.asarray(blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1))
         return values, self._count(index, values.nbytes)
 

@@ -12,7 +12,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource
-from streampca.sources.base import Source
+from streampca.sources.base import Source, require_unmasked
 from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
 from streampca.typing import Array
@@ -32,9 +32,10 @@ def numeric_frame(data: Any) -> Any:
     Raises
     ------
     DataError
-        If columns are not numbers; names them.
+        If columns are not numbers; names them. If an array has masked values.
     """
     if not is_frame(data):
+        require_unmasked(data, "the masked array")
         return data
     _require_numbers(data, list(_types(data)))
     return data.collect() if type(data).__name__ == "LazyFrame" else data

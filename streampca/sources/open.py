@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from streampca.errors import DataError, NotAvailableError, ParameterError, StreamPCAError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
-from streampca.sources.base import Source
+from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.files.paths import Paths, files_of, is_paths
 from streampca.sources.files.records import Fragment
@@ -162,6 +162,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
             f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
         )
     kind.require_suitable(data, options)
+    require_unmasked(data, "the masked array")
     return kind.opened(data, options)
 
 
