@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.labels import Labels, SampleColumns
@@ -125,13 +125,13 @@ def rows_of(
     elif basis.groups is not None and (labels is not None or columns is not None):
         groups = groups_from(labels, basis.groups, table, columns=columns)
     if positions is not None:
-        positions = as_positions(np.asarray(positions), "positions")
+        positions = as_positions(cast(ArrayLike, positions), "positions")
     elif basis.by_coordinate:
         positions = positions_from(labels, table)
     found = {
         "groups": groups,
         "trend": positions,
-        "covariates": None if covariates is None else as_covariates(np.asarray(covariates)),
+        "covariates": None if covariates is None else as_covariates(cast(ArrayLike, covariates)),
     }
     unknown = [key for key in KEYS if needed[key] and found[key] is None]
     if unknown and same and not given and fitted.rows is not None and len(fitted.rows.codes) == n_rows:

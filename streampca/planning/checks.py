@@ -93,6 +93,8 @@ def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> FloatAr
     """
     if values is None:
         return None
+    if np.ma.is_masked(values):
+        raise ParameterError(f"{name} has masked values: expected a number for each; 0 leaves it out")
     try:
         weights = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -144,6 +144,8 @@ def _is_missing(label: object) -> bool:
 
 def as_covariates(values: ArrayLike) -> FloatArray:
     """Return covariates, ``(n_rows, n_covariates)``; `ParameterError` if they are not finite numbers in one or two dimensions."""
+    if np.ma.is_masked(values):
+        raise ParameterError("remove: covariates have masked values: expected finite numbers")
     try:
         covariates = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -278,6 +280,8 @@ def positions_from(labels: Labels | None, table: str) -> FloatArray | None:
 
 def as_positions(values: ArrayLike, what: str) -> FloatArray:
     """Return positions as numbers, times as seconds since 1970; `ParameterError` that begins with `what` if they are neither."""
+    if np.ma.is_masked(values):
+        raise ParameterError(f"remove: trend: {what} have masked values: expected a number or a time for each row")
     positions = np.asarray(values)
     if positions.ndim != 1 or positions.dtype.kind not in "iufM":
         raise ParameterError(

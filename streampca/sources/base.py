@@ -343,9 +343,9 @@ def require_unmasked(values: object, what: str) -> None:
 
     Functions of numpy that do not know masked arrays take what is stored below the mask, such as 1e20, for data.
     """
-    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise DataError(
-            f"{what} has {int(np.ma.count_masked(values)):,} masked values: expected an array without a mask; give them as NaN, "
+            f"{what} has {int(np.asarray(values.mask).sum()):,} masked values: expected an array without a mask; give them as NaN, "
             "array.astype(float).filled(numpy.nan), with the parameter missing"
         )
 

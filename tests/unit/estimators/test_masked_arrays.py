@@ -42,6 +42,24 @@ def test_masked_values_are_refused(use: str) -> None:
         USES[use]()
 
 
+NUMBERS = np.ma.masked_greater(np.r_[1e20, np.ones(59)], 1e19)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: sp.PCA(1).fit(ROWS, sample_weight=NUMBERS),
+        lambda: sp.PCA(1, feature_weight=NUMBERS[:4]).fit(ROWS),
+        lambda: sp.PCA(1, remove={"covariates": NUMBERS}).fit(ROWS),
+        lambda: sp.PCA(1, remove={"trend": 1}).fit(ROWS).transform(ROWS[:10], remove={"trend": NUMBERS[:10]}),
+        lambda: sp.PCA(1, remove={"groups": ROWS[:, 0] > 0}).fit(ROWS).transform(ROWS, remove={"groups": NUMBERS}),
+    ],
+)
+def test_masked_weights_covariates_and_positions_are_refused(use: Callable[[], Any]) -> None:
+    with pytest.raises(ParameterError, match=r"masked values|missing labels"):
+        use()
+
+
 def test_masks_without_masked_values_change_nothing() -> None:
     rows = np.ma.array(ROWS, mask=False)
     np.testing.assert_array_equal(sp.PCA(2).fit(rows).components_, sp.PCA(2).fit(ROWS).components_)
