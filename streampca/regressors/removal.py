@@ -219,9 +219,10 @@ def groups_from(
     if values is not None:
         return as_groups(values, key)
     kind = "sample coordinate" if columns is None else "sample coordinate or column"
+    opened = "; name a column of a data frame after sp.open(frame, columns=FEATURES)" if columns is None else ""
     raise ParameterError(
         f"{key}={name[:60]!r}: {table} has no {kind} {(name.rpartition('.')[0] or name)[:60]!r}; {known_names(labels, columns)}. "
-        "Expected one of these, a part of its times such as 'time.month', or an array with a label for each row"
+        f"Expected one of these, a part of its times such as 'time.month', or an array with a label for each row{opened}"
     )
 
 

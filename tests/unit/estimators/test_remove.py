@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -423,3 +424,16 @@ def test_features_that_are_constant_within_large_groups_count_as_constant() -> N
     rows[:, 4] = np.array([1e8 / 7, 1e8 / 7, *np.full(38, 0.3)])[groups]
     pca = sp.PCA(2, solver="covariance", remove={"groups": groups}).fit(rows)
     assert pca.constant_features_.tolist() == [2, 4]
+
+
+def test_a_column_of_a_data_frame_is_named_after_the_features_are_chosen() -> None:
+    frame = pd.DataFrame(np.random.default_rng(5).standard_normal((40, 3)), columns=list("abc"))
+    frame["g"] = np.arange(40) % 4
+    with pytest.raises(
+        ParameterError, match=r"name a column of a data frame after sp\.open\(frame, columns=FEATURES\)"
+    ):
+        sp.PCA(2, remove={"groups": "g"}).fit(frame)
+    fitted = sp.PCA(2, remove={"groups": "g"}).fit(sp.open(frame, columns=["a", "b", "c"]))
+    rows = frame[["a", "b", "c"]]
+    rows = (rows - rows.groupby(frame["g"]).transform("mean")).to_numpy()
+    np.testing.assert_allclose(fitted.singular_values_, np.linalg.svd(rows, compute_uv=False)[:2], rtol=1e-12)
