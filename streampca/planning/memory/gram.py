@@ -10,6 +10,7 @@ from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_b
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
+_LARGEST_KEPT = 32 * 2**20
 _COPIES_ON_DISK = 4  # of a slab, while it is written to the disk and read again
 
 
@@ -54,7 +55,7 @@ def gram_needs(
 def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool) -> int:
     """Return what components and their computation take.
 
-    8 k d + V k (d / leaves + c) w + L k (8 c' + p' w) + 8 k² (V + L + 8) with V = min(W + L, leaves); on disk
+    8 k d + V k (d / leaves + c) w + L k (8 c' + p' w) + 8 k² (V + L + 8) + 2 min(S, 32 MiB) with V = min(W + L, leaves); on disk
     L k (32 c' + p' w) + 8 k² (V + L + 8). Samples of weight 0 add their products.
     """
     d, n = features.shape
@@ -68,4 +69,6 @@ def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkSha
     sums = (waiting + running + 8) * 8 * k * (k + n_without_weight)
     if on_disk:
         return slabs + sums
-    return 8 * k * d + waiting * k * (-(-d // n_leaves) + columns) * dtype.itemsize + slabs + sums
+    # The C library keeps freed memory up to twice the largest array below 32 MiB that was freed before: here a state.
+    kept = 2 * min(accumulator.state_bytes(n), _LARGEST_KEPT)
+    return 8 * k * d + waiting * k * (-(-d // n_leaves) + columns) * dtype.itemsize + slabs + sums + kept
