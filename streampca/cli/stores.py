@@ -41,6 +41,11 @@ _OF_SOURCE = (
     click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
     click.option("--layer", help="Layer of AnnData that is read in place of X."),
     click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
+    click.option(
+        "--missing-chunks",
+        type=click.Choice(["error", "fill", "fill_labels"]),
+        help="Chunks that do not exist: an error (the default), or the fill value, of all arrays or only of those beside the data.",
+    ),
     click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
 )
 

@@ -87,8 +87,10 @@ def open_source(
         ones, with NaN for missing values; or read as they are stored.
     orientation : {"samples_first", "features_first"}, optional
         How an array of two dimensions is stored: (samples, features), the default, or (features, samples).
-    missing_chunks : {"error", "fill"}
-        Whether a chunk that does not exist is an error, or holds the fill value.
+    missing_chunks : {"error", "fill", "fill_labels"}
+        Whether a chunk that does not exist is an error, or holds the fill value: ``"fill"`` for all arrays,
+        ``"fill_labels"`` only for those beside the data (coordinates, columns, masks, weights), of which zarr and xarray
+        leave out chunks that hold nothing but the fill value, such as a coordinate that is 0.
     verify : str or Path, optional
         File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
         ``streampca fingerprint`` writes by default.

@@ -15,6 +15,12 @@ StorageOptions = Mapping[str, Any]
 """Options of fsspec for a store behind a URL; their names and types are those of the client of its protocol."""
 
 
+_CHOICES = {
+    "decode": ("auto", "raw"),
+    "orientation": ("samples_first", "features_first", None),
+    "missing_chunks": ("error", "fill", "fill_labels"),
+}
+
 OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet files and data frames."""
 
@@ -73,7 +79,7 @@ class ReadOptions:
     orientation: str | None = None
     """``"samples_first"`` (None), or ``"features_first"`` for arrays of (features, samples)."""
     missing_chunks: str = "error"
-    """``"error"``, or ``"fill"`` to read chunks that do not exist as the fill value."""
+    """``"error"``; ``"fill"`` reads chunks that do not exist as the fill value, ``"fill_labels"`` only those of labels and masks."""
     storage_options: StorageOptions | None = None
     """Options of fsspec, for URLs."""
     verify: str | Path | None = None
@@ -92,9 +98,10 @@ class ReadOptions:
     """How rows of AnnData are normalised: ``target_sum``, ``log1p``, or both."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("decode", ("auto", "raw")), ("orientation", ("samples_first", "features_first", None))):
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                shown = " or ".join(f'"{choice}"' for choice in choices if choice)
+                *others, last = (f'"{choice}"' for choice in choices if choice)
+                shown = f"{', '.join(others)} or {last}"
                 raise ParameterError(f"{name}={getattr(self, name)!r}: expected {shown}")
         for name in ("variables", "samples", "features", "columns"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
@@ -127,6 +134,16 @@ class ReadOptions:
     def of_cells(self) -> tuple[str, ...]:
         """Return the names of those of the options that are about AnnData alone and are given."""
         return tuple(name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None)
+
+    @property
+    def fills_data(self) -> bool:
+        """Return whether chunks of the data that do not exist are read as the fill value."""
+        return self.missing_chunks == "fill"
+
+    @property
+    def fills_labels(self) -> bool:
+        """Return whether chunks of arrays beside the data that do not exist are read as the fill value."""
+        return self.missing_chunks != "error"
 
     @property
     def transposed(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.errors import DataError, NotAvailableError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, DType
@@ -61,7 +61,9 @@ def read_beside(key: str, name: str, path: str, options: ReadOptions) -> Array:
     from streampca.sources.zarr.dimensions import values_of_vector
 
     array = _array_beside(key, name, path, options)
-    values = values_of_vector(array, f"{key}: {path}/{name}", fill=False) if len(array.shape) == 1 else None
+    values = (
+        values_of_vector(array, f"{key}: {path}/{name}", fill=options.fills_labels) if len(array.shape) == 1 else None
+    )
     if values is None:
         raise DataError(
             f"{key}: {name} has shape {array.shape} and dtype {array.dtype}: expected one dimension of numbers or text"
@@ -98,18 +100,13 @@ def _array_beside(key: str, name: str, path: str, options: ReadOptions) -> ZarrA
 def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
     from streampca.sources.conventions import require_unpacked
     from streampca.sources.zarr.metadata import require_readable
-    from streampca.sources.zarr.strictness import read_whole
+    from streampca.sources.zarr.strictness import read_labels
 
     values = _array_beside(key, name, path, options)
     _require_vector(key, name, values.shape, np.dtype(values.dtype))
     require_unpacked(values.metadata, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
     require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)
-    try:
-        return read_whole(values)
-    except StreamPCAError:
-        raise
-    except Exception as error:
-        raise DataError(f"{key}: array {name} of {path} cannot be decoded: a chunk is damaged or cut short") from error
+    return read_labels(values, f"{key}: array {name} of {path}", fill=options.fills_labels)
 
 
 def _require_vector(key: str, name: str, shape: tuple[int, ...], dtype: DType) -> None:

@@ -232,7 +232,7 @@ def _read_natively(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOp
     place = place_of(stored)
     array = as_stored(stored, place, options.follow_symlinks)
     packing = Packing.of(array.metadata, place) if decoded and options.decode != "raw" else None
-    fill = options.missing_chunks == "fill"
+    fill = options.fills_data
     return StoredVariable(ZarrSource(array, place, None, axes, fill, None, options.follow_symlinks), packing)
 
 

@@ -77,7 +77,7 @@ class SourceConfig(Section):
         default=None, description="samples_first, features_first, or null (samples_first)"
     )
     """Whether an array of two dimensions is stored as ``(n_samples, n_features)`` or the other way round."""
-    missing_chunks: Literal["error", "fill"] = "error"
+    missing_chunks: Literal["error", "fill", "fill_labels"] = "error"
     """What to do about chunks that the store doesn't hold."""
     verify: Text | None = Field(default=None, description="manifest, the path of a fingerprint, or null")
     """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""

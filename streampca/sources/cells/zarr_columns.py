@@ -42,7 +42,7 @@ class StoredObs(SampleColumns):
 
     def _read(self, node: Any) -> Array:
         # Of masks of nullable columns, anndata leaves out the chunks without missing values.
-        fill = self._options.missing_chunks == "fill" or node.path.endswith("/mask")
+        fill = self._options.fills_labels or node.path.endswith("/mask")
         place = f"{self._label}/{node.path}"
         array = as_stored(node, place, self._options.follow_symlinks)
         values = values_of_vector(array, place, fill=fill)

@@ -31,7 +31,7 @@ from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import values_of_vector
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import as_stored, quietly, read_whole
+from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
 from streampca.sources.zarr.variables import open_arrays
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, IntArray
@@ -71,7 +71,7 @@ def open_cells(group: zarr.Group, options: ReadOptions, label: str) -> Source:
         raise DataError(f"{label} has no {name}: expected a matrix; name a layer to read that")
     rows = _rows(group, node, name, options, label)
     mask = None if options.mask_var is None else _mask(group, options, rows.shape[1], label)
-    fill = options.missing_chunks == "fill"
+    fill = options.fills_labels
     coordinates = (
         _names(group, "obs", rows.shape[0], label, fill=fill),
         _names(group, "var", rows.shape[1], label, fill=fill),
@@ -118,7 +118,7 @@ def _rows(group: zarr.Group, node: zarr.Group | ZarrArray, name: str, options: R
 
 def _vector(array: ZarrArray, name: str, options: ReadOptions, label: str) -> Vector:
     """Return a reader of the array called `name`."""
-    links, fill = options.follow_symlinks, options.missing_chunks == "fill"
+    links, fill = options.follow_symlinks, options.fills_data
     array = as_stored(array, label, links)
     if array.shape[0] == 0:
         return Vector(Nothing(label, np.dtype(array.dtype)))
@@ -132,12 +132,7 @@ def _vector(array: ZarrArray, name: str, options: ReadOptions, label: str) -> Ve
 def _whole(array: ZarrArray, label: str, options: ReadOptions) -> Array:
     """Read a vector beside the matrix strictly."""
     require_readable(array.metadata, np.dtype(array.dtype).itemsize, label)
-    try:
-        return read_whole(as_stored(array, label, options.follow_symlinks), fill=options.missing_chunks == "fill")
-    except StreamPCAError as error:
-        raise type(error)(f"{label}: {error}") from error
-    except Exception as error:
-        raise DataError(f"{label} cannot be decoded: a chunk is damaged or cut short ({one_line(error)})") from error
+    return read_labels(as_stored(array, label, options.follow_symlinks), label, fill=options.fills_labels)
 
 
 def _mask(group: zarr.Group, options: ReadOptions, n_features: int, label: str) -> BoolArray:
@@ -149,7 +144,9 @@ def _mask(group: zarr.Group, options: ReadOptions, n_features: int, label: str) 
     if isinstance(node, zarr.Group) and encoding_of(node) == "nullable-boolean":
         missing = _child(node, "mask", what)
         node = _child(node, "values", what)
-        filled = replace(options, missing_chunks="fill")  # anndata leaves out the chunks of masks that are all false
+        filled = replace(
+            options, missing_chunks="fill_labels"
+        )  # anndata leaves out the chunks of masks that are all false
         if isinstance(missing, zarr.Array) and bool(_whole(missing, what, filled).any()):
             raise DataError(f"{what} has missing values: expected true or false for every feature")
     if node is None:

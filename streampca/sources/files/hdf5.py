@@ -184,7 +184,7 @@ def _reader(file: h5py.File, path: Path, name: str, options: ReadOptions) -> tup
     if np.dtype(dataset.dtype).kind not in "biuf":
         require_table((1, 1), np.dtype(dataset.dtype), label)
     axes = axes_of(names, dataset.shape, options, label)
-    reader = Hdf5Reader(path, dataset, axes, fill=options.missing_chunks == "fill")
+    reader = Hdf5Reader(path, dataset, axes, fill=options.fills_data)
     attributes = packed_by(plain_attributes(dataset), reader.dtype)
     packing = None if options.decode == "raw" else Packing.of_attributes(attributes, reader.dtype, label)
     return reader, labels_of(dataset, names, axes, label), packing

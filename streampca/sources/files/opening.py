@@ -68,7 +68,7 @@ def _require_understood(files: Files, options: ReadOptions) -> None:
         if getattr(options, name) is not None
     }
     given |= {"orientation"} if options.transposed else set()
-    given |= {"missing_chunks"} if options.missing_chunks == "fill" else set()
+    given |= {"missing_chunks"} if options.fills_labels else set()
     others = sorted(given - _UNDERSTOOD[files.kind])
     if others:
         raise NotAvailableError(

@@ -60,7 +60,7 @@ class GroupColumns(SampleColumns):
         if array is None or axis is None:
             return None
         label, links = f"{self._label}/{array.path}", self._options.follow_symlinks
-        values = values_of_vector(as_stored(array, label, links), label, fill=self._options.missing_chunks == "fill")
+        values = values_of_vector(as_stored(array, label, links), label, fill=self._options.fills_labels)
         if values is None or axis < 0:
             return values
         sizes = [dimension.size for dimension in self._samples]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, MissingChunkError, ParameterError, StreamPCAError
+from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import require_table
 from streampca.sources.conventions import dimensions_of, packing
@@ -17,7 +17,7 @@ from streampca.sources.options import ReadOptions
 from streampca.sources.packing import unpacked
 from streampca.sources.times import decoded_times
 from streampca.sources.zarr.metadata import require_readable
-from streampca.sources.zarr.strictness import quietly, read_whole
+from streampca.sources.zarr.strictness import quietly, read_labels
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, Json, JsonValue
 
@@ -184,15 +184,7 @@ def values_of_vector(node: ZarrArray, label: str, *, fill: bool) -> Array | None
         raise DataError(
             f"{label} takes {node.shape[0] * dtype.itemsize:,} bytes: expected at most {_MOST_COORDINATES:,}"
         )
-    try:
-        values = read_whole(node, fill=fill)
-    except MissingChunkError as error:
-        remedy = "" if "fill" in str(error) else "; missing_chunks: fill reads it as the fill value"
-        raise MissingChunkError(f"{label}: {error}{remedy}") from error
-    except StreamPCAError as error:
-        raise type(error)(f"{label}: {error}") from error
-    except Exception as error:
-        raise DataError(f"{label} cannot be decoded: a chunk is damaged or cut short") from error
+    values = read_labels(node, label, fill=fill)
     if dtype.kind in "TSO":
         values = np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()])
     attributes = node.attrs.asdict()

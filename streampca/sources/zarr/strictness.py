@@ -102,9 +102,7 @@ class StrictStore(WrapperStore[Store]):
         if self.digests is not None and (value is not None or self.fill):
             self.digests.require(key, None if value is None else value.as_numpy_array().data)
         if value is None and not self.fill:
-            raise MissingChunkError(
-                f"chunk {key} does not exist: expected every chunk to be stored; missing_chunks: fill reads it as the fill value"
-            )
+            raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
         if value is not None:
             self.stored_bytes += len(value)
             self._require_size(len(value))
@@ -241,6 +239,29 @@ def read_whole(array: ZarrArray, *, fill: bool = False) -> Array:
             if not is_file(root + key):
                 raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
     return np.asarray(checked[...])
+
+
+def read_labels(array: ZarrArray, label: str, *, fill: bool) -> Array:
+    """Read an array beside the data strictly, such as a coordinate, weights or a mask; `label` names it in messages.
+
+    Raises
+    ------
+    MissingChunkError
+        If a chunk does not exist and not `fill`.
+    DataError
+        If a chunk is damaged.
+    """
+    try:
+        return read_whole(array, fill=fill)
+    except MissingChunkError as error:
+        raise MissingChunkError(
+            f"{label}: {error}; if its writer left it out because all its values are the fill value {array.fill_value!s}, set "
+            "missing_chunks: fill_labels"
+        ) from error
+    except StreamPCAError as error:
+        raise type(error)(f"{label}: {error}") from error
+    except Exception as error:  # codecs have no class of errors in common
+        raise DataError(f"{label} cannot be decoded: a chunk is damaged or cut short ({one_line(error)})") from error
 
 
 def as_stored(array: ZarrArray, label: str, follow_symlinks: bool = False) -> ZarrArray:

@@ -24,7 +24,7 @@ from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import as_stored, quietly, read_whole
+from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array
 
@@ -76,12 +76,10 @@ def _opened(
     names = names_of(array, group)
     axes = axes_of(names, array.shape, options, label)
     packing = None if options.decode == "raw" else Packing.of(array.metadata, label)
-    source = ZarrSource(array, place, name, axes, options.missing_chunks == "fill", digests, options.follow_symlinks)
+    source = ZarrSource(array, place, name, axes, options.fills_data, digests, options.follow_symlinks)
     if digests is not None:
         digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
-    return StoredVariable(source, packing), labels_of(
-        array, names, axes, name, group, fill=options.missing_chunks == "fill"
-    )
+    return StoredVariable(source, packing), labels_of(array, names, axes, name, group, fill=options.fills_labels)
 
 
 def joined_labels(each: Sequence[Labels], label: str) -> Labels:
@@ -163,10 +161,8 @@ def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label:
             f"{label}: mask {mask} has dtype {dtype} and shape {node.shape}: expected truth values or numbers"
         )
     require_readable(node.metadata, dtype.itemsize, f"{label}: mask {mask}")
-    try:
-        values = read_whole(as_stored(node, label, options.follow_symlinks), fill=options.missing_chunks == "fill")
-    except StreamPCAError as error:
-        raise type(error)(f"{label}: mask {mask}: {error}") from error
+    stored = as_stored(node, label, options.follow_symlinks)
+    values = read_labels(stored, f"{label}: mask {mask}", fill=options.fills_labels)
     return _by_dimensions(values, names_of(node, group), labels, f"{label}: mask {mask}")
 
 
