@@ -56,12 +56,20 @@ def scores_array(X: object, labels: Labels, scores: Array | da.Array) -> xr.Data
     values = scores if len(sizes) == 1 else scores.reshape(*sizes, k)
     array: xr.DataArray = _xarray().DataArray(values, dims=[*dims, MODE], name="scores")
     if is_xarray(X):
-        first = {str(dim): 0 for dim in cast("xr.Dataset", X).dims if str(dim) not in dims}
-        template = cast("xr.Dataset", X).isel(first, drop=True)
-        array = array.assign_coords(template.coords)
+        array = array.assign_coords(_coordinates_along(cast("xr.Dataset", X), dims))
     else:
         array = array.assign_coords(_coordinates(labels.samples))
     return array.assign_coords({MODE: np.arange(1, k + 1)})
+
+
+def _coordinates_along(X: xr.Dataset | xr.DataArray, dims: Sequence[str]) -> Any:
+    """Return the coordinates of an object of xarray that have a value for each place of `dims`, or for all together."""
+    others = [dim for dim in X.dims if str(dim) not in dims]
+    coordinates = X.isel(dict.fromkeys(others, 0), drop=True).coords
+    mixed = [
+        name for name in coordinates if set(X.coords[name].dims) & set(others)
+    ]  # of which those at place 0 are left
+    return coordinates.to_dataset().drop_vars(mixed).coords
 
 
 def rows_of_scores(
@@ -91,7 +99,7 @@ def rows_of_scores(
     if labels is None:
         labels = Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
     dims = X.dims[:-1]
-    coords = X.isel({X.dims[-1]: 0}, drop=True).coords
+    coords = _coordinates_along(X, [str(dim) for dim in dims])
     arrays = [
         _field(part.reshape(*sizes, *variable.shape), dims, labels, variable).assign_coords(coords)
         for part, variable in zip(_spread(labels, rows), labels.variables, strict=True)

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike
 
+from streampca.calendars import parts_of, seconds_of
 from streampca.errors import ParameterError, StreamPCAError
 from streampca.labels import Labels, SampleColumns
 from streampca.typing import Array, FloatArray, Json
@@ -179,17 +180,12 @@ def require_lengths(rows: RowValues, table: str) -> None:
             )
 
 
-def _of_times(times: Array) -> dict[str, Array]:
-    """Return what labels can be made of times, ``datetime64``."""
-    months = times.astype("M8[M]").astype(np.int64) % 12 + 1
-    days = times.astype("M8[D]")
-    return {
-        "month": months,
-        "season": _SEASONS[months % 12 // 3],
-        "year": times.astype("M8[Y]").astype(np.int64) + 1970,
-        "dayofyear": (days - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1,
-        "hour": times.astype("M8[h]").astype(np.int64) % 24,
-    }
+def _of_times(times: Array, attributes: Mapping[str, object]) -> dict[str, Array] | None:
+    """Return what labels can be made of a coordinate with these attributes, None if it is none of times."""
+    parts = parts_of(times, attributes)
+    if parts is None:
+        return None
+    return {"month": parts["month"], "season": _SEASONS[parts["month"] % 12 // 3], **parts}
 
 
 def _sample_coordinates(labels: Labels | None) -> list[str]:
@@ -245,13 +241,14 @@ def values_from(
     values = _values_of(labels, columns, chosen, f"{key}={name!r}")
     if values is None:
         return None
-    if values.dtype.kind != "M":
-        raise ParameterError(
-            f"{key}={name!r}: {chosen!r} of {table} has the type {values.dtype} and no times (datetime64)"
-        )
-    if np.isnat(values).any():
+    if values.dtype.kind == "M" and np.isnat(values).any():
         raise ParameterError(f"{key}={name!r}: {chosen!r} of {table} has missing times")
-    parts = _of_times(values)
+    parts = _of_times(values, _attributes_of(labels, chosen))
+    if parts is None:
+        raise ParameterError(
+            f"{key}={name!r}: {chosen!r} of {table} has the type {values.dtype} and no times (datetime64, or numbers with units such as "
+            "'days since 1990-01-01')"
+        )
     if part not in parts:
         raise ParameterError(f"{key}={name!r}: expected {chosen}. followed by one of {', '.join(parts)}")
     return parts[part]
@@ -267,16 +264,23 @@ def _values_of(labels: Labels | None, columns: SampleColumns | None, name: str, 
         raise type(error)(f"{what}: {error}") from error
 
 
+def _attributes_of(labels: Labels | None, name: str) -> Mapping[str, object]:
+    """Return the attributes of the sample coordinate `name`, none of other columns."""
+    return {} if labels is None or name not in _sample_coordinates(labels) else labels.dimension(name).attributes
+
+
 def positions_from(labels: Labels | None, table: str) -> FloatArray | None:
     """Return the coordinate of the first sample dimension at each row as numbers, None where there is none.
 
-    Times are numbers of seconds since 1970. `ParameterError` if the coordinate is neither times nor numbers.
+    Times are numbers of seconds since 1970, or since the first day of the calendar. `ParameterError` if the coordinate is neither
+    times nor numbers.
     """
     if labels is None or not labels.samples or labels.samples[0].coordinate is None:
         return None
-    return as_positions(
-        labels.sample_values(labels.samples[0].name), f"the coordinate {labels.samples[0].name!r} of {table}"
-    )
+    first = labels.samples[0].name
+    values, what = labels.sample_values(first), f"the coordinate {first!r} of {table}"
+    seconds = None if values.dtype.kind == "M" else seconds_of(values, _attributes_of(labels, first))
+    return as_positions(values if seconds is None else seconds, what)
 
 
 def as_positions(values: ArrayLike, what: str) -> FloatArray:

@@ -1,7 +1,7 @@
-"""Times of the CF conventions: numbers of days, hours or seconds since a date, as `datetime64`.
+"""Times of the CF conventions as `datetime64`: numbers of days, hours or seconds since a date.
 
-Source: CF conventions 1.11, section 4.4. Only the calendars that agree with `datetime64` after 1582 are decoded here;
-others need `cftime` and stay numbers.
+Source: CF conventions 1.11, section 4.4. Times of calendars that `datetime64` does not have stay numbers, of which
+`streampca.calendars` finds the parts.
 """
 
 from __future__ import annotations
@@ -11,26 +11,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from streampca.calendars import GREGORIAN_FROM, calendar_named, is_unequal, time_units
 from streampca.errors import DataError
 from streampca.typing import Array
 
-_UNITS = {
-    "days": 86_400_000_000, "day": 86_400_000_000, "d": 86_400_000_000,
-    "hours": 3_600_000_000, "hour": 3_600_000_000, "hr": 3_600_000_000, "h": 3_600_000_000,
-    "minutes": 60_000_000, "minute": 60_000_000, "min": 60_000_000,
-    "seconds": 1_000_000, "second": 1_000_000, "sec": 1_000_000, "s": 1_000_000,
-    "milliseconds": 1000, "millisecond": 1000, "ms": 1000,
-    "microseconds": 1, "microsecond": 1, "us": 1,
-}  # fmt: skip
-"""Microseconds of a unit."""
-_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
-_SINCE = re.compile(
-    r"\s*(\w+)\s+since\s+(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[T ]\s*(\d{1,2}):(\d{1,2})(?::(\d{1,2}(?:\.\d+)?))?)?\s*(.*)"
-)
+_DECODED = ("standard", "proleptic_gregorian")
+_YEAR_0 = re.compile(r"\s*\w+\s+since\s+0{1,4}(-.*)?")
 
 
 def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -> Array:
-    """Return `values` as ``datetime64[us]`` if the attributes ``units`` and ``calendar`` say that they are times, else as they are.
+    """Return `values` as ``datetime64`` if the attributes ``units`` and ``calendar`` say that they are times, else as they are.
+
+    Times in nanoseconds have the unit of nanoseconds, all others that of microseconds. Numbers stay what they are for other
+    calendars than the Gregorian one, for times of the standard calendar before 15 October 1582 or since a year 0, which it
+    does not have, and for months and years, which have no fixed length.
 
     Raises
     ------
@@ -40,28 +34,25 @@ def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -
     units = attributes.get("units")
     if values.dtype.kind not in "iuf" or not isinstance(units, str) or " since " not in units:
         return values
-    if str(attributes.get("calendar", "standard")).lower() not in _CALENDARS:
+    calendar = calendar_named(attributes.get("calendar"))
+    if calendar not in _DECODED or is_unequal(units):
         return values
-    match = _SINCE.fullmatch(units)
-    unit = None if match is None else _UNITS.get(match.group(1).lower())
-    if match is None or unit is None:
-        raise DataError(f"{label} has units={units[:60]!r}: expected, for example, 'days since 1990-01-01'")
-    zone = match.group(8).strip()
-    if zone not in ("", "Z", "UTC", "+00:00", "+0:00", "00:00", "0:00", "GMT"):
-        raise DataError(f"{label} has units={units[:60]!r}: expected a time in UTC; convert the coordinate first")
-    year, month, day, hour, minute = (int(text or 0) for text in match.group(2, 3, 4, 5, 6))
     try:
-        start = np.datetime64(f"{year:04d}-{month:02d}-{day:02d}", "us")
+        known = time_units(units, calendar)
     except ValueError as error:
+        if calendar == "standard" and _YEAR_0.fullmatch(units[:200]):
+            return values
         raise DataError(f"{label} has units={units[:60]!r}: there is no such date") from error
-    seconds = float(match.group(7) or 0)
-    micro = (hour * 3600 + minute * 60) * 1_000_000 + round(seconds * 1e6)
-    if not np.isfinite(values).all() or (np.abs(values.astype(np.float64)) > 2.0**62 / unit).any():
-        raise DataError(f"{label} holds a time that is not finite or out of range: expected {units[:60]}")
-    if values.dtype.kind == "f":
-        whole = np.floor(values)
-        steps = whole.astype(np.int64) * unit + np.rint((values - whole) * unit).astype(np.int64)
-    else:
-        steps = values.astype(np.int64) * unit
-    times: Array = start + (steps + micro).astype("timedelta64[us]")
-    return times
+    if known is None:
+        raise DataError(f"{label} has units={units[:60]!r}: expected, for example, 'days since 1990-01-01'")
+    try:
+        microseconds = known.microseconds_of(values)
+    except OverflowError as error:
+        raise DataError(f"{label} holds a time that is not finite or out of range: expected {units[:60]}") from error
+    if calendar == "standard" and microseconds.size and microseconds.min() < GREGORIAN_FROM * 86_400_000_000:
+        return values
+    times: Array = microseconds.astype("M8[us]")
+    if known.microseconds or values.dtype.kind == "f":
+        return times
+    exact: Array = times.astype("M8[ns]") + (values.astype(np.int64) % 1000).astype("m8[ns]")
+    return exact

@@ -23,11 +23,12 @@ from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import TableSource
-from streampca.typing import Array, JsonValue
+from streampca.typing import Array, DType, JsonValue
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from streampca.sources.packing import Packing
     from streampca.sources.zarr.reader import Axes
     from streampca.storage.zarr_interface import ZarrArray
 
@@ -148,11 +149,13 @@ def _dimension(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
     if dim not in array.coords or array.coords[dim].dims != (dim,):
         return Dimension(str(dim), size)
     coordinate = array.coords[dim]
-    values = np.asarray(coordinate.values)
+    values, attributes = np.asarray(coordinate.values), _plain(coordinate.attrs)
+    if values.dtype.kind == "O" and values.size and isinstance(calendar := getattr(values[0], "calendar", None), str):
+        attributes["calendar"] = calendar
     if values.dtype.kind not in "biufmM":  # text, places of a MultiIndex, dates of other calendars
         texts = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values.tolist()]
         values = np.array(texts, dtype=str)
-    return Dimension(str(dim), size, values, _plain(coordinate.attrs))
+    return Dimension(str(dim), size, values, attributes)
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, JsonValue]:
@@ -203,8 +206,8 @@ def aligned_mask(mask: Any, labels: Labels) -> Array:
 def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> StoredVariable:
     """Return one DataArray as a part of a table, read where it is stored if nothing has changed it."""
     stored = stored_array(array)
-    if stored is not None:
-        return _read_natively(*stored, axes, options)
+    if stored is not None and (part := _read_natively(*stored, axes, options)) is not None:
+        return part
     order = (*axes[0], *axes[1])
     n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
     lazy = _lazy(array)
@@ -222,8 +225,10 @@ def replaced_description(source: Source, label: str) -> Source:
     return source
 
 
-def _read_natively(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOptions) -> StoredVariable:
-    """Return a part that our own reader reads from zarr."""
+def _read_natively(
+    stored: ZarrArray, decoding: Mapping[str, Any] | None, axes: Axes, options: ReadOptions
+) -> StoredVariable | None:
+    """Return a part that our own reader reads from zarr, None if it would decode values in another way than xarray does."""
     from streampca.sources.packing import Packing
     from streampca.sources.remote import place_of
     from streampca.sources.zarr.reader import ZarrSource
@@ -231,13 +236,30 @@ def _read_natively(stored: ZarrArray, decoded: bool, axes: Axes, options: ReadOp
 
     place = place_of(stored)
     array = as_stored(stored, place, options.follow_symlinks)
-    packing = Packing.of(array.metadata, place) if decoded and options.decode != "raw" else None
+    packing = None
+    if decoding is not None and options.decode != "raw":
+        packing = Packing.of(array.metadata, place)
+        if not _decodes_alike(packing, decoding, np.dtype(array.dtype)):
+            return None
     fill = options.fills_data
     return StoredVariable(ZarrSource(array, place, None, axes, fill, None, options.follow_symlinks), packing)
 
 
-def stored_array(array: xr.DataArray) -> tuple[ZarrArray, bool] | None:
-    """Return the zarr array behind a DataArray that was opened and not changed since, and whether its values are decoded.
+def _decodes_alike(packing: Packing | None, decoding: Mapping[str, Any], stored: DType) -> bool:
+    """Return whether `packing`, by the attributes in the store, decodes as the functions of xarray with these parameters.
+
+    Attributes of a Dataset may be changed before it is decoded, and xarray takes the fill value 0 of zarr format 2 for missing.
+    """
+    dtype = stored if packing is None else packing.stored
+    fills = {dtype.type(fill).item() for fill in (() if packing is None else packing.fills)}
+    theirs = {dtype.type(fill).item() for fill in decoding.get("encoded_fill_values") or () if fill == fill}  # not NaN
+    neutral = (("scale_factor", 1.0), ("add_offset", 0.0))
+    scaling = [value if decoding.get(name) is None else float(decoding[name]) for name, value in neutral]
+    return fills == theirs and scaling == ([1.0, 0.0] if packing is None else [packing.scale, packing.offset])
+
+
+def stored_array(array: xr.DataArray) -> tuple[ZarrArray, dict[str, Any] | None] | None:
+    """Return the zarr array behind a DataArray that was opened and not changed since, and the parameters of its decoding, if any.
 
     None where anything but the decoding of packed values stands between the two: a selection, a computation, another order
     of axes, or values in memory.
@@ -245,12 +267,12 @@ def stored_array(array: xr.DataArray) -> tuple[ZarrArray, bool] | None:
     inner: Any = array.variable._data
     if type(inner).__module__.startswith("dask.array"):
         inner = _origin(inner)
-    decoded = False
+    decoding: dict[str, Any] | None = None
     for _ in range(_DEPTH):
         kind, module = type(inner).__name__, type(inner).__module__
         if module.startswith("zarr.") and kind == "Array":
-            same = inner.shape == array.shape and (decoded or np.dtype(inner.dtype) == array.dtype)
-            return (inner, decoded) if same else None
+            same = inner.shape == array.shape and (decoding is not None or np.dtype(inner.dtype) == array.dtype)
+            return (inner, decoding) if same else None
         if not module.startswith("xarray."):
             return None
         if kind == "ZarrArrayWrapper":
@@ -259,7 +281,8 @@ def stored_array(array: xr.DataArray) -> tuple[ZarrArray, bool] | None:
             function = getattr(inner.func, "func", inner.func)
             if getattr(function, "__name__", "") not in _DECODING or not function.__module__.startswith("xarray."):
                 return None
-            inner, decoded = inner.array, True
+            decoding = {**(decoding or {}), **getattr(inner.func, "keywords", {})}
+            inner = inner.array
         elif kind in _WRAPPERS:
             key = getattr(getattr(inner, "key", None), "tuple", ())
             if not all(isinstance(part, slice) and part == slice(None) for part in key):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streampca.calendars import in_units_of
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError
 from streampca.formatting import one_line
 from streampca.labels import Dimension, Labels
@@ -193,12 +194,18 @@ def _reader(file: h5py.File, path: Path, name: str, options: ReadOptions) -> tup
 def _joined(each: Sequence[Labels]) -> Labels:
     """Return the labels of the rows of several files, one after another along their first sample dimension."""
     first = each[0].samples[0]
-    parts = [labels.samples[0].coordinate for labels in each]
+    parts = [_in_units_of(labels.samples[0], first) for labels in each]
     known = [part for part in parts if part is not None]
-    same = len(known) == len(parts) and len({part.dtype.kind for part in known}) == 1
+    kinds = {"number" if part.dtype.kind in "iuf" else part.dtype.kind for part in known}
+    same = len(known) == len(parts) and len(kinds) == 1
     size = sum(labels.samples[0].size for labels in each)
     joined = Dimension(first.name, size, np.concatenate(known) if same else None, first.attributes)
     return Labels((joined, *each[0].samples[1:]), each[0].features, each[0].variables)
+
+
+def _in_units_of(one: Dimension, first: Dimension) -> Array | None:
+    """Return the coordinate of a dimension in the units of that of the first file, None if it cannot be given these."""
+    return None if one.coordinate is None else in_units_of(one.coordinate, one.attributes, first.attributes)
 
 
 @contextmanager

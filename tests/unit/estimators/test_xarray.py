@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError, RepeatedReadsError
@@ -142,6 +143,29 @@ def test_variable_opened_without_decoding_is_read_as_it_is_stored(store: Path) -
     np.testing.assert_array_equal(values_of(source), flat(raw.load(), "time"))
 
 
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_zeros_that_xarray_takes_for_missing_are_missing(tmp_path: Path, chunks: Any) -> None:
+    values = np.random.default_rng(0).integers(0, 4, (12, 3, 4))
+    attributes = {"_ARRAY_DIMENSIONS": ["time", "lat", "lon"]}
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
+    group.create_array("rain", data=values.astype("f4"), chunks=(5, 3, 4), fill_value=0, attributes=attributes)
+    array = opened(tmp_path / "x.zarr", chunks).rain
+    want = flat(array, "time")
+    assert np.isnan(want).any()
+    np.testing.assert_array_equal(values_of(sp.open(array, samples="time")), want)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("change", [{"scale_factor": 0.02}, {"add_offset": 0.0}, {"_FillValue": np.int16(5)}])
+def test_values_are_decoded_by_the_attributes_with_which_xarray_decodes_them(
+    store: Path, change: dict[str, Any], chunks: Any
+) -> None:
+    raw = xr.open_zarr(store, chunks=chunks, consolidated=False, mask_and_scale=False)
+    raw.sst.attrs.update(change)
+    array = xr.decode_cf(raw).sst
+    np.testing.assert_allclose(values_of(sp.open(array, samples="time")), flat(array, "time"), rtol=1e-6)
+
+
 def test_variables_of_a_dataset_stand_side_by_side() -> None:
     dataset = xr.Dataset(
         {"u": FIELD, "v": make_field("v", seed=1).transpose("lon", "time", "lat"), "w": FIELD.mean("lon")}
@@ -251,6 +275,23 @@ def test_scores_of_a_table_in_memory_have_all_coordinates_of_its_samples() -> No
     assert isinstance(scores, xr.DataArray)
     assert scores.indexes["place"].names == ["lat", "lon"]
     assert scores.unstack("place").shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize("kind", ["DataArray", "Dataset"])
+def test_scores_have_no_coordinates_along_features(kind: str) -> None:
+    lead = np.arange(4) * np.timedelta64(30, "D")
+    start = np.datetime64("2000-01-01", "ns") + np.arange(20) * np.timedelta64(1, "D")
+    values = np.random.default_rng(0).normal(size=(20, 4, 3))
+    coordinates = {"start": start, "valid": (("start", "lead"), start[:, None] + lead), "height": 2.0}
+    forecast = xr.DataArray(values, coordinates, ("start", "lead", "place"), name="t2m")
+    forecast = forecast.assign_coords(elevation=("place", [1.0, 2.0, 3.0]), run=("start", np.arange(20)))
+    data = forecast if kind == "DataArray" else forecast.to_dataset()
+    pca = sp.PCA(2).fit(sp.open(data, samples="start"))
+    scores = pca.transform(data)
+    assert set(scores.coords) == {"start", "run", "height", "mode"}
+    assert set(pca.inverse_transform(scores).coords) == {"start", "run", "height"}
+    both = sp.PCA(2).fit(sp.open(data, samples=["start", "lead"])).transform(data)
+    assert both.valid.identical(forecast.valid)
 
 
 def test_set_output_makes_a_frame_of_a_table_in_memory() -> None:
