@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import zarr
 from zarr.abc.store import ByteRequest, Store
-from zarr.storage import FsspecStore, WrapperStore
+from zarr.storage import FsspecStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.logs import logger
@@ -33,7 +33,7 @@ from streampca.sources.request_errors import (
     status_of,
 )
 from streampca.sources.versions import ObjectListing, listed
-from streampca.storage.zarr_interface import Buffer, BufferPrototype, ZarrArray, sync
+from streampca.storage.zarr_interface import Buffer, BufferPrototype, GetOnlyStore, ZarrArray, sync
 from streampca.system.optional import not_installed
 
 Result = TypeVar("Result")
@@ -82,7 +82,7 @@ class RetryPolicy:
 PATIENCE = RetryPolicy()
 
 
-class RemoteStore(WrapperStore[Store]):
+class RemoteStore(GetOnlyStore):
     """A store behind a URL that retries requests for each key independently, so that a slow key delays no other."""
 
     purpose = "read"

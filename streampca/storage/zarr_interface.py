@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import zarr
 from zarr.abc.buffer import Buffer, BufferPrototype, NDBuffer
-from zarr.abc.store import Store
+from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
-from zarr.storage import StorePath
+from zarr.storage import StorePath, WrapperStore
 
 from streampca.errors import NotAvailableError
 
@@ -46,6 +46,7 @@ __all__ = [
     "BufferPrototype",
     "ByteGetter",
     "CodecPipeline",
+    "GetOnlyStore",
     "NDBuffer",
     "SelectorTuple",
     "ZarrArray",
@@ -56,6 +57,39 @@ __all__ = [
     "opened_for_writing",
     "sync",
 ]
+
+
+class GetOnlyStore(WrapperStore[Store]):
+    """A wrapper of a store that is only read through `get`, so that a subclass has to override no other method.
+
+    zarr has several methods for reading, more with each version, and `WrapperStore` passes most of them on to the inner store.
+    """
+
+    _supports_sync_io = False
+    """Whether zarr >= 3.4 may call `get_sync`, which it does in place of `get`."""
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return the bytes of each key in its range, None where there is no such key."""
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        for request in requests:
+            yield request[0], await self.get(*request)
+
+    def get_sync(self, key: str, **_: object) -> Buffer | None:
+        """Raise `NotImplementedError`: zarr asks `_supports_sync_io` first."""
+        raise NotImplementedError(f"{type(self).__name__} is read through its method get")
+
+    async def get_ranges(
+        self, key: str, byte_ranges: Sequence[ByteRequest | None], *, prototype: BufferPrototype, **_: int | None
+    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
+        """Yield the number of each range with its bytes, for zarr >= 3.2, which would merge requests; errors are those of `get`."""
+        for index, byte_range in enumerate(byte_ranges):
+            yield [(index, await self.get(key, prototype, byte_range))]
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
-from zarr.storage import LocalStore, StorePath, WrapperStore
+from zarr.storage import LocalStore, StorePath
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError, StreamPCAError
 from streampca.formatting import one_line
@@ -27,11 +27,19 @@ from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
 from streampca.storage.regular_files import NotRegularFileError, require_regular
-from streampca.storage.zarr_interface import ArrayMetadata, Buffer, BufferPrototype, ZarrArray, array_of, sync
+from streampca.storage.zarr_interface import (
+    ArrayMetadata,
+    Buffer,
+    BufferPrototype,
+    GetOnlyStore,
+    ZarrArray,
+    array_of,
+    sync,
+)
 from streampca.typing import Array
 
 
-class StrictStore(WrapperStore[Store]):
+class StrictStore(GetOnlyStore):
     """A store in which a missing chunk is an error instead of the fill value; counts the bytes that were read.
 
     Parameters
