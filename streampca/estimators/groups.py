@@ -27,6 +27,7 @@ from streampca.sources import Source, open_source
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.frames import frame_columns, is_frame
 from streampca.sources.xarray_data import is_xarray
+from streampca.system.optional import package_of
 from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
         if index is not None and _known(name, index) and not _known(name, columns):
             return frame, index
         chosen = _column_of(name, columns, "the data frame")
-        rest = frame.drop(columns=[chosen]) if type(frame).__module__.startswith("pandas") else frame.drop(chosen)
+        rest = frame.drop(columns=[chosen]) if package_of(frame) == "pandas" else frame.drop(chosen)
         return rest, columns
     files = files_of(X) if is_paths(X) and not str(X).startswith("builtin:") else None
     if files is None or files.kind != "parquet":

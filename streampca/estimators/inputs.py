@@ -20,6 +20,7 @@ from streampca.sources.base import require_unmasked
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory
+from streampca.system.optional import package_of
 from streampca.typing import Array, DType, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
     if isinstance(X, np.memmap | Source) or is_paths(X):
         return False
-    module = type(X).__module__
-    return not module.startswith(("zarr.", "dask.", "xarray.", "anndata."))
+    return package_of(X) not in ("zarr", "dask", "xarray", "anndata")
 
 
 def is_dask(X: Input) -> TypeGuard[da.Array]:

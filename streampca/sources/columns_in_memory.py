@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.errors import ParameterError
 from streampca.labels import Dimension, SampleColumns
+from streampca.system.optional import package_of
 from streampca.typing import Array
 
 
@@ -75,7 +76,7 @@ class FrameColumns(SampleColumns):
     """
 
     def __init__(self, frame: Any, names: Sequence[object], features: Collection[object] = ()):
-        is_pandas = type(frame).__module__.startswith("pandas")
+        is_pandas = package_of(frame) == "pandas"
         # So that the rows keep their order if somebody sorts the frame in place; the values are not copied.
         self._frame = frame.copy(deep=False) if is_pandas else frame
         self._features = frozenset(map(str, features))

@@ -15,6 +15,7 @@ from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
+from streampca.system.optional import package_of
 from streampca.typing import Array
 
 _MOST_NAMED = 8
@@ -22,8 +23,7 @@ _MOST_NAMED = 8
 
 def is_frame(data: object) -> bool:
     """Return whether `data` is a data frame of pandas or polars, or a LazyFrame."""
-    package = type(data).__module__.partition(".")[0]
-    return package in ("pandas", "polars") and type(data).__name__ in ("DataFrame", "LazyFrame")
+    return package_of(data) in ("pandas", "polars") and type(data).__name__ in ("DataFrame", "LazyFrame")
 
 
 def numeric_frame(data: Any) -> Any:
@@ -71,7 +71,7 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     _require_numbers(data, names)
     wanted = names + ([] if options.id_column is None or options.id_column in names else [options.id_column])
     frame = data.select(wanted).collect() if type(data).__name__ == "LazyFrame" else data
-    source = ArraySource(_values(frame, names), f"{type(data).__module__.partition('.')[0]} {type(data).__name__}")
+    source = ArraySource(_values(frame, names), f"{package_of(data)} {type(data).__name__}")
     source.labels = _labels(frame, names, options.id_column)
     source.feature_names = source.labels.column_names()
     is_lazy = type(data).__name__ == "LazyFrame"
@@ -113,7 +113,7 @@ def frame_columns(data: Any, features: Collection[object] = ()) -> FrameColumns:
 
 def _types(data: Any) -> dict[object, Any]:
     """Return the data types of the columns by their names."""
-    if type(data).__module__.startswith("pandas"):
+    if package_of(data) == "pandas":
         return dict(zip(data.columns, data.dtypes, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # older versions of polars have no collect_schema
@@ -133,14 +133,14 @@ def _require_numbers(data: Any, names: Sequence[object]) -> None:
 
 def _is_number(kind: Any) -> bool:
     """Return whether a data type of pandas or polars is one of real numbers or truth values."""
-    if type(kind).__module__.startswith("polars") or hasattr(kind, "is_numeric"):
+    if package_of(kind) == "polars" or hasattr(kind, "is_numeric"):
         return bool(kind.is_numeric() and "Decimal" not in str(kind)) or str(kind) == "Boolean"
     return getattr(kind, "kind", "O") in "biuf"
 
 
 def _values(frame: Any, names: Sequence[object]) -> Array:
     """Return columns of a data frame as one array; NaN for missing values."""
-    if type(frame).__module__.startswith("polars"):
+    if package_of(frame) == "polars":
         return np.asarray(frame.select(names).to_numpy())
     chosen = frame[names]
     values = chosen.to_numpy()

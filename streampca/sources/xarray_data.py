@@ -23,6 +23,7 @@ from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import TableSource
+from streampca.system.optional import package_of
 from streampca.typing import Array, DType, JsonValue
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _DEPTH = 12
 
 def is_xarray(data: object) -> TypeGuard[xr.DataArray | xr.Dataset]:
     """Return whether `data` is a DataArray or a Dataset."""
-    return type(data).__module__.startswith("xarray.") and hasattr(data, "dims") and hasattr(data, "coords")
+    return package_of(data) == "xarray" and hasattr(data, "dims") and hasattr(data, "coords")
 
 
 def is_in_memory(data: object) -> bool:
@@ -269,17 +270,17 @@ def stored_array(array: xr.DataArray) -> tuple[ZarrArray, dict[str, Any] | None]
         inner = _origin(inner)
     decoding: dict[str, Any] | None = None
     for _ in range(_DEPTH):
-        kind, module = type(inner).__name__, type(inner).__module__
-        if module.startswith("zarr.") and kind == "Array":
+        kind, package = type(inner).__name__, package_of(inner)
+        if package == "zarr" and kind == "Array":
             same = inner.shape == array.shape and (decoding is not None or np.dtype(inner.dtype) == array.dtype)
             return (inner, decoding) if same else None
-        if not module.startswith("xarray."):
+        if package != "xarray":
             return None
         if kind == "ZarrArrayWrapper":
             inner = getattr(inner, "_array", None)
         elif kind == "_ElementwiseFunctionArray":
             function = getattr(inner.func, "func", inner.func)
-            if getattr(function, "__name__", "") not in _DECODING or not function.__module__.startswith("xarray."):
+            if getattr(function, "__name__", "") not in _DECODING or function.__module__.partition(".")[0] != "xarray":
                 return None
             decoding = {**(decoding or {}), **getattr(inner.func, "keywords", {})}
             inner = inner.array

@@ -25,7 +25,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from zarr.abc.codec import CodecPipeline
+    from zarr.abc.codec import Codec, CodecPipeline
     from zarr.abc.store import ByteGetter
     from zarr.core.array_spec import ArrayConfigParams
     from zarr.core.common import JSON
@@ -51,6 +51,7 @@ __all__ = [
     "SelectorTuple",
     "ZarrArray",
     "array_of",
+    "configuration_of",
     "default_buffer_prototype",
     "event_loop",
     "has_regular_chunks",
@@ -104,6 +105,12 @@ def array_of(metadata: ArrayMetadata, store: Store, path: str, *, write_empty_ch
     if metadata.zarr_format == 2:
         return zarr.Array(zarr.AsyncArray(metadata, place, config))
     return zarr.Array(zarr.AsyncArray(metadata, place, config))
+
+
+def configuration_of(codec: Codec) -> Mapping[str, JSON]:
+    """Return the configuration of a codec as metadata have it; its attributes have other types in other versions of zarr."""
+    found = codec.to_dict().get("configuration", {})
+    return found if isinstance(found, Mapping) else {}
 
 
 def opened_for_writing(path: Path) -> ZarrArray:

@@ -18,6 +18,14 @@ _DISTRIBUTIONS = {
 _LEFT_OUT: set[str] = set()
 
 
+def package_of(data: object) -> str:
+    """Return the name of the package that has the class of `data`; nothing is imported.
+
+    It is compared in place of names of modules, which packages change: AnnData is in ``anndata._core.anndata``, later in ``anndata``.
+    """
+    return type(data).__module__.partition(".")[0]
+
+
 def optional_module(name: str, purpose: str, extra: str) -> ModuleType:
     """Return the module `name`; `NotAvailableError` with what needs it and the extra that installs it if it cannot be imported."""
     package = name.partition(".")[0]

@@ -12,12 +12,13 @@ from streampca.sources.base import Source
 from streampca.sources.cells.description import MOST_NAMES, mask_of, require_layer, require_options, table_of
 from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
+from streampca.system.optional import package_of
 from streampca.typing import Array
 
 
 def is_anndata(data: object) -> bool:
     """Return whether `data` is an AnnData object."""
-    return type(data).__module__.startswith("anndata.") and all(
+    return package_of(data) == "anndata" and all(
         hasattr(data, name) for name in ("X", "layers", "obs_names", "var", "var_names")
     )
 

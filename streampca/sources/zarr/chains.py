@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streampca.sources.zarr.codecs import Decoder, decode_into
 from streampca.sources.zarr.layout import Layout
-from streampca.storage.zarr_interface import ZarrArray, has_regular_chunks
+from streampca.storage.zarr_interface import ZarrArray, configuration_of, has_regular_chunks
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ def _chain_v3(metadata: ArrayV3Metadata) -> Chain | None:
     return chain_of_codecs(metadata.codecs, metadata) if has_regular_chunks(metadata) else None
 
 
+def is_little_endian(codec: Codec) -> bool:
+    """Return whether a codec ``bytes`` stores the lowest byte of a value first, as it does where values have one byte."""
+    return configuration_of(codec).get("endian", "little") == "little"
+
+
 def chain_of_codecs(given: Iterable[Codec], metadata: ArrayV3Metadata) -> Chain | None:
     """Return the decoding of chunks with these codecs, None if only zarr decodes them."""
     from numcodecs.blosc import Blosc
@@ -85,8 +90,7 @@ def chain_of_codecs(given: Iterable[Codec], metadata: ArrayV3Metadata) -> Chain 
     codecs = list(given)
     if not codecs or not isinstance(codecs[0], BytesCodec):
         return None
-    endian = getattr(codecs[0].endian, "value", "little")
-    dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if endian == "little" else ">")
+    dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if is_little_endian(codecs[0]) else ">")
     compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
     compressor: Decoder | None = None
     name, remaining = "none", codecs[1:]

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.sources.fetching.requests import Piece
-from streampca.sources.zarr.chains import Chain, chain_of_codecs
+from streampca.sources.zarr.chains import Chain, chain_of_codecs, is_little_endian
 from streampca.sources.zarr.layout import Layout
 from streampca.sources.zarr.metadata import most_stored, most_stored_object
+from streampca.storage.zarr_interface import configuration_of
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
@@ -22,11 +23,6 @@ _NONE = np.iinfo(np.uint64).max
 _CHECKSUM_BYTES = 4
 NOT_IN_SHARD = -2
 """Offset of an inner chunk that a shard does not hold; -1 where there is no shard."""
-
-
-def _endian_of(codec: object) -> object:
-    endian = getattr(codec, "endian", None)
-    return getattr(endian, "value", endian) or "little"
 
 
 @dataclass(frozen=True)
@@ -55,12 +51,12 @@ class Shards:
         index = list(sharding.index_codecs)
         is_usual = len(index) == 2 and isinstance(index[0], BytesCodec) and isinstance(index[1], Crc32cCodec)
         chain = chain_of_codecs(sharding.codecs, metadata)
-        if chain is None or not is_usual or _endian_of(index[0]) != "little":
+        if chain is None or not is_usual or not is_little_endian(index[0]):
             return None
         inner = tuple(int(n) for n in sharding.chunk_shape)
         counts = tuple(outer // n for outer, n in zip(layout.grid, inner, strict=True))
         n_bytes = math.prod(inner) * chain.dtype.itemsize
-        at_start = getattr(sharding.index_location, "value", sharding.index_location) == "start"
+        at_start = configuration_of(sharding).get("index_location") == "start"
         most = n_bytes if chain.plain else most_stored(n_bytes)
         most_object = most_stored_object(metadata, chain.dtype.itemsize)
         grid = Layout(layout.shape, inner, layout.rows, layout.columns)
