@@ -51,7 +51,7 @@ def write_store(
     """Write `values` (normal ones by default) to a new zarr array, every chunk of it."""
     values = make_values() if values is None else values
     array = zarr.create_array(
-        str(path),
+        path,
         shape=values.shape,
         dtype=values.dtype,
         chunks=chunks,

@@ -252,12 +252,12 @@ def test_memory_mapped_file(tmp_path: Path) -> None:
 
 
 def test_a_store_four_times_the_ceiling_and_flat_as_it_grows(tmp_path: Path) -> None:
-    """A gigabyte under 256 MiB takes what a quarter of it takes."""
+    """1.25 GiB under 320 MiB take what a quarter of them takes; pandas 3.1 and pyarrow 26, which Dask imports, take 184 MiB of that."""
     peaks = []
-    for n in (131_072, 524_288):
+    for n in (163_840, 655_360):
         path = make_store(tmp_path / f"{n}.zarr", (n, 512), "float32", 4000)
-        result = measure({"do": "fit", "path": str(path), "k": 10, "memory": "256MiB"})
-        assert_kept(f"{n * 2048 / MIB:.0f} MiB under 256 MiB", result)
+        result = measure({"do": "fit", "path": str(path), "k": 10, "memory": "320MiB"})
+        assert_kept(f"{n * 2048 / MIB:.0f} MiB under 320 MiB", result)
         peaks.append(result["peak_bytes"])
     assert abs(peaks[1] - peaks[0]) <= 16 * MIB
 

@@ -35,7 +35,8 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
     """
     label = "AnnData object"
     normalization = require_options(options, label)
-    require_layer(options.layer, data.layers.keys(), label)
+    layers = [name for name in data.layers if name is not None]  # which is X in anndata 0.13
+    require_layer(options.layer, layers, label)
     most = None
     if getattr(data, "isbacked", False) and not data.is_view and options.layer is None:
         from streampca.sources.cells.hdf5_store import open_x_of_h5ad

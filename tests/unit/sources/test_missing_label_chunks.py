@@ -69,11 +69,11 @@ def test_a_missing_chunk_of_the_data_is_still_an_error(tmp_path: Path) -> None:
 def test_columns_of_cells_whose_codes_are_all_zero(
     zarr_format: Literal[2, 3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anndata.settings, "zarr_write_format", zarr_format)
     obs = pd.DataFrame({"batch": pd.Categorical(["a"] * N, ["a", "b"]), "plate": np.zeros(N, int)})
     var = pd.DataFrame({"used": np.zeros(20, bool)}, index=[f"g{i}" for i in range(20)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # anndata tells of defaults that will change
+        monkeypatch.setattr(anndata.settings, "zarr_write_format", zarr_format)
         anndata.AnnData(FIELD.reshape(N, 20), obs.set_index(obs.index.astype(str)), var).write_zarr(tmp_path / "x.zarr")
     opened = {how: sp.open(tmp_path / "x.zarr", missing_chunks=how) for how in ("error", "fill_labels")}
     for name in ("batch", "plate"):
