@@ -22,7 +22,7 @@ from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.columns_in_memory import XarrayColumns
-from streampca.sources.xarray_data import is_xarray
+from streampca.sources.xarray_data import dimension_of, is_xarray
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, Json
 from streampca.version import __version__
@@ -109,11 +109,7 @@ def rows_of_scores(
 
 def _samples_of(X: xr.DataArray) -> Labels:
     """Return names and coordinates of the samples of scores."""
-    known = {dim: X.coords[dim] for dim in X.dims[:-1] if dim in X.coords}
-    samples = [
-        Dimension(str(dim), size, known[dim].values if dim in known else None)
-        for dim, size in zip(X.dims[:-1], X.shape[:-1], strict=True)
-    ]
+    samples = [dimension_of(X, dim, size) for dim, size in zip(X.dims[:-1], X.shape[:-1], strict=True)]
     return Labels(tuple(samples), (), ())
 
 

@@ -138,7 +138,7 @@ def _axes(array: xr.DataArray, options: ReadOptions, label: str) -> Axes:
 
 def _labels(name: str | None, array: xr.DataArray, axes: Axes) -> Labels:
     """Return the labels of one DataArray."""
-    dimensions = [_dimension(array, dim, int(size)) for dim, size in zip(array.dims, array.shape, strict=True)]
+    dimensions = [dimension_of(array, dim, int(size)) for dim, size in zip(array.dims, array.shape, strict=True)]
     rows, columns = axes
     features = tuple(dimensions[axis] for axis in columns)
     shape = tuple(dimension.size for dimension in features)
@@ -146,7 +146,8 @@ def _labels(name: str | None, array: xr.DataArray, axes: Axes) -> Labels:
     return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
 
 
-def _dimension(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
+def dimension_of(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
+    """Return a dimension of a DataArray with its coordinate: numbers, times, or text for all else."""
     if dim not in array.coords or array.coords[dim].dims != (dim,):
         return Dimension(str(dim), size)
     coordinate = array.coords[dim]
@@ -195,7 +196,7 @@ def aligned_mask(mask: Any, labels: Labels) -> Array:
     for variable in labels.variables:
         if names == sorted(variable.dims):
             for dim in variable.dims:
-                place = _dimension(mask, dim, int(mask.sizes[dim])).coordinate
+                place = dimension_of(mask, dim, int(mask.sizes[dim])).coordinate
                 known = labels.dimension(dim).coordinate
                 if place is not None and known is not None and not equal_values(np.asarray(place), np.asarray(known)):
                     raise DataError(f"mask: its coordinate {dim} is not that of {variable.name or 'the data'}")

@@ -203,6 +203,15 @@ def _joined(each: Sequence[Labels]) -> Labels:
     return Labels((joined, *each[0].samples[1:]), each[0].features, each[0].variables)
 
 
+def _is_netcdf3(path: Path) -> bool:
+    """Return whether a file begins as those of the classic formats of NetCDF."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) in (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+    except OSError:
+        return False
+
+
 def _in_units_of(one: Dimension, first: Dimension) -> Array | None:
     """Return the coordinate of a dimension in the units of that of the first file, None if it cannot be given these."""
     return None if one.coordinate is None else in_units_of(one.coordinate, one.attributes, first.attributes)
@@ -220,6 +229,11 @@ def _opened(path: Path) -> Iterator[h5py.File]:
     except (DataError, MemoryError):
         raise
     except Exception as error:
+        if _is_netcdf3(path):
+            raise DataError(
+                f"{path} is a file of NetCDF 3, which is no HDF5: open it with xarray and give what xarray.open_dataset returns, or convert it "
+                f"to NetCDF 4, for example by nccopy -k nc4 {path.name} FILE"
+            ) from error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
         raise DataError(f"{path} cannot be opened as HDF5: {reason}") from error
     with file:

@@ -21,6 +21,8 @@ _KINDS = {
     ".pq": "parquet",
     ".h5": "hdf5",
     ".hdf5": "hdf5",
+    ".nc": "hdf5",
+    ".nc4": "hdf5",
     ".csv": "csv",
     ".tsv": "csv",
     ".csv.gz": "csv",

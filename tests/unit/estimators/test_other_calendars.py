@@ -153,6 +153,43 @@ def test_dates_of_other_calendars_in_xarray_have_months_and_places() -> None:
     pca = sp.PCA(3, remove={"groups": "time.month", "trend": 1}).fit(sp.open(array, samples="time"))
     columns = np.column_stack([one_hot(MONTHS), np.arange(N)])
     np.testing.assert_allclose(pca.explained_variance_, eigenvalues(rows_of_months(), columns)[:3], rtol=1e-10)
+    whole = sp.PCA(6, remove={"groups": "time.month", "trend": 1}).fit(sp.open(array, samples="time"))
+    np.testing.assert_allclose(whole.inverse_transform(whole.transform(array)), array, atol=1e-9)
+
+
+def test_rows_from_scores_of_a_store_have_their_months_and_trend(tmp_path: Path) -> None:
+    pytest.importorskip("xarray")
+    days = starts_of_months("360_day")
+    path = write(tmp_path / "x.zarr", days, {"units": "days since 1990-01-01", "calendar": "360_day"})
+    table = sp.open(path, samples="time", array="t2m")
+    pca = sp.PCA(6, remove={"groups": "time.month", "trend": 1}).fit(table)
+    scores = pca.transform(table)[24:36]
+    np.testing.assert_allclose(pca.inverse_transform(scores), rows_of_months()[24:36], atol=1e-9)
+
+
+@pytest.mark.parametrize("end", ["nc", "nc4"])
+def test_files_of_netcdf_4_are_files_of_hdf5(tmp_path: Path, end: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    days, rows = starts_of_months("360_day"), rows_of_months()
+    for index, part in enumerate((slice(0, 40), slice(40, N))):
+        with h5py.File(tmp_path / f"{index}.{end}", "w") as file:
+            file["t2m"], file["time"] = rows[part], days[part] - days[part][0]
+            file["time"].make_scale("time")
+            file["t2m"].dims[0].attach_scale(file["time"])
+            since = f"days since {1990 + days[part][0] // 360}-{days[part][0] // 30 % 12 + 1:02d}-01"
+            file["time"].attrs.update({"units": since, "calendar": "360_day"})
+    one = sp.open(tmp_path / f"0.{end}")
+    assert one.shape == (40, 6)
+    for paths in (tmp_path, str(tmp_path / f"*.{end}"), [tmp_path / f"0.{end}", tmp_path / f"1.{end}"]):
+        pca = sp.PCA(3, remove={"groups": "time.month"}).fit(sp.open(paths, samples="time", array="t2m"))
+        np.testing.assert_allclose(pca.explained_variance_, eigenvalues(rows, one_hot(MONTHS))[:3], rtol=1e-10)
+
+
+def test_files_of_netcdf_3_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    (tmp_path / "x.nc").write_bytes(b"CDF\x02" + bytes(60))
+    with pytest.raises(DataError, match=r"NetCDF 3.*nccopy"):
+        sp.open(tmp_path / "x.nc", array="t2m")
 
 
 def test_files_with_times_since_different_dates_have_one_coordinate(tmp_path: Path) -> None:
