@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -172,7 +172,7 @@ class Labels:
             for name, name_of_other in zip(one.dims, two.dims, strict=True):
                 values, others = self.dimension(name).coordinate, other.dimension(name_of_other).coordinate
                 if values is not None and others is not None and not _same(values, others):
-                    return f"another coordinate {name_of_other}"
+                    return f"another coordinate {name_of_other} ({_contrast(values, others)})"
         return None
 
     def places(self) -> Iterator[tuple[Variable, slice, BoolArray | None]]:
@@ -313,11 +313,39 @@ def _shapes(variables: tuple[Variable, ...]) -> str:
     return " and ".join(" × ".join(map(str, variable.shape)) for variable in variables)
 
 
+def labels_of_columns(names: Sequence[str], widths: Sequence[int], samples: Dimension) -> Labels:
+    """Return the labels of a table of columns of numbers (width 0), and of lists of numbers of a width above 0.
+
+    Names of columns are a coordinate. A single column of lists is a variable, whose features have numbers.
+    """
+    if len(names) == 1 and widths[0]:
+        variable = Variable(names[0], ("feature",), (widths[0],))
+        return Labels((samples,), (Dimension("feature", widths[0]),), (variable,))
+    each = [
+        f"{name}[{place}]" if width else name
+        for name, width in zip(names, widths, strict=True)
+        for place in range(max(1, width))
+    ]
+    features = Dimension("feature", len(each), np.array(each))
+    return Labels((samples,), (features,), (Variable(None, ("feature",), (len(each),)),))
+
+
 def _same(one: Array, other: Array) -> bool:
     """Return whether two coordinates of the same size are equal, floats to six digits."""
     if one.dtype.kind in "iuf" and other.dtype.kind in "iuf" and "f" in one.dtype.kind + other.dtype.kind:
         return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
     return equal_values(one, other)
+
+
+def _contrast(one: Array, other: Array) -> str:
+    """Return how values that are not `_same` as those of `one` differ from them, for messages."""
+    if len(one) == len(other) and equal_values(np.sort(one), np.sort(other)):
+        return "the same values in another order"
+    place = next(
+        (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
+    found, expected = (str(each[place])[:40] if place < len(each) else "nothing" for each in (other, one))
+    return f"at place {place} {found}, not {expected}"
 
 
 def equal_values(one: Array, other: Array) -> bool:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
-from streampca.labels import Dimension, Labels, Variable
+from streampca.labels import Dimension, Labels, labels_of_columns
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.columns_in_memory import FrameColumns
+from streampca.sources.frame_values import is_number, lists_in, values_of_frame, without_decimals
 from streampca.sources.options import ReadOptions
 from streampca.system.optional import package_of
 from streampca.typing import Array
@@ -29,6 +30,8 @@ def is_frame(data: object) -> bool:
 def numeric_frame(data: Any) -> Any:
     """Return a data frame that is checked to hold numbers only, a LazyFrame collected; other data as they are.
 
+    Of a frame with columns of lists of numbers, an array of all numbers is returned.
+
     Raises
     ------
     DataError
@@ -37,8 +40,10 @@ def numeric_frame(data: Any) -> Any:
     if not is_frame(data):
         require_unmasked(data, "the masked array")
         return data
-    _require_numbers(data, list(_types(data)))
-    return data.collect() if type(data).__name__ == "LazyFrame" else data
+    names = list(_types(data))
+    _require_numbers(data, names)
+    frame = data.collect() if type(data).__name__ == "LazyFrame" else data
+    return values_of_frame(frame, names)[0] if lists_in(frame, names) else without_decimals(frame)
 
 
 def open_frame(data: Any, options: ReadOptions) -> Source:
@@ -71,8 +76,9 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     _require_numbers(data, names)
     wanted = names + ([] if options.id_column is None or options.id_column in names else [options.id_column])
     frame = data.select(wanted).collect() if type(data).__name__ == "LazyFrame" else data
-    source = ArraySource(_values(frame, names), f"{package_of(data)} {type(data).__name__}")
-    source.labels = _labels(frame, names, options.id_column)
+    values, widths = values_of_frame(frame, names)
+    source = ArraySource(values, f"{package_of(data)} {type(data).__name__}")
+    source.labels = _labels(frame, names, widths, options.id_column)
     source.feature_names = source.labels.column_names()
     is_lazy = type(data).__name__ == "LazyFrame"
     source.sample_columns = _LazyColumns(data, known, names, source.array) if is_lazy else frame_columns(data, names)
@@ -98,7 +104,9 @@ class _LazyColumns(FrameColumns):
 
     def _with(self, name: str) -> Any:
         frame = self._frame.select([*self._columns, name]).collect()
-        if not np.array_equal(_values(frame, self._columns), self._rows, equal_nan=self._rows.dtype.kind == "f"):
+        if not np.array_equal(
+            values_of_frame(frame, self._columns)[0], self._rows, equal_nan=self._rows.dtype.kind == "f"
+        ):
             raise DataError(
                 "the LazyFrame gives its rows in another order, or other rows, each time it is collected: collect it "
                 "first, sp.open(frame.collect(), …), or sort it"
@@ -121,9 +129,10 @@ def _types(data: Any) -> dict[object, Any]:
 
 
 def _require_numbers(data: Any, names: Sequence[object]) -> None:
-    """Raise `DataError` if columns of a data frame are not numbers."""
+    """Raise `DataError` if columns of a data frame are neither numbers nor lists of numbers."""
     types = _types(data)
-    others = [f"{name} ({types[name]})" for name in names if not _is_number(types[name])]
+    lists = lists_in(data, names)
+    others = [f"{name} ({types[name]})" for name in names if not is_number(types[name]) and name not in lists]
     if others:
         raise DataError(
             f"the data frame has columns that are not numbers: {_listed(others)}; name those to read, "
@@ -131,27 +140,8 @@ def _require_numbers(data: Any, names: Sequence[object]) -> None:
         )
 
 
-def _is_number(kind: Any) -> bool:
-    """Return whether a data type of pandas or polars is one of real numbers or truth values."""
-    if package_of(kind) == "polars" or hasattr(kind, "is_numeric"):
-        return bool(kind.is_numeric() and "Decimal" not in str(kind)) or str(kind) == "Boolean"
-    return getattr(kind, "kind", "O") in "biuf"
-
-
-def _values(frame: Any, names: Sequence[object]) -> Array:
-    """Return columns of a data frame as one array; NaN for missing values."""
-    if package_of(frame) == "polars":
-        return np.asarray(frame.select(names).to_numpy())
-    chosen = frame[names]
-    values = chosen.to_numpy()
-    if values.dtype.kind != "O":
-        return np.asarray(values)
-    wide = any(str(kind).lower() not in ("float32", "float16") for kind in chosen.dtypes)
-    return np.asarray(chosen.to_numpy(dtype=np.float64 if wide else np.float32, na_value=np.nan))
-
-
-def _labels(frame: Any, names: Sequence[object], id_column: str | None) -> Labels:
-    """Return the names of columns and rows."""
+def _labels(frame: Any, names: Sequence[object], widths: Sequence[int], id_column: str | None) -> Labels:
+    """Return the names of columns and rows; columns of lists have a width above 0."""
     ids: Array | None = None
     if id_column is not None:
         ids = np.asarray(frame[id_column].to_numpy())
@@ -162,8 +152,7 @@ def _labels(frame: Any, names: Sequence[object], id_column: str | None) -> Label
             index if index.ndim == 1 and index.dtype.kind in "biufMm" else np.array([str(each) for each in frame.index])
         )
     row = id_column or str(getattr(getattr(frame, "index", None), "name", None) or "row")
-    feature = Dimension("feature", len(names), np.array([str(name) for name in names]))
-    return Labels((Dimension(row, len(frame), ids),), (feature,), (Variable(None, ("feature",), (len(names),)),))
+    return labels_of_columns([str(name) for name in names], widths, Dimension(row, len(frame), ids))
 
 
 def _listed(names: Sequence[object]) -> str:

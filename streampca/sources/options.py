@@ -103,6 +103,10 @@ class ReadOptions:
                 *others, last = (f'"{choice}"' for choice in choices if choice)
                 shown = f"{', '.join(others)} or {last}"
                 raise ParameterError(f"{name}={getattr(self, name)!r}: expected {shown}")
+        if self.mask_var is not None and not isinstance(self.mask_var, str):
+            raise ParameterError(
+                f"mask_var is {type(self.mask_var).__name__}: expected the name of a column of var; give truth values as mask"
+            )
         for name in ("variables", "samples", "features", "columns"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.array is not None and self.variables is not None:
@@ -155,6 +159,8 @@ def _names(key: str, value: object) -> tuple[str, ...] | None:
     """Return one name or several as a tuple; `ParameterError` for anything else."""
     if value is None:
         return None
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+        value = value.tolist()  # an array of names, or some of the columns of a data frame of pandas
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ParameterError(f"{key}={str(value)[:60]!r}: expected a name, or a list of different names")

@@ -17,7 +17,14 @@ from streampca.formatting import one_line
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount
 from streampca.sources.files.fragments import FragmentReader, damage_named
-from streampca.sources.files.parquet_schema import NUMBERS, Column, columns_of, labels_of, require_same_columns
+from streampca.sources.files.parquet_schema import (
+    NUMBERS,
+    Column,
+    columns_of,
+    is_decimal,
+    labels_of,
+    require_same_columns,
+)
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
@@ -196,6 +203,8 @@ def _plain(numbers: ArrowArray) -> Array:
 
     Not by ``to_numpy``, which imports pandas where that is installed.
     """
+    if is_decimal(str(numbers.type)):
+        numbers = numbers.cast("float64")
     memory, start, stop = numbers.buffers()[1], numbers.offset, numbers.offset + len(numbers)
     dtype = NUMBERS[str(numbers.type)]
     if memory is None or start == stop:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.errors import DataError, ParameterError
-from streampca.labels import Dimension, Labels, Variable
+from streampca.labels import Dimension, Labels, labels_of_columns
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ NUMBERS = {
     **{"halffloat": "float16", "float": "float32", "double": "float64"},
 }
 """numpy's names of the types of Arrow that are numbers."""
+
+
+def is_decimal(kind: str) -> bool:
+    """Return whether a type of Arrow is one of decimal numbers, which are read as float64."""
+    return kind.startswith("decimal")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Column:
             kind, width = kind.value_type, int(kind.list_size)
         elif text.startswith(("list", "large_list")) and not text.startswith("list_view"):
             kind, width = kind.value_type, None
-        dtype = NUMBERS.get(str(kind))
+        dtype = "float64" if is_decimal(str(kind)) else NUMBERS.get(str(kind))
         return None if dtype is None else cls(field.name, text, np.dtype(dtype), width)
 
     @property
@@ -120,17 +125,7 @@ def require_same_columns(
 def labels_of(columns: Sequence[Column], n_rows: int, id_column: str | None, ids: Array | None) -> Labels:
     """Return the labels of a table: names of columns as coordinate, or the list column as variable."""
     samples = Dimension(id_column or "row", n_rows, ids)
-    if len(columns) == 1 and columns[0].width:
-        width = columns[0].width
-        variable = Variable(columns[0].name, ("feature",), (width,))
-        return Labels((samples,), (Dimension("feature", width),), (variable,))
-    names = [
-        f"{column.name}[{place}]" if column.width else column.name
-        for column in columns
-        for place in range(column.n_features)
-    ]
-    features = Dimension("feature", len(names), np.array(names))
-    return Labels((samples,), (features,), (Variable(None, ("feature",), (len(names),)),))
+    return labels_of_columns([column.name for column in columns], [column.width or 0 for column in columns], samples)
 
 
 def _indices(schema: Schema) -> set[str]:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
+from urllib.parse import unquote
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
 
@@ -30,6 +31,7 @@ _KINDS = {
 """Kinds of files by the ends of their names."""
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 _PATTERN = re.compile(r"[*?\[]")
+_PARTITION = re.compile(r"([^=._][^=]*)=(.*)")
 _MOST_FILES = 100_000
 
 
@@ -125,11 +127,11 @@ def _expanded(text: str) -> list[Path] | None:
 
 
 def _of_directory(path: Path) -> list[Path] | None:
-    """Return the files of rows in a directory, but not below it; None if it is a zarr store or has none."""
+    """Return the files of rows in a directory, of directories below it only those in partitions; None if it is a zarr store or has none."""
     if any((path / name).exists() for name in _ZARR):
         return None
     try:
-        entries = list(_entries(path))
+        entries = list(_entries(path)) or [file for part in _partitions(path) for file in _of_directory(part) or []]
     except OSError as error:
         raise DataError(f"{path} cannot be listed: {error.strerror}") from error
     return sorted(entries, key=_natural) or None
@@ -140,6 +142,19 @@ def _entries(path: Path) -> Iterator[Path]:
     for entry in os.scandir(path):
         if entry.name[0] not in "._" and kind_of(entry.name) is not None and entry.is_file():
             yield path / entry.name
+
+
+def _partitions(path: Path) -> Iterator[Path]:
+    """Yield the directories in `path` that are partitions of a data set, such as ``year=2024``."""
+    for entry in os.scandir(path):
+        if _PARTITION.fullmatch(entry.name) and entry.is_dir():
+            yield path / entry.name
+
+
+def partition_keys(path: Path) -> dict[str, str]:
+    """Return the values that the names of the directories of a file give to keys, ``{"year": "2024"}``."""
+    found = (_PARTITION.fullmatch(part) for part in path.parts[:-1])
+    return {unquote(match[1]): unquote(match[2]) for match in found if match}
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

@@ -92,3 +92,98 @@ def test_the_index_of_pandas_names_the_rows(values):
     days = pd.date_range("2020-01-01", periods=60, name="day")
     table = sp.open(pd.DataFrame(values, index=days, columns=["a", "b", "c"]))
     assert table.labels.sample_name(3) == "day=2020-01-04"
+
+
+def test_names_of_columns_may_be_an_index_of_pandas_or_an_array(values):
+    frame = _pandas({name: values[:, index] for index, name in enumerate("abc")})
+    for names in (frame.columns[1:], np.array(["b", "c"]), np.array(["b", "c"], dtype=object)):
+        np.testing.assert_array_equal(sp.open(frame, columns=names).array, values[:, 1:])
+
+
+@pytest.fixture
+def embeddings() -> np.ndarray:
+    return make_values(60, 5).astype(np.float32)
+
+
+def _frame_of(form: str, rows: np.ndarray) -> Any:
+    import polars as pl
+
+    ids = [f"d{i}" for i in range(len(rows))]
+    if form.startswith("polars"):
+        kind = pl.Array(pl.Float32, rows.shape[1]) if form == "polars array" else pl.List(pl.Float32)
+        frame = pl.DataFrame({"id": ids, "e": pl.Series(rows.tolist(), dtype=kind), "t": rows[:, 0]})
+        return frame.lazy() if form == "polars lazy" else frame
+    return _pandas({"id": ids, "e": list(rows) if form == "pandas arrays" else rows.tolist(), "t": rows[:, 0]})
+
+
+@pytest.mark.parametrize("form", ["polars array", "polars list", "polars lazy", "pandas arrays", "pandas lists"])
+def test_columns_of_embeddings_are_read_as_those_of_parquet_are(form, embeddings):
+    frame = _frame_of(form, embeddings)
+    table = sp.open(frame, columns="e", id_column="id")
+    np.testing.assert_array_equal(table.array, embeddings)
+    assert (table.labels.sample_name(3), table.labels.feature_name(2)) == ("id=d3", "e(feature=2)")
+    both = sp.open(frame, columns=["t", "e"])
+    np.testing.assert_array_equal(both.array, np.hstack([embeddings[:, :1], embeddings]))
+    assert both.feature_names == ("t", *(f"e[{i}]" for i in range(5)))
+    alone = frame.select("e") if form.startswith("polars") else frame[["e"]]
+    pca = sp.PCA(2).fit(alone)
+    expected = np.linalg.svd(embeddings.astype(float) - embeddings.mean(0), compute_uv=False)[:2] ** 2 / 59
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-5)
+    scores = pca.transform(alone)
+    np.testing.assert_allclose(scores, (embeddings - pca.mean_) @ pca.components_.T, atol=1e-4)
+    assert len(sp.PCA(1).fit_groups(table, np.arange(60) % 2)) == 4
+
+
+@pytest.mark.parametrize("form", ["polars array", "polars list", "pandas lists"])
+def test_embeddings_that_are_missing_are_rows_of_nan(form, embeddings):
+    rows: Any = [None if i % 7 == 2 else row for i, row in enumerate(embeddings.tolist())]
+    rows[0][1] = None
+    frame = _pandas({"e": rows})
+    if form.startswith("polars"):
+        import polars as pl
+
+        kind = pl.Array(pl.Float32, 5) if form == "polars array" else pl.List(pl.Float32)
+        frame = pl.DataFrame({"e": pl.Series(rows, dtype=kind)})
+    expected = embeddings.copy()
+    expected[2::7] = np.nan
+    expected[0, 1] = np.nan
+    np.testing.assert_array_equal(sp.open(frame).array, expected)
+    assert sp.PCA(2, missing="drop_rows").fit(frame).n_samples_seen_ == np.isfinite(expected).all(axis=1).sum()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_embeddings_of_different_lengths_are_refused_by_the_name_of_their_column(kind):
+    frame = KINDS[kind]({"e": [[1.0, 2.0], [3.0, 4.0], [5.0]]})
+    with pytest.raises(DataError, match="column e has lists of 1 and 2 numbers: expected lists of one length"):
+        sp.open(frame)
+    with pytest.raises(DataError, match="column e"):
+        sp.PCA(1).fit(frame)
+    words = KINDS[kind]({"e": [["a", "b"], ["c", "d"]]})
+    with pytest.raises(DataError, match=r"column.* e\b"):
+        sp.open(words)
+
+
+def test_decimals_are_numbers(tmp_path):
+    import decimal
+
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = ["1.25", "-3.5", "1000.75", "0.1"]
+    column = pa.array([decimal.Decimal(text) for text in texts], type=pa.decimal128(12, 3))
+    missing = pa.array([None, *(decimal.Decimal(text) for text in texts[1:])], type=pa.decimal128(20, 2))
+    lists = pa.FixedSizeListArray.from_arrays(pa.concat_arrays([column, column]), 2)
+    stored = pa.table({"a": column, "b": missing, "n": pa.array([1, 2, 3, 4], type=pa.int8()), "e": lists})
+    expected = np.array([[float(text) for text in texts], [np.nan, -3.5, 1000.75, 0.1], [1, 2, 3, 4]]).T
+    pq.write_table(stored, tmp_path / "a.parquet", row_group_size=3)
+    pq.write_table(stored.select(["a", "b", "n"]), tmp_path / "b.parquet", store_decimal_as_integer=True)
+    for name in ("a", "b"):
+        table = sp.open(tmp_path / f"{name}.parquet", columns=["a", "b", "n"])
+        np.testing.assert_array_equal(table.read(0, 4)[0], expected)
+    pairs = [float(text) for text in texts + texts]
+    np.testing.assert_array_equal(sp.open(tmp_path / "a.parquet", columns="e").read(0, 4)[0].ravel(), pairs)
+    frame = pl.from_arrow(stored)
+    np.testing.assert_array_equal(sp.open(frame, columns=["a", "b", "n"]).array, expected)
+    np.testing.assert_array_equal(sp.open(frame, columns="e").array.ravel(), pairs)
+    assert sp.PCA(1).fit(frame.select("a")).n_samples_seen_ == 4

@@ -232,3 +232,47 @@ def test_names_that_are_no_columns_are_refused_with_the_nearest(path):
         sp.open(path, columns="alpha", id_column="id")
     with pytest.raises(DataError, match="id column beta has 1 nulls"):
         sp.open(path, columns="alpha", id_column="beta")
+
+
+@pytest.mark.parametrize("keys", [["year"], ["kind", "year"]])
+def test_directories_of_partitions_are_one_table_with_labels(tmp_path, keys):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = np.random.default_rng(5).normal(size=(60, 4)).astype(np.float32)
+    years, kinds = np.repeat([2019, 2020, 2021], 20), np.tile(["a b", "c=d"], 30)
+    emb = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)
+    table = pa.table({"n": np.arange(60), "emb": emb, "year": years, "kind": kinds})
+    pq.write_to_dataset(table, tmp_path / "data", partition_cols=keys)
+    opened = sp.open(tmp_path / "data", columns="emb", id_column="n")
+    order = np.array([int(opened.labels.sample_name(i).partition("=")[2]) for i in range(60)])
+    assert sorted(order) == list(range(60))
+    np.testing.assert_array_equal(opened.read(0, 60)[0], rows[order])
+    for key, labels in {"year": years, "kind": kinds}.items():
+        groups = sp.PCA(2).fit_groups(opened, key)
+        for label in np.unique(labels):
+            np.testing.assert_allclose(groups[label.item()].mean_, rows[labels == label].mean(axis=0), atol=1e-6)
+    assert sp.PCA(2).fit(sp.open(tmp_path / "data/**/*.parquet", columns="emb")).n_samples_seen_ == 60
+
+
+def test_partitions_without_a_value_are_no_labels(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"a": np.arange(4.0), "b": np.arange(4.0) ** 2, "year": pa.array([2019, None, 2019, None])})
+    pq.write_to_dataset(table, tmp_path / "data", partition_cols=["year"])
+    opened = sp.open(tmp_path / "data")
+    assert opened.feature_names == ("a", "b")
+    with pytest.raises(DataError, match="the partition has no value of year"):
+        sp.PCA(1).fit_groups(opened, "year")
+
+
+def test_directories_that_are_no_partitions_are_not_searched(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "a.parquet")
+    for name in ("year=2019", "other"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"a": [3.0, 4.0]}), tmp_path / name / "b.parquet")
+    assert sp.open(tmp_path).shape == (2, 1)
