@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
 from streampca.anndata.writing import require_free, slots_at
@@ -18,13 +19,15 @@ from streampca.sources.cells.objects import is_anndata
 
 __all__ = ["pca"]
 
+_SCANPY_COMPONENTS = 50
+
 
 def pca(
     adata: Any,
-    n_comps: int = 50,
+    n_comps: int | None = 50,
     *,
     layer: str | None = None,
-    mask_var: str | None = None,
+    mask_var: str | ArrayLike | None = None,
     zero_center: bool = True,
     key_added: str | None = None,
     normalize: Mapping[str, Any] | None = None,
@@ -42,14 +45,16 @@ def pca(
     ----------
     adata : AnnData, str or Path
         Object, in memory or backed; ``.zarr`` store; or ``.h5ad`` file, which is written anew, so that its size must be free.
-    n_comps : int
-        Number of components.
+    n_comps : int or None
+        Number of components. None is scanpy's rule: 50, or one less than the number of cells or of features that are used
+        where the smaller of them is at most 50.
     layer : str, optional
         Layer that is read in place of X.
-    mask_var : str, optional
-        Column of truth values in ``var``, such as ``highly_variable``: features that are used; all by default.
+    mask_var : str or array-like of bool, optional
+        Column of truth values in ``var``, such as ``highly_variable``, or these values: features that are used; all by default.
     zero_center : bool
-        Whether means are subtracted.
+        Whether means are subtracted. If not, variances are mean squares, and their shares are of the sum of all mean squares; those of scanpy
+        are of the scores about their means.
     key_added : str, optional
         Name for all three results in place of ``X_pca``, ``PCs`` and ``pca``.
     normalize : dict, optional
@@ -68,10 +73,17 @@ def pca(
     """
     keys, run_id = Keys.of(key_added), secrets.token_hex(8)
     estimator = PCA(n_comps, center=zero_center, memory=memory)
+    named = mask_var is None or isinstance(mask_var, str)
+    used: Any = {"mask_var": mask_var} if named else {"mask": np.asarray(mask_var)}
     cure = "overwrite=True replaces it, key_added=… gives other names"
 
     def fitted(data: Any) -> Source:
-        source = open_source(data, layer=layer, mask_var=mask_var, normalize=normalize)
+        source = open_source(data, layer=layer, normalize=normalize, **used)
+        if n_comps is None:
+            smaller = min(source.shape)
+            estimator.set_params(
+                n_components=_SCANPY_COMPONENTS if smaller > _SCANPY_COMPONENTS else max(1, smaller - 1)
+            )
         estimator.fit(source)
         return source
 

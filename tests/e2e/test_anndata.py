@@ -12,7 +12,7 @@ import cells
 import numpy as np
 import pytest
 import zarr
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, hstack
 from stores import Command, picture
 
 import streampca as sp
@@ -328,3 +328,43 @@ def test_scores_of_new_cells_are_opened_as_the_data_of_the_fit(tmp_path: Path, c
     assert command.quietly("transform", "out", "b.zarr", "scores").status == 0
     scores = zarr.open_array(tmp_path / "scores/scores", mode="r")[:]
     np.testing.assert_allclose(scores, zarr.open_array(path / "obsm/X_pca", mode="r")[:50], atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_mask_may_be_an_array_of_truth_values(tmp_path: Path, stored: bool) -> None:
+    anndata = pytest.importorskip("anndata")
+    path = store(tmp_path / "a.zarr")
+    data = path if stored else anndata.AnnData(csr_matrix(COUNTS))
+    named = sp.anndata.pca(path, 3, mask_var="highly_variable", normalize=NORMALIZE, key_added="named")
+    given = sp.anndata.pca(data, 3, mask_var=USED, normalize=NORMALIZE)
+    np.testing.assert_allclose(given.explained_variance_, named.explained_variance_, rtol=1e-12)
+    if stored:
+        require_results(path, 3)
+    else:
+        assert not data.varm["PCs"][~USED].any()
+
+
+def test_arrays_as_the_name_of_a_mask_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"mask_var is ndarray: expected the name.*give truth values as mask"):
+        sp.open(store(tmp_path / "a.zarr"), mask_var=USED)  # type: ignore[arg-type]
+
+
+def test_the_number_of_components_without_one_is_that_of_scanpy(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.zarr")
+    assert sp.anndata.pca(path, None).n_components_ == 39
+    assert sp.anndata.pca(path, None, mask_var="highly_variable", overwrite=True).n_components_ == USED.sum() - 1
+    wide = cells.write_cells(tmp_path / "b.zarr", hstack([csr_matrix(COUNTS), csr_matrix(COUNTS)], "csr"))
+    assert sp.anndata.pca(wide, None).n_components_ == 50
+
+
+def test_genes_that_differ_from_those_of_the_fit_are_named(tmp_path: Path) -> None:
+    pandas, anndata = pytest.importorskip("pandas"), pytest.importorskip("anndata")
+    table = anndata.AnnData(csr_matrix(COUNTS), var=pandas.DataFrame(index=[f"g{j}" for j in range(40)]))
+    pca = sp.PCA(2).fit(table)
+    with pytest.raises(ParameterError, match=r"var_names \(the same values in another order\): expected the features"):
+        pca.transform(table[:, ::-1])
+    other = table.copy()
+    other.var_names = [*table.var_names[:7], "x", *table.var_names[8:]]
+    with pytest.raises(ParameterError, match=r"var_names \(at place 7 x, not g7\)"):
+        pca.transform(other)
+    np.testing.assert_array_equal(pca.transform(table[:, ::-1][:, table.var_names]), pca.transform(table))

@@ -88,7 +88,10 @@ def mask_of(values: Array, n_features: int, label: str) -> BoolArray:
     if values.dtype.kind != "b":
         raise DataError(f"{label} has dtype {values.dtype}: expected truth values (bool)")
     if values.shape != (n_features,):
-        raise DataError(f"{label} has shape {values.shape}: expected one value for each of {n_features:,} features")
+        raise DataError(
+            f"{label} has shape {values.shape}: expected one value for each of {n_features:,} features; a model with a mask takes cells "
+            "with all features of its fit, in their order"
+        )
     if not values.any():
         raise DataError(f"{label} is true for none of {n_features:,} features: expected some")
     return values.astype(bool)
