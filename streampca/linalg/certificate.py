@@ -370,7 +370,7 @@ def _captured(
     else:
         proven = float(approx.values[: axes.shape[1]].sum())
     slack = floor * axes.shape[1]
-    low = float(np.clip((proven - slack) / total * (1 - relative), 0.0, 1.0))
+    low = float(np.clip((proven - slack) / total * max(0.0, 1 - relative), 0.0, 1.0))
     return low, float(np.clip((proven + left + slack) / total * (1 + relative), low, 1.0))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
-from streampca.linalg.nystrom import LowRank, Precision, converted, nystrom
+from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
 from streampca.linalg.selection import Count, is_count
-from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks
+from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks, power_of_two, scaled_copy, times
 from streampca.models.missing import with_missing
 from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
@@ -53,17 +53,23 @@ class Chain:
         """Return their products with the matrix, of the same shape."""
         return self._products[:, : self._used]
 
-    def span(self, n_threads: int) -> FloatArray:
-        """Return columns that span all test matrices, orthonormal to `_NEARLY`: the test matrices themselves where they are.
+    def span(self, precision: Precision, n_threads: int) -> FloatArray:
+        """Return columns that span what `nystrom` uses of all test matrices, orthonormal to `_NEARLY`: those matrices where they are.
 
-        That is measured, 2 d q² flops: it does not follow from where a test matrix came from.
+        That is measured, 2 d q² flops: it does not follow from where a test matrix came from. Columns that `nystrom` treats as
+        dependent for the same `precision` are ignored: a later pass has to multiply what they hold beyond the others, and so do
+        the held-out columns of the certificate.
         """
-        if needs_scaling(peaks(self.test, n_threads)):
-            return orthonormal(self.test, n_threads=n_threads)
-        metric = gram(self.test, self.test, n_threads)
-        if np.linalg.norm(metric - np.eye(len(metric))) <= _NEARLY:
+        peak = peaks(self.test, n_threads)
+        factors: FloatArray | float = 1.0
+        if needs_scaling(peak):
+            factors = power_of_two(peak)
+        elif np.linalg.norm(gram(self.test, self.test, n_threads) - np.eye(self._used)) <= _NEARLY:
             return self.test
-        return orthonormal(self.test, n_threads=n_threads)
+        columns = scaled_copy(self.test, factors, n_threads)
+        rotation = independent_columns(gram(columns, columns, n_threads), DEPENDENT[precision])
+        columns = times(columns, rotation, n_threads, out=columns[:, : rotation.shape[1]])
+        return orthonormal(columns, n_threads=n_threads, overwrite=True)
 
     @property
     def newest(self) -> FloatArray:

@@ -147,7 +147,7 @@ def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> 
     elif not sizes.keep_all:
         basis = orthonormal(_leading(chain.newest, width, threads), n_threads=threads)
     else:
-        spans.append(chain.span(threads))
+        spans.append(chain.span("float32" if plan.work_dtype == "float32" else "float64", threads))
         remainder = chain.newest.copy()
         subtract_product(remainder, spans[0], gram(spans[0], remainder, threads), threads)
         basis = orthonormal(_leading(remainder, width, threads), spans[0], n_threads=threads, overwrite=True)
