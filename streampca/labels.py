@@ -139,6 +139,16 @@ class Labels:
         """Return the labels of the table with only the features in `mask`, of all of its variables."""
         return replace(self, mask=None if mask is None or mask.all() else mask)
 
+    def with_used_variables(self) -> Labels:
+        """Return the labels without variables of which the mask leaves out all features, and without their own dimensions."""
+        used = [(variable, mask) for variable, _, mask in self.places() if mask is None or mask.any()]
+        if len(used) == len(self.variables):
+            return self
+        variables = tuple(variable for variable, _ in used)
+        features = tuple(d for d in self.features if any(d.name in variable.dims for variable in variables))
+        mask = np.concatenate([np.ones(v.size, dtype=bool) if mask is None else mask for v, mask in used])
+        return replace(self, features=features, variables=variables).with_mask(mask)
+
     def without_sample_coordinates(self) -> Labels:
         """Return the labels with names and sizes of the samples alone, as models keep them."""
         return replace(self, samples=tuple(Dimension(d.name, d.size) for d in self.samples))

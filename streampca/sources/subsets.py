@@ -55,7 +55,7 @@ class SubsetSource(RowwiseSource):
         if labels is not None:
             mask = np.zeros(sum(variable.size for variable in labels.variables), dtype=bool)
             mask[labels.indices()[self.columns]] = True
-            self.labels = labels.with_mask(mask)
+            self.labels = labels.with_mask(mask).with_used_variables()
 
     def __reduce__(self) -> tuple[object, ...]:
         return SubsetSource, (self.source, self.used)

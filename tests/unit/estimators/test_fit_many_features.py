@@ -182,3 +182,29 @@ def test_few_features_take_blocks_of_whole_rows_and_little_memory(tmp_path: Path
     assert plans[2].leaves_in_flight == plans[3].leaves_in_flight == 2
     block = plans[1].rows_per_block * shape[1] * 4
     assert plans[3].projected_bytes < plans[1].projected_bytes + 8 * block
+
+
+def test_models_of_a_variable_have_its_labels_alone_and_take_new_data_of_it() -> None:
+    xr = pytest.importorskip("xarray")
+    random = np.random.default_rng(0)
+    coordinates = {"time": np.arange(40), "lat": [10.0, 20.0, 30.0], "depth": [5.0, 10.0]}
+    data = xr.Dataset(
+        {
+            "t": (("time", "lat"), random.normal(size=(40, 3))),
+            "s": (("time", "lat", "depth"), random.normal(size=(40, 3, 2))),
+        },
+        coordinates,
+    )
+    data["s"][:, 1, 1] = np.nan
+    table = sp.open(data, samples="time", mask="observed")
+    fitted = sp.fit_many(
+        {"t": sp.PCA(2), "s": sp.PCA(2), "some": sp.PCA(2)}, table, features={"t": "t", "s": "s", "some": [0, 4]}
+    )
+    for name in ("t", "s"):
+        alone = sp.PCA(2).fit(sp.open(data[name], samples="time", mask="observed"))
+        assert fitted[name].to_xarray().components.dims == alone.to_xarray().components.dims
+        xr.testing.assert_allclose(fitted[name].to_xarray(), alone.to_xarray())
+        for new in (data[name], data):
+            xr.testing.assert_allclose(fitted[name].transform(new), alone.transform(data[name]))
+    assert set(fitted["t"].to_xarray().coords) == {"lat", "mode"}
+    assert {"components_t", "components_s"} <= set(fitted["some"].to_xarray())
