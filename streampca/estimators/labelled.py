@@ -119,6 +119,10 @@ def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
     k = model.n_components
     d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
     labels = labels or Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
+    if any(dimension.name == MODE for dimension in labels.features):
+        raise ParameterError(
+            f"to_xarray: components have the dimension {MODE!r}, and so have the features: rename theirs before the fit"
+        )
     fields: dict[str, tuple[tuple[str, ...], Array | None]] = {}
     if isinstance(model, PCAModel):
         components = np.asarray(model.components) if isinstance(model.components, np.ndarray) else _refuse()

@@ -185,24 +185,37 @@ def _mask(mask: object, labels: Labels, data: Data) -> str | Array:
 
 
 def aligned_mask(mask: Any, labels: Labels) -> Array:
-    """Return the values of a DataArray of truth values in the order of the dims of the variable that has the same ones.
+    """Return a DataArray of truth values for all features of the variables that have its dims, and True for those of others.
+
+    Its values are repeated along the other dims of a variable, such as levels.
 
     Raises
     ------
     DataError
-        If no variable has its dims, or a coordinate differs.
+        If no variable has its dims, or a size or coordinate differs.
     """
-    names = sorted(str(dim) for dim in mask.dims)
-    for variable in labels.variables:
-        if names == sorted(variable.dims):
-            for dim in variable.dims:
-                place = dimension_of(mask, dim, int(mask.sizes[dim])).coordinate
-                known = labels.dimension(dim).coordinate
-                if place is not None and known is not None and not equal_values(np.asarray(place), np.asarray(known)):
-                    raise DataError(f"mask: its coordinate {dim} is not that of {variable.name or 'the data'}")
-            return np.asarray(mask.transpose(*variable.dims).values)
-    dims = " or ".join(f"({', '.join(v.dims)})" for v in labels.variables[:3])
-    raise DataError(f"mask has the dims ({', '.join(map(str, mask.dims))}): expected {dims}")
+    names = [str(dim) for dim in mask.dims]
+    matched = [bool(names) and set(names) <= set(variable.dims) for variable in labels.variables]
+    if not any(matched):
+        dims = " or ".join(f"({', '.join(v.dims)})" for v in labels.variables[:3])
+        raise DataError(f"mask has the dims ({', '.join(names)}): expected some of {dims}")
+    for dim in mask.dims:
+        known, place = labels.dimension(str(dim)), dimension_of(mask, dim, int(mask.sizes[dim]))
+        if place.size != known.size:
+            raise DataError(f"mask has {place.size:,} places along {known.name}: expected {known.size:,} as the data")
+        one, other = place.coordinate, known.coordinate
+        if one is not None and other is not None and not equal_values(np.asarray(one), np.asarray(other)):
+            raise DataError(f"mask: its coordinate {known.name} is not that of the data")
+    parts = []
+    for variable, has_dims in zip(labels.variables, matched, strict=True):
+        if not has_dims:
+            parts.append(np.ones(variable.size, dtype=bool))
+            continue
+        axes = [names.index(dim) for dim in variable.dims if dim in names]
+        sizes = [n if dim in names else 1 for dim, n in zip(variable.dims, variable.shape, strict=True)]
+        values = np.asarray(mask.values).transpose(axes).reshape(sizes)
+        parts.append(np.broadcast_to(values, variable.shape).ravel())
+    return np.concatenate(parts)
 
 
 def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> StoredVariable:

@@ -213,6 +213,32 @@ def test_masks_are_matched_by_the_names_of_their_dims() -> None:
         sp.open(FIELD, samples="time", mask=mask.rename(lon="x"))
 
 
+def test_masks_are_repeated_along_dims_that_they_lack() -> None:
+    levels = (
+        xr.concat([FIELD, 2 * FIELD], "level").assign_coords(level=[850, 500]).transpose("time", "level", "lat", "lon")
+    )
+    other = xr.DataArray(np.random.default_rng(0).normal(size=(len(FIELD), 5, 6)), dims=("time", "y", "x"))
+    data = xr.Dataset(
+        {"u": levels, "sst": FIELD, "other": other, "sea": (("lat", "lon"), ~LAND), "row": ("lat", LAT > 0)}
+    )
+    sea, north = (~LAND).ravel(), np.repeat(LAT > 0, len(data.lon))
+    u, sst = flat(levels, "time"), flat(FIELD, "time")
+    for mask, used in ((data.sea, sea), ("sea", sea), (data.row, north), ("row", north), (data.sea.T, sea)):
+        source = sp.open(data, samples="time", variables=["u", "sst", "other"], mask=mask)
+        want = np.hstack([u[:, np.tile(used, 2)], sst[:, used], flat(other, "time")])
+        np.testing.assert_array_equal(values_of(source), want)
+        assert source.labels is not None
+        assert source.labels.n_features == want.shape[1]
+    with pytest.raises(DataError, match="3 places along lat"):
+        sp.open(FIELD, samples="time", mask=data.row.drop_vars("lat")[:3])
+
+
+def test_features_along_mode_have_no_dataset() -> None:
+    pca = sp.PCA(2).fit(sp.open(FIELD.rename(lat="mode"), samples="time"))
+    with pytest.raises(ParameterError, match="rename theirs"):
+        pca.to_xarray()
+
+
 # -- scores -------------------------------------------------------------------------------------------------------------------------
 
 
