@@ -30,8 +30,10 @@ from streampca.typing import FloatArray
 
 _LATE_FROM = {"float32": 1e-6, "float64": 0.0}
 """Share from which all kept eigenvalues are large enough for kernel values to be accumulated as they are: rounding that does not
-average out, as of rows of few distinct values, then costs up to 4e-5 of the largest eigenvalue, else 1e-7 (measured); `rounding`
-bounds it."""
+average out, as of few rows or of rows of few distinct values, then costs up to 4e-5 of the largest eigenvalue, else 1e-7 (measured);
+`rounding` bounds it."""
+_SMALL = 2e9
+"""n m² up to which every panel is multiplied by A in any case: that takes a tenth of a second, and with few rows rounding hardly averages out."""
 _PRECISION = {"float32": 2e-6, "float64": 1e-12}
 
 
@@ -40,13 +42,8 @@ def features_of(basis: LandmarkBasis, n_threads: int) -> KernelFeatures:
     kernel, points = basis.kernel, basis.points
     wide = points.astype(np.float64)
     origin = kernel(wide, wide).mean(axis=0).astype(points.dtype)
-    matrix = None if features_late(basis) else basis.whitening.matrix.astype(points.dtype)
+    matrix = None if basis.late else basis.whitening.matrix.astype(points.dtype)
     return KernelFeatures(kernel.prepare(points, points.dtype), kernel, origin, matrix, n_threads)
-
-
-def features_late(basis: LandmarkBasis) -> bool:
-    """Tell whether kernel values are accumulated as they are, and multiplied by A at the end."""
-    return basis.whitening.condition >= _LATE_FROM[basis.points.dtype.name]
 
 
 def projected(features: KernelFeatures, whitening: Whitening, sums: KernelSums) -> KernelSums:
@@ -92,7 +89,7 @@ def solve_features(
     # Any centre c with Aᵀc = mean φ will do, because coefficients are combinations of the columns of A.
     centre = whitening.centre(k_mm, mean) if parameters.center else np.zeros(len(points))
     coefficients *= signs_of((k_mm - centre) @ coefficients)
-    computed = Computed(k_mm, mean, centred, n, sums.trace, values, directions, features_late(basis))
+    computed = Computed(k_mm, mean, centred, n, sums.trace, values, directions, basis.late)
     residual = max(0.0, sums.trace - approximated)
     certificate = certificate_of(basis, held, computed, residual, total, precision)
     return KernelModel(
@@ -146,8 +143,10 @@ class NystromMethod(KernelMethod):
             kernel = parameters.kernel.bound(source.shape[1])
             work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
             points = np.ascontiguousarray(landmarks.rows, dtype=work)
-            whitening = Whitening.of(kernel, points, center=parameters.center, late_from=_LATE_FROM[work.name])
-            basis = LandmarkBasis(kernel, points, whitening)
+            small = source.shape[0] * float(len(points)) ** 2 <= _SMALL
+            late_from = 0.0 if small else _LATE_FROM[work.name]
+            whitening = Whitening.of(kernel, points, center=parameters.center, late_from=late_from)
+            basis = LandmarkBasis(kernel, points, whitening, late=not small and whitening.condition >= late_from)
             features = features_of(basis, plan.threads_per_leaf)
             release_freed_memory()
             joint = Joint((features, options.sample_of(source), *held_out_draws(parameters, source)))

@@ -145,6 +145,8 @@ class LandmarkBasis:
     """The landmarks, ``(m, n_features)``, in the type of the products."""
     whitening: Whitening
     """The directions."""
+    late: bool
+    """Whether kernel values are accumulated as they are and multiplied by A at the end; if not, every panel of rows is."""
 
 
 def _condition(unit: FloatArray, inverse: FloatArray) -> float:

@@ -115,3 +115,30 @@ def test_rows_far_from_zero_keep_their_digits_or_are_a_warning() -> None:
         sp.KernelPCA(3, kernel="linear", method="exact").fit(rows + 1e7)
     with pytest.warns(UserWarning, match="only 0 eigenvalues"):
         sp.KernelPCA(3, kernel="linear", method="exact").fit(rows + 1e10)
+
+
+def nystrom_eigenvalues(kernel: Kernel, rows: NDArray[Any], landmarks: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the eigenvalues of the centred Nyström approximation in float64, largest first: squares of singular values, no products."""
+    wide, points = rows.astype(np.float64), landmarks.astype(np.float64)
+    values, vectors = np.linalg.eigh(kernel(points, points))
+    kept = values > 1e-10 * values[-1]
+    features = kernel(wide, points) @ (vectors[:, kept] / np.sqrt(values[kept]))
+    return np.linalg.svd(features - features.mean(axis=0), compute_uv=False) ** 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "m", "d", "seed"),
+    [(RBF(0.05), 20, 4, 1), (RBF(0.05), 20, 4, 2), (Linear(), 9, 9, 2), (Linear(), 9, 9, 6)],
+)
+def test_eigenvalues_of_few_float32_rows_have_the_rounding_of_float32(
+    kernel: Kernel, m: int, d: int, seed: int
+) -> None:
+    """Kernel values were accumulated as they are, and rounding did not average out: errors up to 2e-3 of the first eigenvalue."""
+    draw = np.random.default_rng(seed)
+    rows = draw.standard_normal((100, d)).astype(np.float32)
+    landmarks = rows[draw.choice(len(rows), m, replace=False)]
+    kpca = sp.KernelPCA(8, kernel=kernel, method="nystrom", sampling=landmarks).fit(rows)
+    exact = nystrom_eigenvalues(kernel, rows, landmarks)[:8]
+    np.testing.assert_allclose(kpca.eigenvalues_, exact, rtol=0, atol=5e-6 * exact[0])
+    scores = kpca.transform(rows.astype(np.float64))
+    np.testing.assert_allclose(np.square(scores).sum(axis=0), kpca.eigenvalues_, rtol=0, atol=5e-6 * exact[0])
