@@ -17,7 +17,7 @@ from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError
 from streampca.linalg.certificate import Evidence
-from streampca.linalg.nystrom import LowRank
+from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.models.state import FittedState
@@ -131,7 +131,9 @@ def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Increm
     )
 
 
-def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> tuple[FloatArray, int, float]:
+def _next_test(
+    chain: Chain, answer: Answer, evidence: Evidence, plan: Plan, work: Precision
+) -> tuple[FloatArray, int, float]:
     """Return the columns that the next pass multiplies with, how many of them are for the answer, and the factor of the others.
 
     Those are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
@@ -147,7 +149,7 @@ def _next_test(chain: Chain, answer: Answer, evidence: Evidence, plan: Plan) -> 
     elif not sizes.keep_all:
         basis = orthonormal(_leading(chain.newest, width, threads), n_threads=threads)
     else:
-        spans.append(chain.span("float32" if plan.work_dtype == "float32" else "float64", threads))
+        spans.append(chain.span(work, threads))
         remainder = chain.newest.copy()
         subtract_product(remainder, spans[0], gram(spans[0], remainder, threads), threads)
         basis = orthonormal(_leading(remainder, width, threads), spans[0], n_threads=threads, overwrite=True)
@@ -323,6 +325,9 @@ class ApproximateSolver(PCASolver):
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
         began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
         reader = Reader(source, parameters, plan, options)
+        removing = options.removing  # whose residuals may be float32 where products are float64
+        rounded = plan.work_dtype == "float32" or (removing is not None and removing.dtype == np.float32)
+        work: Precision = "float32" if rounded else "float64"
         room = plan.projected_bytes - plan.budget.by_phase["solving"]
         with one_blas_thread(), keep_released(room):
             rows, known, evidence, low_rank = reader.opening(clock)
@@ -332,10 +337,10 @@ class ApproximateSolver(PCASolver):
                 if low_rank is None:
                     chain.add(*split(known, sizes.held_out)[0])
                 known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
-                answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads, low_rank)
+                answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
             while n_passes < plan.passes and not answer.within(parameters.tolerance):
                 with clock:
-                    basis, width, factor = _next_test(chain, answer, evidence, plan)
+                    basis, width, factor = _next_test(chain, answer, evidence, plan, work)
                     del answer, low_rank
                 test, products, cost = reader.again(basis, known, state, n_passes + 1)
                 count, n_passes, low_rank = count + cost, n_passes + 1, None
@@ -343,7 +348,7 @@ class ApproximateSolver(PCASolver):
                     chain.add(test[:, :width], products[:, :width])
                     evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
                     del basis, test, products
-                    answer = answer_of(known, chain, evidence, parameters, plan.work_dtype, plan.threads)
+                    answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
             with clock:
                 model = answer.model(known, state, parameters, source.describe(), n_passes)
         return Fit(

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+import numpy as np
+
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
@@ -160,7 +162,8 @@ def fit(
     regressors = regressors_of(source, parameters)
     removing = None
     if regressors is not None:
-        removing = Removing(regressors, source)
+        # A triangular factor has no squares in which the rounding of float32 residuals would be lost.
+        removing = Removing(regressors, source, np.dtype(np.float64) if plan.solver == "qr" else None)
         parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
     examined = QualityReading.of(source, plan, parameters.missing) if quality else None
     options = RunOptions(client, progress, keep_rows, removing, examined)

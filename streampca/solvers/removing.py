@@ -19,7 +19,7 @@ from streampca.parameters import Parameters
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.residuals import ResidualSource, subtract_fitted
-from streampca.typing import Array, IntArray
+from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
     from streampca.solvers.result import Fit
@@ -72,8 +72,9 @@ def removal_bytes(source: Source, regressors: Regressors, threads: int) -> int:
 class Removing:
     """The readings of a fit: the first accumulates residuals and coefficients, later ones read residuals."""
 
-    def __init__(self, regressors: Regressors, source: Source):
-        self.regressors, self.source, self.dtype = regressors, source, work_dtype(source.dtype)
+    def __init__(self, regressors: Regressors, source: Source, dtype: DType | None = None):
+        self.regressors, self.source = regressors, source
+        self.dtype = work_dtype(source.dtype) if dtype is None else dtype
         self.fitted: FittedRegression | None = None
 
     def accumulate(self, source: Source, accumulator: AnyAccumulator, read: Read) -> tuple[Any, ReadCount]:
