@@ -2,7 +2,8 @@
 
 One cell for each Python that is there and the lowest and the newest versions of the dependencies; uv resolves the lowest. Each has the
 core only: no extra, no HOME, a working directory of its own, and an installation whose files must be the same afterwards.
-``--quick`` is the one cell of this Python with the newest versions; ``--tests`` adds the tests of `TESTS`.
+``--quick`` is the one cell of this Python with the newest versions; ``--tests`` then installs the extra ``test``, with its lowest or
+newest versions, and runs `TESTS`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
-TESTS = ("tests/unit/accumulators", "tests/unit/linalg")
-TEST_PACKAGES = ("pytest>=8.2,<9.2", "hypothesis>=6.100", "scikit-learn>=1.6")
+TESTS = (
+    *(
+        f"tests/unit/{part}"
+        for part in ("accumulators", "estimators", "export", "linalg", "models", "sources", "storage")
+    ),
+    "tests/e2e/test_anndata.py",
+)
 SHOWN = ("numpy", "scipy", "dask", "zarr", "pydantic")
+IN_PARALLEL = ("-n", "2", "--dist", "loadgroup")
 MOST_MEGABYTES, MOST_PACKAGES = 330, 36
 
 SMOKE = """
@@ -80,7 +87,7 @@ class Cell:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="this Python with the newest versions, nothing else")
-    parser.add_argument("--tests", action="store_true", help="also run the tests of accumulators and linear algebra")
+    parser.add_argument("--tests", action="store_true", help="also run tests, with the extra test")
     parser.add_argument("--python", action="append", help="a version, such as 3.12; repeat for more", default=[])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="streampca-matrix-") as place:
@@ -136,7 +143,7 @@ def try_cell(cell: Cell, interpreter: str, wheel: Path, place: Path, *, tests: b
         "smoke": lambda: smoke(place, python, work),
     }
     if tests:
-        steps["tests"] = lambda: run_tests(python, place)
+        steps["tests"] = lambda: run_tests(cell, interpreter, wheel, place)
     for name, step in steps.items():
         started = time.monotonic()
         try:
@@ -158,13 +165,22 @@ def try_cell(cell: Cell, interpreter: str, wheel: Path, place: Path, *, tests: b
 def install(cell: Cell, interpreter: str, wheel: Path, place: Path) -> None:
     """Install `wheel` without extras, with the versions of `cell`."""
     run([interpreter, "-m", "venv", str(place / "venv")])
-    pip = [str(place / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
-    pins = []
+    run([*pip_of(place), "install", str(wheel), *pins(cell, interpreter, place)])
+
+
+def pip_of(place: Path) -> list[str]:
+    """Return the beginning of commands of pip in the environment at `place`."""
+    return [str(place / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
+
+
+def pins(cell: Cell, interpreter: str, place: Path, extra: str | None = None) -> list[str]:
+    """Return the arguments by which pip installs the versions of `cell` of all dependencies, and of those of `extra`."""
+    pip, project = pip_of(place), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     if cell.versions == "lowest":
         run([*pip, "install", "--target", str(place / "uv"), "uv"])
         wanted = place / "wanted.txt"
         # The dependencies themselves: those of a wheel that is required would not be direct, and be the newest.
-        direct = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        direct = [*project["dependencies"], *(requirements(project["optional-dependencies"], extra) if extra else ())]
         wanted.write_text("\n".join(direct) + "\n")
         lowest = [
             str(place / "uv/bin/uv"),
@@ -177,12 +193,24 @@ def install(cell: Cell, interpreter: str, wheel: Path, place: Path) -> None:
             ":all:",
         ]
         listed = run(
-            [*lowest, "--python", interpreter, "--no-annotate", "--no-header", str(wanted)], links=pip_links(pip)
+            [*lowest, "--python", interpreter, "--no-annotate", "--no-header", str(wanted)], more=pip_links(pip)
         )
         pins_file = place / "pins.txt"
         pins_file.write_text("".join(line + "\n" for line in listed.splitlines() if "==" in line))
-        pins = ["--constraint", str(pins_file)]
-    run([*pip, "install", str(wheel), *pins])
+        return ["--constraint", str(pins_file)]
+    return []
+
+
+def requirements(extras: dict[str, list[str]], name: str) -> list[str]:
+    """Return the requirements of the extra `name` and of those that it contains."""
+    found = []
+    for line in extras[name]:
+        if line.startswith("streampca["):
+            for inner in line.removeprefix("streampca[").rstrip("]").split(","):
+                found += requirements(extras, inner)
+        else:
+            found.append(line)
+    return found
 
 
 def pip_links(pip: list[str]) -> dict[str, str]:
@@ -232,12 +260,16 @@ def smoke(place: Path, python: str, work: Path) -> None:
         set_writable(installed, writable=True)
 
 
-def run_tests(python: str, place: Path) -> None:
+def run_tests(cell: Cell, interpreter: str, wheel: Path, place: Path) -> None:
     """Run `TESTS` against the installed package."""
-    run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *TEST_PACKAGES])
-    shutil.copytree(ROOT / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    run([*pip_of(place), "install", f"{wheel}[test]", *pins(cell, interpreter, place, "test")])
+    for part in ("tests", "scripts"):
+        shutil.copytree(ROOT / part, place / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", place)
-    run([python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "default", *TESTS], cwd=place)
+    python = str(place / "venv/bin/python")
+    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "default", *IN_PARALLEL, *TESTS]
+    # The tests of scikit-learn 1.6 want this with scipy 1.14 and the package array-api-compat, which xeofs installs.
+    run(command, cwd=place, more={"SCIPY_ARRAY_API": "1"})
 
 
 def picture(directory: Path) -> str:
@@ -256,10 +288,10 @@ def set_writable(directory: Path, *, writable: bool) -> None:
             path.chmod(path.stat().st_mode | 0o200 if writable else path.stat().st_mode & ~0o222)
 
 
-def run(command: list[str], *, cwd: Path | None = None, links: dict[str, str] | None = None, bare: bool = False) -> str:
+def run(command: list[str], *, cwd: Path | None = None, more: dict[str, str] | None = None, bare: bool = False) -> str:
     """Return the output of `command`; `bare` is without HOME and all other variables but PATH."""
     environment = {"PATH": os.environ["PATH"]} if bare else {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment |= (links or {}) | {"OPENBLAS_NUM_THREADS": "1"}
+    environment |= (more or {}) | {"OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 

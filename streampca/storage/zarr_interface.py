@@ -21,7 +21,7 @@ try:
     from zarr.core.sync import _get_loop, sync
 except ImportError as error:
     raise NotAvailableError(
-        f"zarr {zarr.__version__} is not supported ({error}): expected zarr >= 3.1 with the interface of 3.1 to 3.4; install such a version"
+        f"zarr {zarr.__version__} is not supported ({error}): expected zarr >= 3.1.3 with the interface of 3.1 to 3.4; install such a version"
     ) from error
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -183,6 +184,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, name):
     assert inspected.status in (0, 5), inspected.err
 
 
+ZARR = tuple(map(int, re.findall(r"\d+", zarr.__version__)[:3]))
 READ: dict[str, Callable[[Path], None]] = {
     "NaN in attributes": _text(lambda text: text.replace(b'"attributes": {}', b'"attributes": {"missing_value": NaN}')),
     "attributes of 4 MB": _text(
@@ -200,6 +202,8 @@ READ: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_what_is_only_odd_is_read(tmp_path, capsys, name):
+    if "understood" in name and ZARR < (3, 1, 4):
+        pytest.skip("earlier versions of zarr refuse such keys")
     READ[name](tmp_path)
     (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.zarr", tmp_path / "out"))
     called = Command(capsys).quietly("run", tmp_path / "c.yaml")
