@@ -33,7 +33,7 @@ from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import PCASolver
 from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
-from streampca.sources.base import Source
+from streampca.sources.base import Source, TransposedSource
 from streampca.sources.sparse import SparseFeatures
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
@@ -111,7 +111,7 @@ def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, ke
             "components_ is a zarr array, and a report leaves out what is drawn from rows"
         )
     times = times_decoded(features, reading)
-    if features.sparse:
+    if features.sparse or (isinstance(features, TransposedSource) and features.needs_all_rows):
         if shape.n_blocks > 1:
             notes.append(
                 f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "

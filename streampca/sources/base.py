@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 2**62
+_SLAB_BYTES = 2**22
 _DASK_BYTES = 2**25 - 2**16  # blocks of 32 MiB and more go back to the system after every use
 
 
@@ -279,6 +280,9 @@ class RowwiseSource(DerivedSource):
 class TransposedSource(DerivedSource):
     """The transpose of another source: its rows are the features of that one."""
 
+    needs_all_rows: bool = False
+    """Whether every block of features is taken from all stored rows, which are decoded for it."""
+
     def __init__(self, source: Source):
         self.source, self.description, self.portable = source, source.description, source.portable
         self.shape, self.dtype = source.shape[::-1], source.dtype
@@ -294,6 +298,43 @@ class TransposedSource(DerivedSource):
     def by_features(self) -> Source:
         """Return the source."""
         return self.source
+
+
+class TransposedRows(TransposedSource):
+    """The transpose of dense rows that can be read by rows alone: every block of features needs all rows, read some at a time.
+
+    So all features are read as one block where that fits in memory.
+    """
+
+    needs_all_rows = True
+
+    def __init__(self, source: Source):
+        super().__init__(source)
+        self.chunk_rows = self.shape[0]
+
+    @property
+    def _rows_at_once(self) -> int:
+        whole = max(1, self.source.decoded_rows)
+        return min(self.source.shape[0], max(1, _SLAB_BYTES // self.source.row_bytes // whole) * whole)
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes of all rows."""
+        return self.source.reads_of(0, self.source.shape[0])
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of some rows with all features, and of reading them."""
+        return self.source.overhead_bytes(self._rows_at_once) + self._rows_at_once * self.source.row_bytes
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return features `start` to `stop` as rows."""
+        n, step, count = self.source.shape[0], self._rows_at_once, ReadCount()
+        out = np.empty((stop - start, n), dtype=self.dtype) if out is None else out
+        for first in range(0, n, step):
+            last = min(first + step, n)
+            rows, cost = self.source.read(first, last)
+            out[:, first:last] = rows[:, start:stop].T
+            count += cost
+        return out, count
 
 
 class SourceArray:

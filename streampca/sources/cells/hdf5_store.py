@@ -13,7 +13,7 @@ import xxhash
 
 from streampca.errors import DataError
 from streampca.formatting import one_line
-from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.base import ReadCount, Source, TransposedRows, require_table
 from streampca.sources.cells.compressed import CompressedRows
 from streampca.sources.cells.description import (
     MOST_NAMES,
@@ -206,6 +206,10 @@ class HDF5Rows(Source):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a chunk as stored and decoded."""
         return 2 * self.chunk_bytes
+
+    def by_features(self) -> TransposedRows:
+        """Return a source whose rows are the columns of this one."""
+        return TransposedRows(self)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows; `DamagedChunkError` if they cannot be decoded, `DataError` if the file cannot be opened."""

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from scipy.sparse import csr_array
 
-from streampca.sources.base import ReadCount, RowwiseSource, Source
+from streampca.sources.base import ReadCount, RowwiseSource, Source, TransposedRows
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.sparse import SparseFeatures, as_rows
 from streampca.typing import Array, BoolArray
@@ -100,10 +100,10 @@ class CellSource(RowwiseSource):
         return reading + _DENSE_COPIES * n_rows * self.source.shape[1] * max(8, self.source.dtype.itemsize)
 
     def by_features(self) -> Source:
-        """Return a source whose rows are the features of this one; of dense rows only where nothing is changed."""
+        """Return a source whose rows are the features of this one."""
         if self.sparse:
             return SparseFeatures(self)
-        return super().by_features() if self.changes else self.source.by_features()
+        return TransposedRows(self) if self.changes else self.source.by_features()
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, normalised, with the features that are used."""

@@ -212,6 +212,16 @@ class _TransposedRows(TransposedSource):
 
     source: FragmentedRows
 
+    def __init__(self, source: FragmentedRows):
+        super().__init__(source)
+        readers = source._readers.values()
+        self.needs_all_rows = any(type(reader).read_features is FragmentReader.read_features for reader in readers)
+        self.chunk_rows = self.shape[0] if self.needs_all_rows else self.chunk_rows
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes: all rows, where the features of a file cannot be read alone."""
+        return self.source.reads_of(0, self.source.shape[0]) if self.needs_all_rows else super().reads_of(start, stop)
+
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the rows of one chunk, or of a slab, with all features."""
         rows = self.source.chunk_rows if self.source.edges else max(1, _SLAB_BYTES // self.source.row_bytes)

@@ -19,7 +19,10 @@ from stores import picture
 
 import streampca as sp
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError, StreamPCAError
+from streampca.planning.blocks import bytes_to_read
+from streampca.sources.arrays import ArraySource
 from streampca.sources.cells.normalization import Normalization
+from streampca.sources.cells.table import CellSource
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*:zarr.errors.ZarrUserWarning", "ignore:.*:zarr.errors.UnstableSpecificationWarning"
@@ -275,3 +278,41 @@ def test_memory_of_a_block_counts_its_longest_rows(tmp_path: Path) -> None:
     source = sp.open(cells.write_cells(tmp_path / "a.zarr", csr_array(dense.astype("f4"))))
     assert source.overhead_bytes(10) >= 8 * 400 * 8
     assert source.overhead_bytes(10) == source.overhead_bytes(100)
+
+
+@pytest.mark.parametrize("form", ["object", "h5ad", "backed", "zarr"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_wide_dense_cells_are_decomposed_by_the_matrix_of_samples(tmp_path: Path, form: str, changed: bool) -> None:
+    anndata = pytest.importorskip("anndata")
+    counts = np.random.default_rng(2).poisson(2, (30, 1000)).astype(np.float32)
+    used = np.arange(1000) % 3 > 0
+    data: Any = anndata.AnnData(counts)
+    data.var["used"] = used
+    if form == "zarr":
+        with warnings.catch_warnings(action="ignore"):  # of the format of zarr that anndata writes
+            data.write_zarr(tmp_path / "a.zarr", chunks=(7, 64))
+        data = tmp_path / "a.zarr"
+    elif form != "object":
+        data.write_h5ad(tmp_path / "a.h5ad")
+        data = tmp_path / "a.h5ad" if form == "h5ad" else anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    rows = counts.astype(float)
+    table = sp.open(data)
+    if changed:
+        table = sp.open(data, mask_var="used", normalize={"target_sum": 100, "log1p": True})
+        rows = np.log1p(rows / rows.sum(axis=1, keepdims=True) * 100)[:, used]
+    pca = sp.PCA(4).fit(table)
+    assert pca.solver_ == "gram"
+    centred = rows - rows.mean(axis=0)
+    np.testing.assert_allclose(
+        pca.explained_variance_, np.linalg.svd(centred, compute_uv=False)[:4] ** 2 / 29, rtol=1e-5
+    )
+    np.testing.assert_allclose(pca.transform(table), centred @ pca.components_.T, atol=1e-4)
+    features = table.by_features()
+    np.testing.assert_array_equal(features.read(5, 40)[0], table.read(0, 30)[0][:, 5:40].T)
+    assert pca.plan_.bytes_to_read == pca.bytes_read_
+
+
+def test_plan_counts_all_rows_for_every_block_of_features(tmp_path: Path) -> None:
+    counts = np.random.default_rng(2).poisson(2, (30, 700)).astype(np.float32)
+    features = CellSource(ArraySource(counts), Normalization(100.0, log1p=True)).by_features()
+    assert [bytes_to_read(features, columns) for columns in (700, 350, 100)] == [n * counts.nbytes for n in (1, 2, 7)]

@@ -12,6 +12,7 @@ from stores import make_values
 
 import streampca as sp
 from streampca.errors import DamagedChunkError, DataError, NotFiniteError, ParameterError, PlanError
+from streampca.planning.blocks import bytes_to_read
 
 
 @pytest.fixture
@@ -276,3 +277,11 @@ def test_directories_that_are_no_partitions_are_not_searched(tmp_path):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"a": [3.0, 4.0]}), tmp_path / name / "b.parquet")
     assert sp.open(tmp_path).shape == (2, 1)
+
+
+def test_plan_of_wide_rows_counts_the_decoding_of_every_block_of_features(path):
+    rows = np.random.default_rng(0).normal(size=(60, 700)).astype(np.float32)
+    features = sp.open(write_parquet(path, parquet_table(rows, "fixed"), 25)).by_features()
+    for columns in (700, 350, 100):
+        expected = sum(features.read(start, start + columns)[1].bytes for start in range(0, 700, columns))
+        assert bytes_to_read(features, columns) == expected == 700 // columns * rows.nbytes
