@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
+from streampca.estimators.inputs import require_rows_alike
 from streampca.estimators.interface import clone
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
@@ -83,6 +84,7 @@ def fit_of_groups(
     """Return what `PCA.fit_groups` returns."""
     X, columns = _without_column(X, labels) if isinstance(labels, str) else (X, None)
     source = pca._open(X)
+    require_rows_alike(source, None, labels=labels, sample_weight=sample_weight)
     weights = as_weights("sample_weight", sample_weight)
     parameters = with_columns(replace(pca._parameters(), sample_weight=weights), source)
     groups = _groups_of(labels, source, columns or source.sample_columns)

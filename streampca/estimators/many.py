@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from streampca.errors import ParameterError
 from streampca.estimators.base import PlanOptions
 from streampca.estimators.choosing_features import require_known, subset_of
-from streampca.estimators.inputs import is_array_like
+from streampca.estimators.inputs import is_array_like, require_rows_alike
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.execution.checkpoint.progress_log import ProgressLog
@@ -192,6 +192,8 @@ def _prepared(
     source = each[0]._open(X)
     for model in each[1:] if is_array_like(X) else ():
         model._open(X)  # scikit-learn checks features and their names
+    for model in each:
+        require_rows_alike(source, getattr(model, "remove", None), sample_weight=sample_weight)
     names = getattr(each[0], "feature_names_in_", None) if is_array_like(X) else None
     if names is not None and source.feature_names is None:
         source.feature_names = tuple(map(str, names))

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
+from streampca.estimators.inputs import require_rows_alike
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
@@ -300,6 +301,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
+        require_rows_alike(source, self.remove, sample_weight=sample_weight)
         self._adopt(X, source, self._fit_or_resume(source, with_columns(parameters, source)))
         return self
 

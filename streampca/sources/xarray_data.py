@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
-from streampca.errors import DataError
+from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, Variable, equal_values
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
@@ -216,6 +216,42 @@ def aligned_mask(mask: Any, labels: Labels) -> Array:
         values = np.asarray(mask.values).transpose(axes).reshape(sizes)
         parts.append(np.broadcast_to(values, variable.shape).ravel())
     return np.concatenate(parts)
+
+
+def require_same_samples(labels: Labels | None, values: Mapping[str, object]) -> None:
+    """Raise `ParameterError` if one of `values`, DataArrays by their names in messages, is along other samples than those of a table.
+
+    Values are taken in the order in which they are, not by their coordinates, so that those have to agree. Other kinds of arrays, and
+    coordinates that one of the two does not have, or has in another form (text, numbers, times), are not compared.
+    """
+    for what, each in values.items():
+        if labels is None or not is_xarray(each) or _is_dataset(each):
+            continue
+        array = cast("xr.DataArray", each)
+        for known in labels.samples:
+            dim = next((dim for dim in array.dims if str(dim) == known.name), None)
+            place = None if dim is None else dimension_of(array, dim, int(array.sizes[dim])).coordinate
+            if place is None or known.coordinate is None or len(place) != known.size:
+                continue
+            if _comparable(place, known.coordinate) and not _equal(place, known.coordinate):
+                raise ParameterError(
+                    f"{what}: its coordinate {known.name} is not that of the rows: expected a value for each row in the order of the rows, "
+                    f"such as array.sel({known.name}=data.{known.name})"
+                )
+
+
+def _comparable(one: Array, other: Array) -> bool:
+    kinds = ["number" if array.dtype.kind in "iuf" else array.dtype.kind for array in (one, other)]
+    return kinds[0] == kinds[1]
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Return whether two coordinates are equal, floats to six digits and times to a second, as their decoding may differ."""
+    if one.dtype.kind == "M" and other.dtype.kind == "M" and not (np.isnat(one) | np.isnat(other)).any():
+        return bool((np.abs(one.astype("M8[ms]") - other.astype("M8[ms]")) <= np.timedelta64(1, "s")).all())
+    if "f" in one.dtype.kind + other.dtype.kind:
+        return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
+    return equal_values(one, other)
 
 
 def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> StoredVariable:

@@ -233,6 +233,33 @@ def test_masks_are_repeated_along_dims_that_they_lack() -> None:
         sp.open(FIELD, samples="time", mask=data.row.drop_vars("lat")[:3])
 
 
+@pytest.mark.parametrize("how", ["covariates", "groups", "weights", "labels", "many", "transform"])
+def test_values_of_rows_with_the_coordinates_of_other_rows_are_refused(how: str) -> None:
+    table = sp.open(FIELD, samples="time")
+    values = xr.DataArray(np.arange(float(N)) % 5 + 1, dims="time", coords={"time": TIME}, name="index")
+    pca = sp.PCA(2, remove={"covariates": values}).fit(table)
+
+    def use(values: Any) -> Any:
+        if how == "covariates":
+            return sp.PCA(2, remove={"covariates": values}).fit(table).explained_variance_
+        if how == "groups":
+            return sp.PCA(2, remove={"groups": values}).fit(table).explained_variance_
+        if how == "weights":
+            return sp.PCA(2).fit(table, sample_weight=values).explained_variance_
+        if how == "labels":
+            return sp.PCA(2).fit_groups(table, values)["pooled"].explained_variance_
+        if how == "many":
+            return sp.fit_many({"a": sp.PCA(2)}, table, sample_weight=values)["a"].explained_variance_
+        return np.asarray(pca.transform(table, remove={"covariates": values}))
+
+    want = use(values.values)
+    noisy = values.assign_coords(time=TIME.astype("M8[ns]") + np.timedelta64(300, "ns"))
+    for given in (values, noisy, values.drop_vars("time"), values.rename(time="month"), values.to_series()):
+        np.testing.assert_array_equal(use(given), want)
+    with pytest.raises(ParameterError, match="coordinate time is not that of the rows"):
+        use(values[::-1])
+
+
 def test_features_along_mode_have_no_dataset() -> None:
     pca = sp.PCA(2).fit(sp.open(FIELD.rename(lat="mode"), samples="time"))
     with pytest.raises(ParameterError, match="rename theirs"):
