@@ -269,7 +269,7 @@ def run_tests(cell: Cell, interpreter: str, wheel: Path, place: Path) -> None:
     python = str(place / "venv/bin/python")
     command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "default", *IN_PARALLEL, *TESTS]
     # The tests of scikit-learn 1.6 want this with scipy 1.14 and the package array-api-compat, which xeofs installs.
-    run(command, cwd=place, more={"SCIPY_ARRAY_API": "1"})
+    run(command, cwd=place, more={"SCIPY_ARRAY_API": "1"} if cell.versions == "lowest" else None)
 
 
 def picture(directory: Path) -> str:
