@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import MergeError, ModelError, ParameterError
 from streampca.estimators.base import StreamEstimator
-from streampca.estimators.inputs import is_array_like, names_of
+from streampca.estimators.inputs import is_array_like, names_of, require_rows_alike
 from streampca.estimators.interface import check_is_fitted, validate_data
 from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import as_selection
@@ -92,6 +92,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         """
         parameters, fitted = self._weighted(sample_weight), self._state_or_none()
         source = self._open_batch(X, first=fitted is None)
+        require_rows_alike(source, None, sample_weight=sample_weight)
         if fitted is None:
             as_selection(parameters.n_components, source.shape[1])
         else:
@@ -130,7 +131,9 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         parameters, fitted = self._weighted(sample_weight), self._state_or_none()
         if fitted is None:
             raise MergeError(_NO_STATE)
-        less, _, _ = accumulate(self._open_batch(X, first=False), parameters, fitted, progress=self.progress)
+        source = self._open_batch(X, first=False)
+        require_rows_alike(source, None, sample_weight=sample_weight)
+        less, _, _ = accumulate(source, parameters, fitted, progress=self.progress)
         self._hold(subtracted(fitted, less))
         return self
 

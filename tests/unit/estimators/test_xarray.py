@@ -233,7 +233,7 @@ def test_masks_are_repeated_along_dims_that_they_lack() -> None:
         sp.open(FIELD, samples="time", mask=data.row.drop_vars("lat")[:3])
 
 
-@pytest.mark.parametrize("how", ["covariates", "groups", "weights", "labels", "many", "transform"])
+@pytest.mark.parametrize("how", ["covariates", "groups", "weights", "labels", "many", "transform", "batch"])
 def test_values_of_rows_with_the_coordinates_of_other_rows_are_refused(how: str) -> None:
     table = sp.open(FIELD, samples="time")
     values = xr.DataArray(np.arange(float(N)) % 5 + 1, dims="time", coords={"time": TIME}, name="index")
@@ -248,6 +248,8 @@ def test_values_of_rows_with_the_coordinates_of_other_rows_are_refused(how: str)
             return sp.PCA(2).fit(table, sample_weight=values).explained_variance_
         if how == "labels":
             return sp.PCA(2).fit_groups(table, values)["pooled"].explained_variance_
+        if how == "batch":
+            return sp.PCA(2).partial_fit(table, sample_weight=values).explained_variance_
         if how == "many":
             return sp.fit_many({"a": sp.PCA(2)}, table, sample_weight=values)["a"].explained_variance_
         return np.asarray(pca.transform(table, remove={"covariates": values}))
