@@ -87,7 +87,7 @@ def expected(source: Source) -> Any:
 def test_every_chunk_of_a_store_is_requested_once_in_every_pass(name: str, solver: str, tmp_path: Path) -> None:
     memory = MemoryStore()
     options = write(name, memory)
-    group = zarr.open_group(CountingStore(memory), mode="r")
+    group = zarr.open_group(CountingStore(memory.with_read_only(read_only=True)), mode="r")
     store = group.store
     assert isinstance(store, CountingStore)
     source = sp.open(group, **options)
