@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -146,6 +147,7 @@ def time_units(units: str, calendar: object = None) -> TimeUnits | None:
     )
 
 
+@lru_cache(maxsize=4096)
 def day_number(calendar: str, year: int, month: int, day: int) -> int:
     """Return the number of a day; 1 January 1970 is day 0 of the calendars with leap years by rule, 1 January 0 that of others.
 
@@ -227,7 +229,8 @@ def microseconds_of(coordinate: Array, attributes: Mapping[str, object]) -> tupl
             return None if known is None else (known.calendar, known.microseconds_of(coordinate))
         name = calendar_named(calendar)
         if coordinate.dtype.kind == "U" and calendar is not None and name is not None:
-            return name, np.array([_of_text(name, str(text)) for text in coordinate.tolist()], dtype=np.int64)
+            texts, places = np.unique(coordinate, return_inverse=True)  # of several sample dimensions, each time often
+            return name, np.array([_of_text(name, str(text)) for text in texts.tolist()], dtype=np.int64)[places]
     except (ValueError, OverflowError):
         return None
     return None
