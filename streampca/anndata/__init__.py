@@ -31,6 +31,7 @@ def pca(
     zero_center: bool = True,
     key_added: str | None = None,
     normalize: Mapping[str, Any] | None = None,
+    missing_chunks: str = "error",
     memory: int | str | None = None,
     overwrite: bool = False,
 ) -> PCA:
@@ -59,6 +60,8 @@ def pca(
         Name for all three results in place of ``X_pca``, ``PCs`` and ``pca``.
     normalize : dict, optional
         Normalisation of counts while they are read, ``{"target_sum": 1e4, "log1p": True}``; see `streampca.open`.
+    missing_chunks : {"error", "fill_labels", "fill"}
+        Whether chunks of a ``.zarr`` store that its writer left out are read as the fill value; see `streampca.open`.
     memory : int or str, optional
         Ceiling for the memory of the process, such as ``"2GiB"``.
     overwrite : bool
@@ -78,7 +81,7 @@ def pca(
     cure = "overwrite=True replaces it, key_added=… gives other names"
 
     def fitted(data: Any) -> Source:
-        source = open_source(data, layer=layer, normalize=normalize, **used)
+        source = open_source(data, layer=layer, normalize=normalize, missing_chunks=missing_chunks, **used)
         if n_comps is None:
             smaller = min(source.shape)
             estimator.set_params(

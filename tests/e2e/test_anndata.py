@@ -368,3 +368,19 @@ def test_genes_that_differ_from_those_of_the_fit_are_named(tmp_path: Path) -> No
     with pytest.raises(ParameterError, match=r"var_names \(at place 7 x, not g7\)"):
         pca.transform(other)
     np.testing.assert_array_equal(pca.transform(table[:, ::-1][:, table.var_names]), pca.transform(table))
+
+
+def test_chunks_of_the_mask_that_were_left_out_are_read_as_false_if_asked(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.zarr")
+    mask = np.arange(40) < 20
+    with warnings.catch_warnings(action="ignore"):
+        column = zarr.open_group(path / "var", mode="r+").create_array(
+            "first", shape=(40,), chunks=(10,), dtype=bool, config={"write_empty_chunks": False}
+        )
+    column[:] = mask
+    with pytest.raises(DataError, match="fill_labels"):
+        sp.anndata.pca(path, 3, mask_var="first")
+    pca = sp.anndata.pca(path, 3, mask_var="first", missing_chunks="fill_labels")
+    assert pca.n_features_in_ == 20
+    expected = sp.PCA(3).fit(COUNTS[:, mask]).explained_variance_
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-5)
