@@ -74,9 +74,21 @@ def arrays_of(path: str, names: Sequence[str], missing_chunks: str) -> tuple[Sou
         changes = {"verify": "null", "decode": "raw", "mask": "null", "missing_chunks": missing_chunks}
         changes |= {"variables": json.dumps(list(names)), "array": "null"} if names else {}
         overrides = [f"source.{key}={value}" for key, value in changes.items()]
-        return source_of(load_config(path, overrides)).stored_arrays
+        config = load_config(path, overrides)
+        _require_no_files(config.source.path)
+        return source_of(config).stored_arrays
+    _require_no_files(path)
     opened = [_opened(path, name, missing_chunks) for name in names or (None,)]
     return tuple(stored for source in opened for stored in source.stored_arrays)
+
+
+def _require_no_files(path: str | Sequence[str]) -> None:
+    """Raise `DataError` if `path` names files of rows, which have no chunks with digests."""
+    for each in [path] if isinstance(path, str) else path:
+        if is_files_path(each):
+            raise DataError(
+                f"{each}: fingerprints are of zarr arrays, and these are files of rows, of which every run keeps a record in its manifest"
+            )
 
 
 def _opened(path: str, name: str | None, missing_chunks: str) -> Source:

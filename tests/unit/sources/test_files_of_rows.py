@@ -16,6 +16,7 @@ from stores import make_values
 
 import streampca as sp
 from streampca.errors import ChangedInputError, DataError, NotAvailableError, ParameterError
+from streampca.runs.fingerprint import arrays_of
 from streampca.sources.files.paths import files_of, kind_of
 
 CUTS = (0, 130, 131, 250, 400)
@@ -204,3 +205,12 @@ def test_a_missing_package_is_named_with_its_extra(name, extra, tmp_path, monkey
     monkeypatch.setitem(sys.modules, {"arrow": "pyarrow", "hdf5": "h5py"}[extra], None)
     with pytest.raises(NotAvailableError, match=rf'pip install "streampca\[{extra}\]"'):
         sp.open(tmp_path / name)
+
+
+def test_fingerprints_of_files_of_rows_are_refused_as_such(tmp_path, values):
+    np.save(tmp_path / "a.npy", values)
+    config = tmp_path / "run.yaml"
+    config.write_text(f"source: {{path: {tmp_path}}}\noutput: {{directory: run}}\n")
+    for path in (tmp_path / "a.npy", tmp_path, tmp_path / "*.npy", config):
+        with pytest.raises(DataError, match="fingerprints are of zarr arrays, and these are files of rows"):
+            arrays_of(str(path), (), "error")
