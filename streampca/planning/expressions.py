@@ -115,7 +115,13 @@ def _coordinate(name: str, labels: Labels, shown: str) -> FloatArray:
         close = difflib.get_close_matches(name, known, 1, 0.5)
         raise ParameterError(
             f"{shown}: no feature dimension {name[:60]!r} has a coordinate of numbers: expected one of "
-            f"{', '.join(known) or 'none'}" + (f"; did you mean {close[0]!r}?" if close else "")
+            f"{', '.join(known) or 'none'}"
+            + (f"; did you mean {close[0]!r}?" if close else "")
+            + (
+                ""
+                if known
+                else ", or weights as numbers, one for each feature (of a latitude of two dimensions: an array)"
+            )
         ) from None
 
 
