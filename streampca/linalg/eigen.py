@@ -28,9 +28,14 @@ _KRYLOV_SHARE = 10  # larger matrices are solved by iteration if at most one pai
 def positive_divisor(n_samples: int, weight: float, ddof: float) -> float:
     """Return weight − ddof; raise `DataError` if it is not positive."""
     if weight <= ddof:
+        found = f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: "
+        if n_samples > ddof:
+            raise DataError(
+                f"{found}a row of weight w counts as w rows, so weights have to sum to more than {ddof}; use ddof=0 if only their "
+                "proportions matter"
+            )
         raise DataError(
-            f"n_samples={n_samples} of weight {weight:g} gives no variance with ddof={ddof}: at least {ddof + 1} samples are needed"
-            + ("; found 1 sample" if n_samples == 1 else "")
+            f"{found}at least {ddof + 1} samples are needed" + ("; found 1 sample" if n_samples == 1 else "")
         )
     return weight - ddof
 

@@ -176,9 +176,14 @@ class PCAModel:
         if self.scale is None:
             return root
         weights = 1.0 / self.scale[features]
-        constant = self.constant_features
-        weights[constant[(constant >= features.start) & (constant < features.stop)] - features.start] = 0.0
+        weights[self._constant_among(features)] = 0.0
         return weights if root is None else weights * root
+
+    def _constant_among(self, features: slice) -> IntArray:
+        """Return which of consecutive features are constant, counted from the first of them."""
+        constant = self.constant_features
+        chosen: IntArray = constant[(constant >= features.start) & (constant < features.stop)] - features.start
+        return chosen
 
     @property
     def deviations(self) -> FloatArray:
@@ -263,6 +268,9 @@ class PCAModel:
         rows: Array = scores @ self.components.astype(dtype)
         if self.scale is not None:
             rows *= self.scale.astype(dtype)
+            rows[:, self._constant_among(slice(0, len(self.mean)))] = (
+                0  # of components beyond the rank, in foreign units
+            )
         if self.feature_weight is not None:
             root = np.sqrt(self.feature_weight)
             rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
@@ -330,6 +338,7 @@ class PCAModel:
             panel = scores @ slab.astype(dtype)
             if self.scale is not None:
                 panel *= self.scale[columns].astype(dtype)
+                panel[:, self._constant_among(columns)] = 0
             if self.feature_weight is not None:
                 root = np.sqrt(self.feature_weight[columns])
                 panel *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)

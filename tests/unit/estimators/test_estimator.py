@@ -293,3 +293,14 @@ def test_data_frames_of_scores_of_stores_are_refused_before_anything_is_read(
         assert not hasattr(fresh, "components_")
         pca.set_output(transform="default")
         assert pca.transform(data).shape == (len(ROWS), 2)
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_standardised_constant_features_come_back_as_they_are(solver: Any) -> None:
+    """Random components beyond the rank have entries for them, and their scale is 1, whatever the unit: 1e-15 was added to 1e-40."""
+    rows = 1e-40 * np.random.default_rng(0).standard_normal((50, 6))
+    rows[:, 2] = 3e-40
+    pca = PCA(solver=solver, scale=True).fit(rows)
+    back = pca.inverse_transform(pca.transform(rows))
+    np.testing.assert_array_equal(back[:, 2], rows[:, 2])
+    np.testing.assert_allclose(back, rows, rtol=0, atol=1e-50)

@@ -61,7 +61,7 @@ def test_feature_weights_that_are_none(weights: Any, message: str) -> None:
 
 
 def test_weights_that_add_up_to_one_need_ddof_0() -> None:
-    with pytest.raises(DataError, match=r"weight 1 gives no variance with ddof=1"):
+    with pytest.raises(DataError, match=r"weight 1 gives no variance with ddof=1: .* use ddof=0 if only"):
         PCA().fit(ROWS, sample_weight=np.full(200, 1 / 200))
     one = PCA(ddof=0).fit(ROWS, sample_weight=np.full(200, 1 / 200))
     np.testing.assert_allclose(one.explained_variance_, PCA(ddof=0).fit(ROWS).explained_variance_, rtol=1e-12)
