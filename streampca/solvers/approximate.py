@@ -38,6 +38,7 @@ from streampca.typing import Array, FloatArray
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
+_ROUNDING_FLOAT32 = 64 * 2.0**-24  # of float32 products relative to the first eigenvalue, as in certificates
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
 
@@ -88,13 +89,16 @@ def _first_products(
     metric = _metric(expected)
     factors = known.weights if metric is None else known.weights / metric
     # Every update rounds relative to the largest feature in its metric, which the factors may magnify.
-    rounding = _UPDATE_ROUNDING * float(adapted.values.max(initial=0.0)) * float(factors.max(initial=0.0)) ** 2
+    largest = float(adapted.values.max(initial=0.0)) * float(factors.max(initial=0.0)) ** 2
+    rounding = _UPDATE_ROUNDING * largest
     if (factors != 1).any():
         adapted = rescaled(adapted, factors)
         _require_below(np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors), known)
     low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
     rounding /= max(float(adapted.values.max(initial=0.0)), float(np.finfo(np.float64).tiny))
-    discarded = adapted.discarded / known.divisor
+    # What an update discards is measured in its products, so that what lies below their rounding may be missed.
+    missed = largest * (_ROUNDING_FLOAT32 if plan.work_dtype == "float32" else _UPDATE_ROUNDING)
+    discarded = (adapted.discarded + missed) / known.divisor
     return known, Evidence(*held, max(stretch, 1.0), discarded=discarded, rounding=rounding), low_rank
 
 

@@ -177,6 +177,18 @@ def test_later_passes_multiply_what_an_ill_conditioned_test_matrix_left_out(seed
     assert_proven(pca, matrix)
 
 
+def test_what_float32_updates_discard_below_their_rounding_is_not_left_out_of_the_bound() -> None:
+    """The bound of what was discarded was below half of it, because it came from float32 products of rows that were not scaled."""
+    deviations = np.where(np.arange(117) < 5, 1.0, 10.0**-3.5)
+    rows = (np.random.default_rng(0).standard_normal((50, 117)) * deviations).astype(np.float32)
+    pca = PCA(1, solver="adaptive", scale=True, pilot=0, sketch_size=33, max_passes=2, tolerance=0).fit(rows)
+    matrix = covariance(rows, scale=True)
+    values = np.linalg.eigvalsh(matrix)[::-1]
+    assert values[0] <= pca.error_["eigenvalue_intervals"][0][1]
+    assert pca.error_["sigma"] >= values[33]
+    assert_proven(pca, matrix)
+
+
 def test_no_share_is_captured_where_rounding_exceeds_the_first_eigenvalue() -> None:
     """The share was 1 as a proven bound: a negative difference, times 1 less a rounding above 1."""
     draw = np.random.default_rng(0)
