@@ -50,7 +50,9 @@ def trees(draw: Any) -> tuple[str, list[tuple[str, str]], list[tuple[str, str]]]
         )
     )
     # A number in a directory of chunks is the name of a chunk: nobody can tell.
-    planted = [(f"{place}/{name}", kind) for place, name, kind in inside if not (name == "7" and "/c" in place)]
+    planted = [
+        (f"{place}/{name}".lstrip("/"), kind) for place, name, kind in inside if not (name == "7" and "/c" in place)
+    ]
     planted += [(name, "file") for name in draw(st.lists(st.sampled_from(_AS_FILES), max_size=1))]
     around = [(name, "file") for name in draw(st.lists(st.sampled_from(_AROUND), unique=True, max_size=3))]
     there = draw(st.sampled_from(["run", "run", "run", "model", "scores", "nothing", "empty", "no record", "foreign"]))
@@ -131,6 +133,7 @@ def _grow(root: Path, outputs: Path, there: str, planted: Any, around: Any) -> d
     if there == "foreign":
         (out / "streampca.json").write_text('{"format": "other"}')
     ours = picture(out) if out.exists() else {}
+    assert not any(Path(place).is_absolute() for place, _ in [*planted, *around])
     for place, what in planted:
         _plant(out / place, what)
     for place, what in around:
