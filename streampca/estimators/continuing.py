@@ -20,7 +20,7 @@ from streampca.linalg.selection import as_selection
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.state import FittedState
+from streampca.models.state import FittedState, with_writable_state
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.expressions import weights_by
@@ -90,7 +90,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             keeps no state: it was loaded without one, or fitted by a solver that has none. Also if `X` has a file whose
             rows are already in the model, also under another name.
         """
-        parameters, fitted = self._weighted(sample_weight), self._state_or_none()
+        parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
         source = self._open_batch(X, first=fitted is None)
         require_rows_alike(source, None, sample_weight=sample_weight)
         if fitted is None:
@@ -128,7 +128,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             If there are fewer rows than are taken out, or if what remains of a feature's variance is below the rounding
             of what was taken away; nothing is changed then.
         """
-        parameters, fitted = self._weighted(sample_weight), self._state_or_none()
+        parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
         if fitted is None:
             raise MergeError(_NO_STATE)
         source = self._open_batch(X, first=False)
@@ -219,6 +219,13 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         fitted: FittedState | None = self.__dict__.get("_fitted_state")
         if fitted is None and "_model" in self.__dict__:
             raise MergeError(_NO_STATE)
+        return fitted
+
+    def _writable_state_or_none(self) -> FittedState | None:
+        """Return what `_state_or_none` does, before the plan, so that a copy of a read-only state counts as memory in use."""
+        fitted = self._state_or_none()
+        if fitted is not None:
+            fitted = self._fitted_state = with_writable_state(fitted)
         return fitted
 
     def _open_batch(self, X: Input, *, first: bool) -> Source:

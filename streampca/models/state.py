@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from streampca.labels import Labels
 from streampca.parameters import Parameters
@@ -70,3 +73,23 @@ class FittedState:
             return False
         divisor = getattr(self.accumulator, "divisor", None)
         return bool((self.state.weight - self.parameters.ddof if divisor is None else divisor(self.state)) > 0)
+
+
+def with_writable_state(fitted: FittedState) -> FittedState:
+    """Return `fitted` with a state that rows can be added to, which is a copy if one of its arrays is read-only.
+
+    joblib maps the arrays of estimators that it sends to other processes, or loads with ``mmap_mode="r"``, and such maps
+    are read-only.
+    """
+    return fitted if _is_writable(fitted.state) else replace(fitted, state=copy.deepcopy(fitted.state))
+
+
+def _is_writable(value: object) -> bool:
+    """Return whether no array in `value`, a state or a part of one, is read-only."""
+    if isinstance(value, np.ndarray):
+        return value.flags.writeable
+    if isinstance(value, tuple):
+        return all(map(_is_writable, value))
+    if is_dataclass(value):
+        return all(_is_writable(getattr(value, field.name)) for field in fields(value))
+    return True

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import zarr
@@ -446,3 +447,22 @@ def test_a_damaged_test_matrix_is_found(tmp_path: Path) -> None:
 def test_a_loaded_model_knows_its_solver(solver: str, tmp_path: Path) -> None:
     sp.PCA(2, solver=solver).fit(ROWS).save(tmp_path / "model.zarr")
     assert sp.load(tmp_path / "model.zarr").solver_ == solver
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"solver": "qr"}, {"missing": "mean"}, {"missing": "pairwise"}, {"forgetting": 0.99}]
+)
+def test_rows_are_added_to_a_state_in_mapped_files(parameters: dict[str, Any], tmp_path: Path) -> None:
+    joblib.dump(sp.PCA(2, **parameters).partial_fit(HALVES[0]), tmp_path / "pca.joblib")
+    stored = (tmp_path / "pca.joblib").read_bytes()
+    mapped = joblib.load(tmp_path / "pca.joblib", mmap_mode="r").partial_fit(HALVES[1])
+    expected = sp.PCA(2, **parameters).partial_fit(HALVES[0]).partial_fit(HALVES[1])
+    np.testing.assert_array_equal(variances(mapped), variances(expected))
+    np.testing.assert_array_equal(mapped.components_, expected.components_)
+    assert (tmp_path / "pca.joblib").read_bytes() == stored
+
+
+def test_rows_are_taken_out_of_a_state_in_mapped_files(tmp_path: Path) -> None:
+    joblib.dump(sp.PCA(2).fit(ROWS), tmp_path / "pca.joblib")
+    mapped = joblib.load(tmp_path / "pca.joblib", mmap_mode="r").partial_unfit(HALVES[1])
+    np.testing.assert_array_equal(variances(mapped), variances(sp.PCA(2).fit(ROWS).partial_unfit(HALVES[1])))
