@@ -386,9 +386,12 @@ class Covariance(SequentialMerge[CovarianceState]):
         """
         dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * dtype.itemsize
-        # Products are float64 where float32 would overflow or lose too many digits.
+        return panel + self.product_scratch_bytes(n_features)
+
+    def product_scratch_bytes(self, n_features: int) -> int:
+        """Return the scratch memory in bytes of `add_scatter`: a product per thread, float64 where float32 would lose too many digits."""
         side = self.grid(n_features).longest_side
-        return panel + self.n_threads * 8 * side * (side + 2 * WIDE_ROWS + _STRIP_ROWS)
+        return self.n_threads * 8 * side * (side + 2 * WIDE_ROWS + _STRIP_ROWS)
 
 
 def panel_rows(n_features: int, dtype: DType) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import refuse_not_finite, step_between
+from streampca.accumulators.centring import Centred, centre_columns, refuse_not_finite
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import NotFiniteError
@@ -72,7 +72,8 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
     """Accumulate the covariance of kernel values k(x) = (κ(x, z₁), …, κ(x, z_m)), or of Aᵀ(k(x) − c), and Σ κ(x, x).
 
     Kernel values are computed while the rows are in the cache, shifted by c, the mean of the landmarks' kernel values,
-    and added to the scatter in panels as in `Covariance`: products in the type of the rows, sums in float64. The features
+    and added to the scatter in panels as in `Covariance`: products in the type of the rows, sums in float64. Panels of float32 are centred
+    by their own mean before. The features
     φ with κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x), φ(x) = Aᵀ k(x), so their covariance can be
     computed at the end as AᵀΣA: m² + 2 m d flops and m kernel values a row. A amplifies rounding: with float32 products
     an error of 6e-8 of the largest entries of Σ becomes 6e-8 w₁/w_r, for the largest and the smallest retained
@@ -155,38 +156,36 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
     def _add_panel(self, state: KernelFeaturesState, panel: Block) -> KernelFeaturesState:
         n_rows = len(panel)
         rows = borrow("kernel features", (n_rows, self.n_columns), self.dtype)
-        mean, trace = np.zeros(self.n_columns), 0.0
+        trace = 0.0
         step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // (len(self.origin) * self.dtype.itemsize)))
-        ones = np.ones(step, dtype=self.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, n_rows, step):
-                out = rows[start : start + step]
                 slab = in_panel(panel.slice(start, start + step), self.dtype)
-                self._fill(slab, out)
-                mean += ones[: len(out)] @ out
+                self._fill(slab, rows[start : start + step])
                 trace += float(self.kernel.diagonal(slab).sum())
-        mean /= n_rows
-        if not (np.isfinite(mean).all() and np.isfinite(trace)):
+            centred = self._centred(rows)
+        if not (centred.finite.all() and np.isfinite(trace)):
             raise NotFiniteError(
                 f"kernel values of rows {panel.start} to {panel.start + n_rows - 1} overflow {self.dtype}: rescale the data first"
             )
-        values, n = state.values, state.values.weight + n_rows
-        origin = self._origin
-        if values.weight == 0:
-            values = replace(values, origin=origin, offset=mean)
-        displacement = step_between(values.origin, values.offset, origin, mean)
-        fraction = n_rows / n
-        self.covariance.add_scatter(values.scatter, rows, displacement, values.weight * fraction, mean, float(n_rows))
-        return KernelFeaturesState(
-            replace(
-                values,
-                n_samples=values.n_samples + n_rows,
-                weight=n,
-                weight_squares=n,
-                offset=values.offset + displacement * fraction,
-            ),
-            state.trace + trace,
-        )
+        counts = n_rows, float(n_rows), float(n_rows)
+        values, moved, factor = state.values.joined(counts, self._origin + centred.origin, centred.offset)
+        exact = centred.squares if self.dtype == np.float32 else None
+        self.covariance.add_scatter(values.scatter, rows, moved, factor, centred.offset, float(n_rows), exact)
+        return KernelFeaturesState(values, state.trace + trace)
+
+    def _centred(self, rows: Array) -> Centred:
+        """Subtract a number near the mean of each column from float32 `rows`, in place; float64 has digits to spare for products about c.
+
+        Where most rows are far from all landmarks, their kernel values are nearly 0, and k(x) − c is nearly −c in all of them:
+        products of float32 would round each of these squares in the same direction, which does not average out.
+        """
+        if self.dtype == np.float64:
+            mean = np.ones(len(rows)) @ rows / len(rows)
+            return Centred(np.zeros(len(mean)), mean, np.zeros(len(mean)))
+        grid = self.covariance.grid(self.n_columns)
+        columns = [grid.features(i) for i in range(len(grid.edges) - 1)]
+        return centre_columns(rows, rows, columns, self.n_threads)
 
     @property
     def _origin(self) -> FloatArray:
@@ -221,7 +220,7 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         rows = min(n_rows, feature_rows(self.n_columns, self.dtype))
         slab = _SLAB_ROWS * (len(self.origin) + n_features)
         panel_bytes = (rows * self.n_columns + slab) * self.dtype.itemsize
-        return panel_bytes + self.n_threads * 8 * self.covariance.grid(self.n_columns).longest_side ** 2
+        return panel_bytes + self.covariance.product_scratch_bytes(self.n_columns)
 
 
 def feature_rows(n_columns: int, dtype: DType) -> int:

@@ -76,11 +76,10 @@ def landmark_needs(
 
 
 def _features_scratch_bytes(work: KernelWork, shape: WorkShape) -> int:
-    """Return the scratch of one leaf: p m + 1024 (m + d) values, 8 T t², that of the kernel, and of rows held out."""
+    """Return the scratch of one leaf: p m + 1024 (m + d) values, 8 T t (t + 288), that of the kernel, and of rows held out."""
     (_, d), m, rows, dtype = work.source.shape, work.m, shape.rows_per_block, work_dtype(work.source.dtype)
-    tile = Covariance().grid(m).longest_side
     scratch = (min(rows, feature_rows(m, dtype)) * m + 1024 * (m + d)) * dtype.itemsize
-    scratch += shape.threads_per_leaf * 8 * tile**2 + work.kernel.scratch_bytes(m, d)
+    scratch += Covariance(n_threads=shape.threads_per_leaf).product_scratch_bytes(m) + work.kernel.scratch_bytes(m, d)
     return scratch + HELD_OUT_ROWS * (2 * d * 8 + 160) + 80 * min(rows, 2**15)
 
 
