@@ -121,6 +121,11 @@ def _checked_name(name: str) -> str:
     name = _SYNONYMS.get(name, name)
     if name in _KERNELS:
         return name
+    if name == "precomputed":
+        raise ParameterError(
+            "kernel='precomputed': a matrix of kernel values is not taken: expected the rows, with a kernel that is a function of two "
+            f"blocks of rows, or one of {', '.join(_KERNELS)}"
+        )
     near = get_close_matches(name.lower(), _KERNELS, n=1, cutoff=0.5)
     hint = f" (nearest: {near[0]!r})" if near else ""
     raise ParameterError(f"kernel={name!r}: expected one of {', '.join(_KERNELS)}{hint}")

@@ -160,8 +160,10 @@ def open_with(data: object, options: ReadOptions) -> Source:
         return data
     kind = next((kind for kind in _KINDS if kind.matches(data)), None)
     if kind is None:
+        frame = type(data).__module__.startswith("dask.dataframe")
+        hint = "; call .to_dask_array(lengths=True), which reads the data once for its number of rows" if frame else ""
         raise DataError(
-            f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map"
+            f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{hint}"
         )
     kind.require_suitable(data, options)
     require_unmasked(data, "the masked array")

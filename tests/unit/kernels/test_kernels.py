@@ -277,6 +277,8 @@ def test_kernels_by_name() -> None:
         kernel_of("laplace")
     with pytest.raises(ParameterError, match="nearest: 'rbf'"):
         kernel_of("RBF")
+    with pytest.raises(ParameterError, match="'precomputed': a matrix of kernel values is not taken"):
+        kernel_of("precomputed")
     for wrong in (None, 3, ["rbf"]):
         with pytest.raises(ParameterError, match="expected one of linear, rbf"):
             kernel_of(wrong)

@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import streampca as sp
-from streampca.errors import ChangedInputError, MissingChunkError, RepeatedReadsError
+from streampca.errors import ChangedInputError, DataError, MissingChunkError, RepeatedReadsError
 from streampca.sources import Source, open_source
 
 
@@ -195,3 +195,13 @@ def test_means_and_reshapes_of_a_table_are_counted_or_refused(tmp_path: Path) ->
     plan = sp.PCA(2, solver="covariance").plan(uneven)
     assert any("times in each pass" in note for note in plan.notes)
     assert plan.bytes_to_read > 200 * 12 * 4
+
+
+def test_dask_data_frames_are_refused_with_the_call_that_makes_an_array() -> None:
+    dask_frames, pandas = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
+    rows = np.random.default_rng(0).standard_normal((50, 3))
+    frame = dask_frames.from_pandas(pandas.DataFrame(rows, columns=list("abc")), npartitions=3)
+    with pytest.raises(DataError, match=r"call \.to_dask_array\(lengths=True\)"):
+        sp.PCA(1).fit(frame)
+    found = sp.PCA(1).fit(frame.to_dask_array(lengths=True))
+    np.testing.assert_allclose(found.explained_variance_, sp.PCA(1).fit(rows).explained_variance_, rtol=1e-12)
