@@ -72,9 +72,8 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
     """Accumulate the covariance of kernel values k(x) = (κ(x, z₁), …, κ(x, z_m)), or of Aᵀ(k(x) − c), and Σ κ(x, x).
 
     Kernel values are computed while the rows are in the cache, shifted by c, the mean of the landmarks' kernel values,
-    and added to the scatter in panels as in `Covariance`: products in the type of the rows, sums in float64. Panels of float32 are centred
-    by their own mean before. The features
-    φ with κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x), φ(x) = Aᵀ k(x), so their covariance can be
+    and added to the scatter in panels as in `Covariance`: products in the type of the rows, sums in float64. Panels of
+    float32 are centred by their own mean before. The features φ with κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x), φ(x) = Aᵀ k(x), so their covariance can be
     computed at the end as AᵀΣA: m² + 2 m d flops and m kernel values a row. A amplifies rounding: with float32 products
     an error of 6e-8 of the largest entries of Σ becomes 6e-8 w₁/w_r, for the largest and the smallest retained
     eigenvalue w of K_mm. Where that matters, `matrix` is A, each panel is multiplied by it (2 m r flops a row), and the

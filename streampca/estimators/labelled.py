@@ -66,9 +66,8 @@ def _coordinates_along(X: xr.Dataset | xr.DataArray, dims: Sequence[str]) -> Any
     """Return the coordinates of an object of xarray that have a value for each place of `dims`, or for all together."""
     others = [dim for dim in X.dims if str(dim) not in dims]
     coordinates = X.isel(dict.fromkeys(others, 0), drop=True).coords
-    mixed = [
-        name for name in coordinates if set(X.coords[name].dims) & set(others)
-    ]  # of which those at place 0 are left
+    # Coordinates along other dimensions, too, are left with their values at the first place.
+    mixed = [name for name in coordinates if set(X.coords[name].dims) & set(others)]
     return coordinates.to_dataset().drop_vars(mixed).coords
 
 

@@ -24,7 +24,8 @@ from streampca.linalg.nystrom import LowRank, Precision
 from streampca.typing import FloatArray, Json
 
 _SHARES = (0.9, 0.95, 0.99)
-_REPEATED_ROWS = 64 * 2.0**-24  # rounding of float32 sums of 256 equal terms: a quarter of a unit for each
+ROUNDING_OF_REPEATED_ROWS = 64 * 2.0**-24
+"""Rounding of float32 sums of 256 equal terms, relative to the first eigenvalue: a quarter of a unit for each."""
 _UNMEASURED = 2.0  # total rounding relative to the rounding that the asymmetry of ΩᵀY measures
 ROUNDING = 1e-13  # relative rounding of the small problems, which divide by square roots of small eigenvalues
 
@@ -244,7 +245,9 @@ class _Rounding:
         """Return the rounding of products in `precision`, or of the relative rounding `precision`; at least `least`."""
         if isinstance(precision, str):
             trusted = max(ROUNDING, relative_precision(precision, n_features), least)
-            return cls(precision, trusted, max(trusted, _REPEATED_ROWS) if precision == "float32" else trusted)
+            return cls(
+                precision, trusted, max(trusted, ROUNDING_OF_REPEATED_ROWS) if precision == "float32" else trusted
+            )
         trusted = max(precision, least)
         return cls("float64", trusted, trusted)
 

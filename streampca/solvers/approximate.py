@@ -16,7 +16,7 @@ from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError
-from streampca.linalg.certificate import Evidence
+from streampca.linalg.certificate import ROUNDING_OF_REPEATED_ROWS, Evidence
 from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, answer_of
@@ -38,7 +38,6 @@ from streampca.typing import Array, FloatArray
 
 _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
-_ROUNDING_FLOAT32 = 64 * 2.0**-24  # of float32 products relative to the first eigenvalue, as in certificates
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
 
@@ -97,7 +96,7 @@ def _first_products(
     low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
     rounding /= max(float(adapted.values.max(initial=0.0)), float(np.finfo(np.float64).tiny))
     # What an update discards is measured in its products, so that what lies below their rounding may be missed.
-    missed = largest * (_ROUNDING_FLOAT32 if plan.work_dtype == "float32" else _UPDATE_ROUNDING)
+    missed = largest * (ROUNDING_OF_REPEATED_ROWS if plan.work_dtype == "float32" else _UPDATE_ROUNDING)
     discarded = (adapted.discarded + missed) / known.divisor
     return known, Evidence(*held, max(stretch, 1.0), discarded=discarded, rounding=rounding), low_rank
 

@@ -144,9 +144,8 @@ def _mask(group: zarr.Group, options: ReadOptions, n_features: int, label: str) 
     if isinstance(node, zarr.Group) and encoding_of(node) == "nullable-boolean":
         missing = _child(node, "mask", what)
         node = _child(node, "values", what)
-        filled = replace(
-            options, missing_chunks="fill_labels"
-        )  # anndata leaves out the chunks of masks that are all false
+        # anndata leaves out the chunks of masks that are all false.
+        filled = replace(options, missing_chunks="fill_labels")
         if isinstance(missing, zarr.Array) and bool(_whole(missing, what, filled).any()):
             raise DataError(f"{what} has missing values: expected true or false for every feature")
     if node is None:
