@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
+import facade
 import pytest
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
@@ -38,6 +40,20 @@ def two_workers(session_cluster: tuple[Any, Any]) -> tuple[Any, Any]:
 
     restored(session_cluster[0])
     return session_cluster
+
+
+@pytest.fixture
+def blocks_of() -> Iterator[Any]:
+    """Return a function that gives blocks a number of rows for the rest of the test."""
+    with ExitStack() as stack:
+        yield lambda n_rows: stack.enter_context(facade.blocks_of(n_rows))
+
+
+@pytest.fixture
+def all_checkpoints() -> Iterator[None]:
+    """Have every checkpoint written that is due, however short the run."""
+    with facade.all_checkpoints():
+        yield
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+from streampca.planning.settings import block_rows
 from streampca.sources.base import Source
 from streampca.typing import DType
 
@@ -16,6 +17,9 @@ _BLOCK_ROWS = 2**18
 def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYTES) -> list[int]:
     """Return rows per block, best first: whole chunks of about `block_bytes`, fewer chunks, then fractions of a chunk."""
     n, d = source.shape[0], source.n_features_read
+    chosen = block_rows()
+    if chosen is not None:
+        return [min(n, chosen)]
     band = min(source.chunk_rows, n)
     best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
     if source.chunk_bytes == 0:  # without chunks, whole panels

@@ -11,15 +11,14 @@ import pytest
 import zarr
 
 import streampca as sp
-from streampca.planning import blocks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.numerical]
 N, D = 20_000, 12
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (512 * 8 * D,))
+def store(tmp_path: Path, blocks_of: Any) -> Path:
+    blocks_of(512)
     rows = np.random.default_rng(0).standard_normal((N, D)) * np.arange(1, D + 1)
     path = tmp_path / "x.zarr"
     zarr.create_array(path, shape=rows.shape, chunks=(512, D), dtype="f8")[:] = rows

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from stores import Command, config_text, write_store
 
-from streampca.execution.checkpoint import progress_log
 from streampca.execution.progress import Progress
 from streampca.sources.zarr import direct
 from streampca.storage.regular_files import open_regular
@@ -47,10 +46,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.fixture
-def stop_at_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[Progress], None]:
+def stop_at_scores(all_checkpoints: None) -> Callable[[Progress], None]:
     """Make checkpoints cheap, so that all are written; return a callback that ends a run as a signal does when scores begin."""
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
 
     def stop(progress: Progress) -> None:
         if progress.phase == "scores":

@@ -15,8 +15,6 @@ from stores import Command
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError, StreamPCAError
-from streampca.execution.checkpoint import progress_log
-from streampca.planning import blocks
 from streampca.runs.groups import RunOfGroups
 from streampca.sources.zarr.reader import ZarrSource
 
@@ -145,11 +143,9 @@ class _PowerCutError(BaseException):
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(
-    finished: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Any, store: Path, tmp_path: Path, all_checkpoints: None, blocks_of: Any
 ) -> None:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    blocks_of(100)
     config, seen = configuration(store, tmp_path, "phase", source={"array": "x"}, output={"report": False}), []
     expected = sp.PCA(2).fit_groups(sp.open(store, array="x"), np.arange(N) % 3)
 

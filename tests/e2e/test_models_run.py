@@ -14,8 +14,6 @@ from stores import Command
 
 import streampca as sp
 from streampca.errors import ModelError, OutputError
-from streampca.execution.checkpoint import progress_log
-from streampca.planning import blocks
 from streampca.runs.config.models import ModelsConfig, load_any_config, parse_any_config
 from streampca.runs.from_config import source_of
 from streampca.runs.many import RunOfModels, plan_of_models
@@ -139,10 +137,10 @@ class _PowerCutError(BaseException):
     """Stops a run as a signal would."""
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    store: Path, tmp_path: Path, all_checkpoints: None, blocks_of: Any
+) -> None:
+    blocks_of(100)
     models = "models: {raw: {n_components: 3}, z: {n_components: 4, preprocess: {scale: true}}}\n"
     config, seen = configuration(store, tmp_path, models, ", report: false, scores: false"), []
 
@@ -161,11 +159,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, mon
 
 
 def test_scores_that_were_stopped_go_on_to_the_same_bits(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, all_checkpoints: None, blocks_of: Any
 ) -> None:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    blocks_of(100)
     models = {
         "raw": {"n_components": 3},
         "z": {"n_components": 4, "preprocess": {"scale": True}},

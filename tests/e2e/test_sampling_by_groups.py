@@ -17,7 +17,6 @@ import streampca as sp
 from streampca.accumulators.score_groups import group_edges
 from streampca.errors import ModelError
 from streampca.linalg.jackknife import jackknife_variance
-from streampca.planning import blocks
 from streampca.runs.verify import verify_run
 from streampca.solvers.covariance import CovarianceSolver
 from streampca.system.process import process_bytes
@@ -38,9 +37,9 @@ def rows() -> Rows:
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(blocks_of: Any) -> None:
     """Divide the rows into blocks of one chunk."""
-    monkeypatch.setattr(blocks, "_BLOCK_ROWS", CHUNK)
+    blocks_of(CHUNK)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from stores import config_text, write_store
 
 import streampca as sp
 from streampca.errors import OutputError
-from streampca.planning import blocks
 from streampca.solvers.covariance import CovarianceSolver
 from streampca.storage.signals import StopSignalError
 
@@ -33,9 +32,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(blocks_of: Any) -> None:
     """Divide the rows into 40 blocks, which scores are written in ten leaves of."""
-    monkeypatch.setattr(blocks, "_BLOCK_ROWS", CHUNK)
+    blocks_of(CHUNK)
 
 
 def configured(store: Path, folder: Path, *lines: str, output: str = "report: false") -> Path:

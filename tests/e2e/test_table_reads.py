@@ -13,8 +13,6 @@ from test_reads import CountingStore, stored_keys
 from zarr.storage import MemoryStore
 
 import streampca as sp
-from streampca.planning.blocks import block_rows_to_try
-from streampca.solvers import gram
 from streampca.sources import Source
 
 RNG = np.random.default_rng(0)
@@ -135,12 +133,12 @@ def test_every_file_is_opened_once_in_every_pass(name: str, solver: str, opened:
     ["movie with a mask", "movie with a mask that leaves fewer features in the last band", "variables of other grids"],
 )
 def test_masked_features_in_small_blocks_are_read_between_the_edges_of_chunks(
-    name: str, opened: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, opened: Counter[str], tmp_path: Path, blocks_of: Any
 ) -> None:
     """A mask leaves bands of chunks of unequal numbers of features, which equal blocks would cut."""
     options = write(name, str(tmp_path / "x.zarr"))
     source = sp.open(tmp_path / "x.zarr", **options)
-    monkeypatch.setattr(gram, "block_rows_to_try", lambda source, dtype: block_rows_to_try(source, dtype, 1))
+    blocks_of(max(np.diff(source.by_features().edges)))
     pca = sp.PCA(4, solver="gram").fit(source)
     assert pca.plan_.n_blocks > 1
     assert pca.bytes_read_ == pca.plan_.bytes_to_read
@@ -150,12 +148,12 @@ def test_masked_features_in_small_blocks_are_read_between_the_edges_of_chunks(
 
 @pytest.mark.parametrize("name", ["movie with a mask", "variables of other grids"])
 def test_bands_larger_than_a_block_are_read_once_for_each_of_their_parts(
-    name: str, opened: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, opened: Counter[str], tmp_path: Path, blocks_of: Any
 ) -> None:
     options = write(name, str(tmp_path / "x.zarr"))
     source = sp.open(tmp_path / "x.zarr", **options)
     n_block = max(np.diff(source.by_features().edges)) // 2 - 1
-    monkeypatch.setattr(gram, "block_rows_to_try", lambda *_: [n_block])
+    blocks_of(n_block)
     pca = sp.PCA(4, solver="gram").fit(source)
     assert set(opened.values()) <= {2, 6}
     assert max(opened.values()) == 6

@@ -12,14 +12,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
+import facade
 import numpy as np
 from numpy.typing import NDArray
 from score import Score, again
 from stores import write_store
 
-from streampca.execution.checkpoint import progress_log
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.kernels import RBF
@@ -245,11 +244,7 @@ def _stop_and_go_on(source: Source, solver: Solver, plan: Plan, seed: int) -> An
 
 @contextmanager
 def _eager_checkpoints() -> Iterator[None]:
-    with (
-        patch.object(progress_log, "_FIRST_COST", 0.0),
-        patch.object(progress_log, "_FIRST_RATE", 1e18),
-        patch.object(ProgressLog, "_update_cost", lambda *_: None),
-    ):
+    with facade.all_checkpoints():
         yield
 
 

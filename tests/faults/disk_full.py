@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import facade
 import numpy as np
 from forks import Forked, server
 from score import Score, again
@@ -96,13 +97,9 @@ def beside(arguments: list[str], place: str) -> None:
 def checkpointed(arguments: list[str], place: str) -> None:
     """Call ``streampca`` so that it writes checkpoints however short the run."""
     from streampca.cli import main
-    from streampca.execution.checkpoint import progress_log
-    from streampca.planning import blocks
 
-    blocks.block_rows_to_try.__defaults__ = (8 * 100 * 700,)
-    progress_log._FIRST_COST, progress_log._FIRST_RATE = 0.0, 1e18
-    progress_log.ProgressLog._update_cost = lambda *_: None  # type: ignore[method-assign]
-    main(arguments)
+    with facade.blocks_of(100), facade.all_checkpoints():
+        main(arguments)
 
 
 class _Case:

@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
 
+import facade
 import numpy as np
 import psutil
 from score import Score, again
@@ -239,7 +240,6 @@ def hunt(directory: Path, secret: str, *, damaged: bool = False) -> Hunt:
     Where a chunk is `damaged`, the first one is held back until the error of another has been shown on a page.
     """
     from streampca.cli import _status
-    from streampca.planning import blocks
 
     with Guarded(directory / "web", secret) as server, Watch() as watch, _captured() as said:
         (directory / "c.yaml").write_text(
@@ -252,7 +252,7 @@ def hunt(directory: Path, secret: str, *, damaged: bool = False) -> Hunt:
         if damaged:
             server.damaged.add("x.zarr/c/5/0")
             server.held["x.zarr/c/0/0"] = watch.an_error_was_shown
-        with patch.dict(os.environ, {"STREAMPCA_CANARY": secret}), patch.object(blocks, "_BLOCK_ROWS", 4_000):
+        with patch.dict(os.environ, {"STREAMPCA_CANARY": secret}), facade.blocks_of(4_000):
             status = _status(["run", str(directory / "c.yaml")])
     text = said.getvalue()
     places = watch.found(secret) + [f"file {name}" for name in files_with(directory, secret)]

@@ -14,24 +14,17 @@ from typing import Any
 from forks import Forked, server
 
 _HERE = Path(__file__).parent
+sys.path.insert(1, str(_HERE.parent))
+
+import facade  # noqa: E402 from the directory of tests
 
 
-def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str, flushes: bool = False) -> None:
+def go_slowly(arguments: list[str], *, delay: float, block_rows: int, log: str, flushes: bool = False) -> None:
     """Call ``streampca run c.yaml`` in this process, which then reads small blocks slowly, says so, and has cheap checkpoints."""
-    import streampca.solvers.kernel.plan as kernel_plan
     from streampca.cli import main
-    from streampca.execution.checkpoint import progress_log
-    from streampca.planning import blocks
-    from streampca.solvers import plan_sketch
     from streampca.sources.zarr.reader import ZarrSource
 
-    blocks.block_rows_to_try.__defaults__ = (block_bytes,)
-    kernel_plan.BLOCK_BYTES = plan_sketch._MOST_BLOCK_BYTES = block_bytes
-    progress_log._FIRST_COST = 0.002
-    learn, read = progress_log.ProgressLog._update_cost, ZarrSource.read
-
-    def cheap(self: Any, n_bytes: int, seconds: float) -> None:
-        learn(self, n_bytes, min(seconds, 0.002))
+    read = ZarrSource.read
 
     def slow(self: Any, start: int, stop: int, out: Any = None) -> Any:
         time.sleep(delay)
@@ -39,18 +32,19 @@ def go_slowly(arguments: list[str], *, delay: float, block_bytes: int, log: str,
             lines.write(f"{os.getpid()} {self.column_major} {start} {stop}\n")
         return read(self, start, stop, out)
 
-    progress_log.ProgressLog._update_cost, ZarrSource.read = cheap, slow  # type: ignore[method-assign]
+    ZarrSource.read = slow  # type: ignore[method-assign]
     if not flushes:  # which takes long, and only a loss of power would tell
         os.fsync = lambda _: None
-    main(["run", "c.yaml", "--quiet", *arguments])
+    with facade.blocks_of(block_rows), facade.all_checkpoints():
+        main(["run", "c.yaml", "--quiet", *arguments])
 
 
 class SlowRun:
     """Runs ``c.yaml`` of a directory in processes that read slowly; `reads` lists what they all have read."""
 
-    def __init__(self, directory: Path, *, delay: float = 0.02, block_bytes: int = 8 * 100 * 16):
+    def __init__(self, directory: Path, *, delay: float = 0.02, block_rows: int = 100):
         self.directory, self.log = directory, directory.parent / f"{directory.name}.log"
-        self.terms = {"delay": delay, "block_bytes": block_bytes, "log": str(self.log)}
+        self.terms = {"delay": delay, "block_rows": block_rows, "log": str(self.log)}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start it."""

@@ -20,7 +20,7 @@ _CALLS = "trace=fsync,fdatasync,rename,renameat,renameat2"
 
 def _traced(directory: Path) -> list[tuple[str, str, str]]:
     """Return what a run did in order: ("flush", path, "") or ("rename", old, new), absolute."""
-    run = SlowRun(directory, delay=0.005, block_bytes=8 * 100 * 8)
+    run = SlowRun(directory, delay=0.005, block_rows=100)
     code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}; import slow_run; "
     code += f"slow_run.go_slowly([], flushes=True, **{run.terms!r})"
     log = directory.parent / "trace"

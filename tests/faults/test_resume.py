@@ -253,13 +253,9 @@ class _PowerCutError(Exception):
     """Stops a fit midway, as a power cut would."""
 
 
-def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
-    from streampca.execution.checkpoint import progress_log
-    from streampca.planning import blocks
+def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, all_checkpoints, blocks_of):
 
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 100 * 16,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    blocks_of(100)
     values = make_values(120_000, 16)
     expected = sp.PCA(3, solver="covariance").fit(values)
     seen = []
@@ -291,14 +287,9 @@ def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, monkeypatch):
         sp.PCA(3, checkpoint=7).fit(values[:50])
 
 
-def test_both_readings_of_wide_data_go_on(tmp_path, monkeypatch):
-    from streampca.execution.checkpoint import progress_log
-    from streampca.planning import blocks
+def test_both_readings_of_wide_data_go_on(tmp_path, all_checkpoints, blocks_of):
 
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 2000 * 30,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
-    monkeypatch.setattr(progress_log, "_FIRST_RATE", 1e18)
+    blocks_of(2000)
     write_store(tmp_path / "x.zarr", make_values(30, 200_000), chunks=(30, 2000))
     expected = sp.PCA(4, solver="gram").fit(tmp_path / "x.zarr")
     stops, seen = [("fit", 100_000), ("components", 100_000), ("components", 150_000)], []
@@ -324,12 +315,8 @@ def test_both_readings_of_wide_data_go_on(tmp_path, monkeypatch):
     assert again.bytes_read_ == expected.bytes_read_
 
 
-def test_a_matrix_on_disk_goes_on_between_and_within_its_groups(tmp_path, monkeypatch):
-    from streampca.execution.checkpoint import progress_log
+def test_a_matrix_on_disk_goes_on_between_and_within_its_groups(tmp_path, monkeypatch, all_checkpoints):
 
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log, "_FIRST_RATE", 1e18)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
     values = make_values(600, 2100)
     write_store(tmp_path / "x.zarr", values, chunks=(20, 2100))
     monkeypatch.setattr("streampca.solvers.fit.process_bytes", lambda: 150 * 2**20)

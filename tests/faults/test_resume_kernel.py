@@ -11,7 +11,6 @@ from stores import write_store
 
 import streampca as sp
 from streampca.errors import OutputError, ParameterError
-from streampca.execution.checkpoint import progress_log
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 
 
@@ -20,11 +19,8 @@ class _PowerCutError(Exception):
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def eager(all_checkpoints: None) -> None:
     """Let checkpoints be written however short the run."""
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log, "_FIRST_RATE", 1e18)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
 
 
 def store_of(folder: Path) -> Path:

@@ -137,7 +137,7 @@ def test_run_that_is_killed_and_resumed_has_the_bits_of_one_that_was_not(tmp_pat
         (tmp_path / name).mkdir()
         write_field(tmp_path / name / "field.zarr")
         (tmp_path / name / "c.yaml").write_text(text.replace("{path: 'x'}", source))
-        run = SlowRun(tmp_path / name, block_bytes=8 * 100 * 16)
+        run = SlowRun(tmp_path / name, block_rows=100)
         if name == "killed":
             assert run.kill_after(12)
         assert run.finish()[0] == 0

@@ -26,7 +26,6 @@ from stores import REPOSITORY, config_text, make_values, write_store
 import streampca as sp
 from streampca.errors import ClusterError, NotFiniteError, StreamPCAError
 from streampca.logs import ROOT
-from streampca.planning import blocks
 
 pytestmark = pytest.mark.distributed
 
@@ -141,13 +140,13 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, blocks_of: Any) -> None:
     """One of two workers is killed midway and a third joins; then all are frozen, and the next run says so in time."""
     from concurrent.futures import ThreadPoolExecutor
 
     values = make_values(150_000, 8) * np.linspace(1, 3, 8) + 5
     store = write_store(tmp_path / "x.zarr", values, chunks=(1000, 8))
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 1000 * 8,))
+    blocks_of(1000)
 
     def run(name: str, *lines: str) -> Path:
         config = tmp_path / f"{name}.yaml"

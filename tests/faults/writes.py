@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import facade
 import numpy as np
 import zarr
 from forks import server
@@ -130,18 +131,14 @@ class _CountedFile(io.FileIO):
 def attempt(arguments: list[str], number: int, code: int, persistent: bool, kill: bool) -> None:
     """Call ``streampca`` in this process with one fault in what it does in the working directory; print how many acts there were."""
     from streampca.cli import main
-    from streampca.execution.checkpoint import progress_log
-    from streampca.planning import blocks
 
-    blocks.block_rows_to_try.__defaults__ = (8 * 100 * 8,)
-    progress_log._FIRST_COST, progress_log._FIRST_RATE = 0.0, 1e18
-    progress_log.ProgressLog._update_cost = lambda *_: None  # type: ignore[method-assign]
     faults = Faults()
     faults.fail_writes()
     faults.flushes = False  # which takes most of the time, and only a loss of power would tell
     faults.arm(Path.cwd(), number, code, persistent=persistent, kill=kill)
     try:
-        main(arguments)
+        with facade.blocks_of(100), facade.all_checkpoints():
+            main(arguments)
     finally:
         faults.disarm()
         print(f"{faults.count} acts, failed: {faults.failed}")

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from streampca.execution.checkpoint.directory import StoredState
-from streampca.execution.checkpoint.progress_log import SHARE, BegunLeaf, Entry, ProgressLog, log_in_use
+from streampca.execution.checkpoint.progress_log import BegunLeaf, Entry, ProgressLog, log_in_use
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount
@@ -118,16 +118,16 @@ class PassRecord:
             return
         next_leaf, every = index + 1, self.log.identity.every
         try:
-            cost = self.log.cost(state_bytes(state))
+            n_bytes = state_bytes(state)
         except NotRecordableError:
             self.log = None
             return
         if next_leaf >= self.n_leaves:
             # A finished pass is worth more than its last leaves: it is never read again.
-            due = self.log.elapsed() >= SHARE * cost
+            due = self.log.affords(n_bytes, self.log.elapsed())
         else:
             since, leaves = self.log.since_last(), next_leaf - self._entry.next_leaf
-            due = since >= SHARE * cost and (since >= every or leaves * _STEPS >= self.n_leaves)
+            due = self.log.affords(n_bytes, since) and (since >= every or leaves * _STEPS >= self.n_leaves)
         if due:
             self._save(self.log, next_leaf, state, count)
 
@@ -139,13 +139,13 @@ class PassRecord:
         now = time.monotonic()
         saved, before = self._last_saved.setdefault(leaf.index, (now, blocks - 1))
         try:
-            cost = self._leaves_in_flight * log.cost(state_bytes(state))
+            n_bytes = state_bytes(state)
         except NotRecordableError:
             return
         if log.stopping:
-            due = blocks > before and cost <= _LAST_SECONDS
+            due = blocks > before and self._leaves_in_flight * log.cost(n_bytes) <= _LAST_SECONDS
         else:
-            enough = now - saved >= SHARE * cost
+            enough = log.affords(n_bytes, now - saved, self._leaves_in_flight)
             due = enough and (now - saved >= log.identity.every or blocks - before >= self._blocks_per_step)
         if due:
             with log.lock:

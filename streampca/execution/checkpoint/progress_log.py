@@ -20,6 +20,7 @@ from streampca.errors import ClusterError
 from streampca.execution.checkpoint.directory import CheckpointDirectory, StoredState
 from streampca.formatting import as_text
 from streampca.logs import logger
+from streampca.planning.settings import checkpoint_share
 from streampca.sources.base import ReadCount
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes, write_state_file
@@ -28,8 +29,6 @@ from streampca.typing import Json
 _T = TypeVar("_T")
 _log = logger(__name__)
 
-SHARE = 50.0
-"""Writing a checkpoint may take one part in so many of the time since the last."""
 _ONCE = "once"
 _FIRST_COST, _FIRST_RATE = 0.02, 2e8  # seconds, and bytes per second, before any was measured
 
@@ -151,7 +150,7 @@ class ProgressLog:
             return stored
         made = make()
         try:
-            cheap = time.monotonic() - self._began >= SHARE * self.cost(state_bytes(made))
+            cheap = self.affords(state_bytes(made), time.monotonic() - self._began)
         except NotRecordableError:
             return made
         if cheap:
@@ -176,6 +175,11 @@ class ProgressLog:
     def cost(self, n_bytes: int) -> float:
         """Return the estimated seconds for writing a checkpoint of `n_bytes` bytes."""
         return self._cost + n_bytes / self._rate
+
+    def affords(self, n_bytes: int, seconds: float, times: int = 1) -> bool:
+        """Return whether writing `n_bytes` bytes so many times takes no more than its share of `seconds`."""
+        share = checkpoint_share()
+        return share >= 1 or times * self.cost(n_bytes) <= share * seconds
 
     def since_last(self) -> float:
         """Return the seconds since the last checkpoint, or since the beginning."""

@@ -16,7 +16,6 @@ from streampca.accumulators.gram_by_variable import GramByVariable
 from streampca.errors import MergeError, PlanError
 from streampca.linalg.scaling import divisors, feature_weights
 from streampca.models.certificates import ApproximateCertificate
-from streampca.planning import blocks
 from streampca.runs.verify import verify_run
 from streampca.sources import open_source
 
@@ -187,13 +186,10 @@ def test_rows_of_small_types_have_the_accuracy_of_their_products(tmp_path: Path,
     check(pca, rows, scales, tolerance=1e-6)
 
 
-def test_several_leaves_that_cross_the_edges_of_variables_give_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_leaves_that_cross_the_edges_of_variables_give_the_same(tmp_path: Path, blocks_of: Any) -> None:
     fields = write_group(tmp_path / "x", 40)
     table = sp.open(tmp_path / "x", variables=list(UNITS), samples="time")
-    monkeypatch.setattr(blocks, "block_rows_to_try", lambda *_: [4])
-    monkeypatch.setattr("streampca.solvers.gram.block_rows_to_try", lambda *_: [4])
+    blocks_of(4)
     pca = sp.PCA(3, solver="gram", scale="block").fit(table)
     assert pca.plan_.n_blocks > 15
     check(pca, *scaled(fields))

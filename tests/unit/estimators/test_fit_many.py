@@ -13,11 +13,8 @@ import zarr
 import streampca as sp
 from streampca.errors import NotFiniteError, ParameterError, PlanError
 from streampca.execution import together
-from streampca.execution.checkpoint import progress_log
 from streampca.execution.sharing import Reading
-from streampca.planning import blocks
 from streampca.planning.many import plan_together
-from streampca.solvers import plan_sketch
 
 pytestmark = pytest.mark.numerical
 N, D = 20_000, 12
@@ -30,12 +27,9 @@ def rows() -> Any:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(blocks_of: Any) -> None:
     """Have blocks of 512 rows in PCA, so that there are several leaves."""
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (512 * 8 * D,))
-    monkeypatch.setattr(
-        plan_sketch, "block_rows_to_try", lambda source, dtype, _: blocks.block_rows_to_try(source, dtype)
-    )
+    blocks_of(512)
 
 
 @pytest.fixture
@@ -156,9 +150,7 @@ class _PowerCutError(BaseException):
     """Stops a fit as a signal would."""
 
 
-def test_a_stopped_fit_goes_on_to_the_same_bits(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+def test_a_stopped_fit_goes_on_to_the_same_bits(store: str, tmp_path: Path, all_checkpoints: None) -> None:
 
     def models() -> dict[str, Any]:
         made = {"solver": "sketch", "sketch_size": 6, "tolerance": 0, "max_passes": 2}

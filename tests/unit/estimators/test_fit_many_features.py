@@ -14,8 +14,6 @@ import zarr
 
 import streampca as sp
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
-from streampca.execution.checkpoint import progress_log
-from streampca.planning import blocks
 from streampca.runs.config.models import ModelsConfig, parse_any_config
 from streampca.runs.from_config import source_of
 from streampca.runs.many import plan_of_models
@@ -33,9 +31,9 @@ def rows() -> Any:
 
 
 @pytest.fixture
-def store(rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(rows: Any, tmp_path: Path, blocks_of: Any) -> Path:
     """Return a group of two variables, and have blocks of one chunk whatever the number of features."""
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (1,))
+    blocks_of(500)
     group = zarr.open_group(tmp_path / "x.zarr", mode="w")
     for name, part in (("t", rows[:, :7]), ("p", rows[:, 7:])):
         names = ("time", f"place_{name}")
@@ -106,9 +104,7 @@ class _PowerCutError(BaseException):
     """Stops a fit as a signal would."""
 
 
-def test_a_stopped_fit_goes_on_to_the_same_bits(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+def test_a_stopped_fit_goes_on_to_the_same_bits(store: Path, tmp_path: Path, all_checkpoints: None) -> None:
     table, seen = sp.open(store, variables=["t", "p"]), []
 
     def few() -> Any:

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError, PlanError
-from streampca.execution.checkpoint import progress_log
-from streampca.planning import blocks
 
 pytestmark = pytest.mark.numerical
 N, D, NAMES = 3000, 7, ("early", "late", "middle")
@@ -181,11 +179,9 @@ class _PowerCutError(BaseException):
 
 
 def test_a_stopped_fit_goes_on_to_the_same_bits(
-    rows: Any, labels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: Any, labels: Any, tmp_path: Path, all_checkpoints: None, blocks_of: Any
 ) -> None:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (100 * 8 * D,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    blocks_of(100)
     path, seen = tmp_path / "x.zarr", []
     zarr.create_array(path, shape=rows.shape, chunks=(100, D), dtype="f8")[:] = rows
     expected = sp.PCA(3).fit_groups(path, labels)

@@ -23,8 +23,6 @@ import zarr
 
 import streampca as sp
 from streampca.errors import DataError, NotAvailableError, OutputError, ParameterError
-from streampca.execution.checkpoint import progress_log
-from streampca.planning import blocks
 
 N, D = 300, 5
 ROWS = np.random.default_rng(0).normal(size=(N, D)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.2])
@@ -404,11 +402,9 @@ class _PowerCutError(BaseException):
 
 @pytest.mark.parametrize("label", ["kind", "row"])
 def test_a_stopped_fit_does_not_go_on_with_other_labels(
-    label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    label: str, tmp_path: Path, all_checkpoints: None, blocks_of: Any
 ) -> None:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (50 * 8 * D,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    blocks_of(50)
     path = tmp_path / "x.zarr"
     group = zarr.create_group(path)
     group.create_array("x", shape=(N, D), chunks=(50, D), dtype="f8", dimension_names=("row", "feature"))[:] = ROWS

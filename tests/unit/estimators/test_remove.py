@@ -15,9 +15,7 @@ from strategies import examples
 
 import streampca as sp
 from streampca.errors import MergeError, NotAvailableError, ParameterError
-from streampca.execution.checkpoint import progress_log
 from streampca.labels import Dimension, Labels, Variable
-from streampca.planning import blocks
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
@@ -342,11 +340,9 @@ class _PowerCutError(Exception):
 
 @pytest.mark.parametrize("solver", ["covariance", "sketch"])
 def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(
-    solver: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    solver: str, tmp_path: Any, all_checkpoints: None, blocks_of: Any
 ) -> None:
-    monkeypatch.setattr(blocks.block_rows_to_try, "__defaults__", (8 * 100 * 16,))
-    monkeypatch.setattr(progress_log, "_FIRST_COST", 0.0)
-    monkeypatch.setattr(progress_log.ProgressLog, "_update_cost", lambda *_: None)
+    blocks_of(100)
     n = 60_000
     groups = np.arange(n) % 12
     rows = np.random.default_rng(0).standard_normal((n, 16)) + 10.0 * groups[:, None]
@@ -398,9 +394,9 @@ def test_data_arrays_carry_what_is_removed_in_their_coordinates(lazy: bool) -> N
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("solver", ["covariance", "qr"])
 def test_hundreds_of_groups_over_several_blocks_leave_explicit_residuals(
-    monkeypatch: pytest.MonkeyPatch, solver: str, weighted: bool
+    blocks_of: Any, solver: str, weighted: bool
 ) -> None:
-    monkeypatch.setattr(blocks, "block_rows_to_try", lambda *_: [700])
+    blocks_of(700)
     rng = np.random.default_rng(7)
     groups = rng.integers(0, 366, 3000)
     groups[:366] = np.arange(366)

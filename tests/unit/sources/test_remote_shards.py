@@ -98,11 +98,11 @@ def test_small_shards_are_requested_once_each(web, stores, name):
 
 
 @pytest.mark.parametrize("name", ["none", "zstd", "start"])
-@pytest.mark.parametrize("block_rows", [40, 1000])
+@pytest.mark.parametrize("block_rows", [25, 1000])
 def test_index_is_requested_once_and_every_byte_once_in_adjacent_ranges(
-    web, stores, small_parts, monkeypatch, name, block_rows
+    web, stores, small_parts, blocks_of, name, block_rows
 ):
-    monkeypatch.setattr(blocks, "_BLOCK_ROWS", block_rows)
+    blocks_of(block_rows)
     expected, pca = fit(stores / name), fit(f"{web.url}/{name}")
     assert pca.components_.tobytes() == expected.components_.tobytes()
     index = f"bytes=0-{INDEX_BYTES - 1}" if name == "start" else f"bytes=-{INDEX_BYTES}"
