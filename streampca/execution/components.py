@@ -245,6 +245,8 @@ class WideComponents:
     """Scores of the samples of weight 0, ``(n_left, k)``."""
     orthonormality: float
     """By how much inner products of components differ from the identity at most."""
+    overlaps: FloatArray
+    """By how much inner products of the components up to the rank differed from it before that, ``(rank, rank)``."""
 
 
 def find_components(
@@ -283,11 +285,14 @@ def find_components(
         samples[:, first : first + stored_samples.shape[1]] = stored_samples
         table.write(first, values)
     summary, count = drive(task, plan, record, start, merge, client=client, progress=progress)
-    mapping, orthonormality = make_orthonormal(table, summary, task.axes.shape[1])
+    rank = task.axes.shape[1]
+    overlaps = summary.products[:rank, :rank] - np.eye(rank)
+    mapping, orthonormality = make_orthonormal(table, summary, rank)
     release_freed_memory()
     components = table.components if isinstance(table, InMemory) else table
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
-    return WideComponents(components, samples, count, signs, summary.left @ mapping.T, orthonormality)  # type: ignore[arg-type]
+    left = summary.left @ mapping.T
+    return WideComponents(components, samples, count, signs, left, orthonormality, overlaps)  # type: ignore[arg-type]
 
 
 def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:

@@ -47,7 +47,8 @@ class ExactCertificate(Certificate):
     """Certificate of an exact solver of PCA: rounding is the only error."""
 
     eigen_residual: float | None
-    """Largest ‖Cv − λv‖₂ of the components relative to the first eigenvalue; None where it is not bounded."""
+    """Largest ‖Cv − λv‖₂ of the components relative to the first eigenvalue, beside the rounding of C, `trusted_above`; None where it
+    is not bounded."""
     orthonormality: float
     """Largest entry of VᵀV − I in modulus."""
     component_errors: tuple[float | None, ...]
@@ -55,7 +56,7 @@ class ExactCertificate(Certificate):
     numerical_rank: int
     """How many of the eigenvalues stand above rounding."""
     trusted_above: float
-    """Rounding of the accumulation, relative to the first eigenvalue."""
+    """Rounding of the accumulation, relative to the first eigenvalue; of ``qr`` the square of the relative rounding of singular values."""
     eigen_solver: str
     """How the eigenproblem was solved."""
     rows_left_out: int | None = None

@@ -159,9 +159,26 @@ def _model(
         source=source.describe(),
         sample_weight=None if weight == reduced.n_samples else float(weight),
     )
-    certificate = model.certificate | {"orthonormality": wide.orthonormality}
+    certificate = model.certificate | {
+        "orthonormality": wide.orthonormality,
+        "eigen_residual": spectrum.residual + _residual(spectrum, wide),
+    }
     model = replace(model, components=wide.components, certificate=certificate)
     return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
+
+
+def _residual(spectrum: Spectrum, wide: WideComponents) -> float:
+    """Return the largest residual of a component within the span of all, relative to the first eigenvalue; measured.
+
+    Rounding of the n × n matrix, up to λ₁ p, turns a component V₀ᵢ = Xᵀuᵢ/σᵢ by up to p λ₁/(σᵢ σⱼ) towards another one: much for a
+    small σᵢ. With δ = V₀V₀ᵀ − I the matrix is Λ + Λδ + δΛ in that basis, and what (I + δ)^(−½) makes of it has the entries
+    (λᵢ + λⱼ) δᵢⱼ / 2 beside Λ. Outside of the span, where no eigenvalue exceeds λᵢ, no more than p is left.
+    """
+    values = spectrum.values[: spectrum.numerical_rank]
+    if not len(values):
+        return 0.0
+    values = values / values[0]
+    return float(np.linalg.norm((values[:, None] + values) * wide.overlaps / 2, axis=0).max())
 
 
 def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideComponents) -> FloatArray:
