@@ -14,14 +14,14 @@ from streampca.estimators.interface import get_config
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.labels import Labels, SampleColumns
 from streampca.models.removal import Given, removed_by, rows_of
-from streampca.regressors import RowRegressors
+from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory, require_same_samples
 from streampca.system.optional import package_of
-from streampca.typing import Array, DType, FloatArray, IntArray
+from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -96,7 +96,7 @@ def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int,
 
 def map_residuals(lazy: Any, source: ResidualSource) -> da.Array:
     """Return the rows of a Dask array without what `source`, which reads the same rows, subtracts."""
-    return _map_sum(lazy, source.rows, source.coefficients, source.dtype, -1)
+    return _map_sum(lazy, source.rows, source.fitted, source.dtype, -1)
 
 
 def map_fitted(
@@ -111,18 +111,18 @@ def map_fitted(
     if fitted is None:
         return lazy
     rows = rows_of(fitted, given, lazy.shape[0], labels=labels, columns=columns, same=True)
-    return _map_sum(lazy, rows, fitted.coefficients, lazy.dtype, 1)
+    return _map_sum(lazy, rows, fitted, lazy.dtype, 1)
 
 
-def _map_sum(lazy: Any, rows: RowRegressors, coefficients: FloatArray, dtype: DType, sign: int) -> da.Array:
-    """Return the lazy array whose blocks are those of `lazy` plus or minus regressors times coefficients."""
+def _map_sum(lazy: Any, rows: RowRegressors, fitted: FittedRegression, dtype: DType, sign: int) -> da.Array:
+    """Return the lazy array whose blocks are those of `lazy` plus or minus what is fitted to them."""
     if lazy.numblocks[1] > 1:
         lazy = lazy.rechunk({1: -1})
 
     def add(block: Array, block_info: Any = None) -> Array:
         start, stop = block_info[0]["array-location"][0]
         out = np.empty(block.shape, dtype=dtype)
-        return subtract_fitted(block, rows.slice(start, stop), coefficients, out, sign)
+        return subtract_fitted(block, rows.slice(start, stop), fitted, out, sign)
 
     mapped: da.Array = lazy.map_blocks(add, dtype=dtype, meta=np.empty((0, 0), dtype=dtype))
     return mapped

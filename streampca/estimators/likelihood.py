@@ -93,7 +93,7 @@ class Likelihood(StreamEstimator[Parameters, Fit]):
         self._require_in_memory("score")
         checked = self._validated(X)
         dense = getattr(checked, "toarray", lambda: checked)()
-        rows = np.asarray(self._without_removed(dense, remove), dtype=np.float64) - self._model.mean
+        rows = np.asarray(self._without_removed(dense, remove), dtype=np.float64) - self._model.centre
         missing = np.isnan(rows)
         if self._model.stand_in is not None:
             np.copyto(rows, self._model.stand_in - self._model.mean, where=missing)

@@ -196,7 +196,7 @@ class ComponentsTask(Task[ComponentsPart]):
         gram, means = self.gram, self.means[columns]
         if not issparse(panel):
             plain = gram.center and not gram.impute and gram.counted is None and panel.dtype == axes.dtype
-            if not plain or not (np.square(means) <= self.variances[columns]).all():
+            if not plain or not (np.abs(means) <= np.sqrt(self.variances[columns])).all():
                 return axes.T @ gram.centred(panel, means, axes.dtype)
             product = axes.T @ panel
             product -= np.outer(axes.sum(axis=0, dtype=np.float64), means).astype(axes.dtype)

@@ -23,9 +23,13 @@ def jackknife_variance(full: FloatArray, without: FloatArray, weights: FloatArra
     weights : array, shape (n_groups,)
         Sums W_g of the weights of the rows of the groups.
     """
+    others = np.array(
+        [np.delete(weights, g).sum() for g in range(len(weights))]
+    )  # a difference would lose what is small
     shape = (-1,) + (1,) * full.ndim
-    inverse = (weights / weights.sum()).reshape(shape)  # 1 / h
-    estimate = len(weights) * full - ((1 - inverse) * without).sum(axis=0)
-    pseudo = (full - (1 - inverse) * without) / inverse
-    variance: FloatArray = (np.square(pseudo - estimate) * inverse / (1 - inverse)).mean(axis=0)
+    gaps, roots = full - without, np.sqrt(others / weights).reshape(shape)  # √(h − 1)
+    # Pseudo-values are θ + (h − 1) gap, and their mean of weights 1 / h is θ + Σ (1 − 1 / h) gap.
+    shift = ((others / weights.sum()).reshape(shape) * gaps).sum(axis=0)
+    with np.errstate(over="ignore"):  # a group without which nearly no weight is left says nothing: infinity
+        variance: FloatArray = np.square(roots * gaps - shift / roots).mean(axis=0)
     return variance

@@ -116,7 +116,7 @@ def centred_rows(
     """
     values = np.empty((len(rows), features.stop - features.start)) if out is None else out
     values[...] = rows[:, features]
-    values -= model.mean[features]
+    values -= model.centre[features]
     missing = None
     if model.stand_in is not None and rows.dtype.kind == "f":
         absent = np.isnan(values)

@@ -37,7 +37,8 @@ def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
     n_degrees = matrix.n_samples - parameters.n_means
     if not parameters.center or n_degrees < 1:
         return None
-    variance = matrix.variance * feature_weights(matrix.variance, scale=parameters.scaling) ** 2
+    # Root first: the square of a factor may overflow where the product does not.
+    variance = np.square(np.sqrt(matrix.variance) * feature_weights(matrix.variance, scale=parameters.scaling))
     weighted = variance if parameters.feature_weight is None else variance * parameters.feature_weight
     return edge_of_variances(weighted, n_degrees)
 

@@ -152,6 +152,11 @@ class PCAModel:
         return float(self.n_samples) if self.sample_weight is None else self.sample_weight
 
     @property
+    def centre(self) -> FloatArray:
+        """Return what is subtracted from the rows that the model is given: nothing where `removal` has taken the mean out before."""
+        return self.mean if self.removal is None else np.zeros_like(self.mean)
+
+    @property
     def n_means(self) -> int:
         """Return how many means and slopes were fitted to each feature and subtracted."""
         return int(self.certificate.get("group_means", self.center)) if self.removal is None else self.removal.n_means
@@ -235,11 +240,12 @@ class PCAModel:
         if self.whiten:
             axes /= self.deviations.astype(dtype)
         if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made
-            np.subtract(rows @ axes, self.mean @ axes, out=out, casting="same_kind")
+            np.subtract(rows @ axes, self.centre @ axes, out=out, casting="same_kind")
             return out
-        centre = self.mean.astype(dtype)
+        mean = self.centre
+        centre = mean.astype(dtype)
         # What rounding the mean to `dtype` left of it, projected.
-        remainder = ((self.mean - centre) @ axes).astype(dtype)
+        remainder = ((mean - centre) @ axes).astype(dtype)
         stand_in = self.stand_in if dtype.kind == rows.dtype.kind else None
         fill = None if stand_in is None else (stand_in - centre).astype(dtype)
         step = max(1, SLAB_BYTES // max(1, rows.shape[1] * dtype.itemsize))
@@ -274,7 +280,7 @@ class PCAModel:
         if self.feature_weight is not None:
             root = np.sqrt(self.feature_weight)
             rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
-        rows += self.mean.astype(dtype)
+        rows += self.centre.astype(dtype)
         return rows.astype(given, copy=False)
 
     def _transform_by_slabs(self, stored: StoredComponents, rows: Any, out: Array) -> Array:
@@ -311,7 +317,7 @@ class PCAModel:
             Is added to.
         """
         dtype = self.product_dtype(dtype)
-        weights, mean = self.weights_of(features), self.mean[features]
+        weights, mean = self.weights_of(features), self.centre[features]
         axes = (slab if weights is None else slab * weights).T.astype(dtype)
         if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made
             scores += rows @ axes
@@ -342,7 +348,7 @@ class PCAModel:
             if self.feature_weight is not None:
                 root = np.sqrt(self.feature_weight[columns])
                 panel *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
-            panel += self.mean[columns].astype(dtype)
+            panel += self.centre[columns].astype(dtype)
             rows[:, columns] = panel
         return rows
 

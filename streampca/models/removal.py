@@ -35,7 +35,9 @@ Given = Mapping[str, object]
 
 
 def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | None = None) -> Source:
-    """Return the source of the rows that `model` transforms: `source` itself, or without what the model removes.
+    """Return the source of the rows that `model` transforms: `source` itself, or without what the model removes and the mean.
+
+    Residuals that still had the mean would lose digits where they are rounded to float32.
 
     Groups, positions and covariates are those that are `given`, or follow from labels and columns of the table, or are those of the
     fit where the table has the fingerprint of the fit.
@@ -65,7 +67,7 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
         table=source.description,
         same=same,
     )
-    return ResidualSource(source, rows, fitted.coefficients, residual_dtype(source.dtype))
+    return ResidualSource(source, rows, fitted, residual_dtype(source.dtype))
 
 
 def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedRegression | None:
@@ -83,7 +85,7 @@ def with_fitted(
     labels: Labels | None = None,
     columns: SampleColumns | None = None,
 ) -> Array:
-    """Return rows of `inverse_transform` with what `model` removes added, in their memory.
+    """Return rows of `inverse_transform` with what `model` removes, and the mean with it, added, in their memory.
 
     They are rows of the fit where nothing is `given`, `labels` and `columns` of the scores do not tell, and there are as many.
     """
@@ -91,7 +93,7 @@ def with_fitted(
     if fitted is None:
         return values
     rows = rows_of(fitted, given, len(values), labels=labels, columns=columns, same=True)
-    return subtract_fitted(values, rows, fitted.coefficients, values, 1)
+    return subtract_fitted(values, rows, fitted, values, 1)
 
 
 def rows_of(

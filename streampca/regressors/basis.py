@@ -273,12 +273,16 @@ class FittedRegression:
         """Return how many means and slopes each feature lost: the degrees of freedom that they take."""
         return len(self.coefficients) if self.rank is None else self.rank
 
-    @property
-    def with_mean(self) -> FloatArray:
-        """Return the coefficients of a fitted part that includes the mean."""
-        coefficients = self.coefficients.copy()
-        coefficients[: self.basis.n_groups] += self.mean
-        return coefficients
+    def values(self, rows: RowRegressors, start: int, stop: int) -> FloatArray:
+        """Return the fitted part of rows `start` to `stop`, the mean included, ``(stop - start, n_features)``."""
+        values = rows.fitted(self.coefficients, start, stop)
+        values += self.mean
+        return values
+
+    def of_features(self, start: int, stop: int) -> FittedRegression:
+        """Return what is fitted to some features."""
+        part = slice(start, stop)
+        return replace(self, coefficients=self.coefficients[:, part], mean=self.mean[part], rows=None)
 
     def parameter(self) -> Json:
         """Return the parameter `remove` of the fit, with arrays up to rounding; labels of groups alone where rows are not known."""

@@ -165,7 +165,7 @@ class Measured(_Summed[MeasuredState]):
     def _measured(self, block: Block, stored: Array | None) -> MeasuredState:
         """Return the state of a panel of rows."""
         weights = np.ones(len(block)) if block.weights is None else block.weights
-        centred = np.subtract(block.values, self.model.mean, dtype=np.float64)
+        centred = np.subtract(block.values, self.model.centre, dtype=np.float64)
         missing = np.zeros(len(block), dtype=np.int64)
         if self.model.fill is not None:
             absent = np.isnan(centred)

@@ -135,10 +135,15 @@ def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spec
     return solve(reduced, selection, precision=precision, seed=parameters.seed, all_values=every)
 
 
+def _singular(spectrum: Spectrum, reduced: GramOperator) -> FloatArray:
+    """Return the singular values √λ √(W − ddof), whose squares may overflow, ``(k,)``."""
+    return np.asarray(np.sqrt(spectrum.values) * np.sqrt(reduced.divisor))
+
+
 def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
     """Return what centred columns are multiplied by to give components, ``(n_counted, rank)``: √w u / σ, with σ² = λ (W − ddof)."""
     rank = spectrum.numerical_rank
-    axes = spectrum.vectors[:rank].T / np.sqrt(spectrum.values[:rank] * reduced.divisor)
+    axes = spectrum.vectors[:rank].T / _singular(spectrum, reduced)[:rank]
     return np.ascontiguousarray(axes if gram.roots is None else axes * gram.roots[:, None])
 
 
@@ -183,7 +188,7 @@ def _residual(spectrum: Spectrum, wide: WideComponents) -> float:
 
 def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideComponents) -> FloatArray:
     """Return the scores of all samples, ``(n_samples, k)``: √λ (W − ddof) u / √w, and of those of weight 0 their projections."""
-    scores: FloatArray = spectrum.vectors.T * (np.sqrt(spectrum.values * reduced.divisor) * wide.signs)
+    scores: FloatArray = spectrum.vectors.T * (_singular(spectrum, reduced) * wide.signs)
     if gram.roots is not None:
         scores /= gram.roots[:, None]
     if gram.counted is None:

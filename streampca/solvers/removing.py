@@ -103,7 +103,7 @@ class Removing:
         """Return the source of the residuals; after the first reading."""
         if self.fitted is None:
             raise RuntimeError("residuals are asked for before the first reading")
-        return ResidualSource(self.source, self.regressors.rows, self.fitted.with_mean, self.dtype)
+        return ResidualSource(self.source, self.regressors.rows, self.fitted, self.dtype)
 
     def of_pilot(self, rows: Array, chosen: IntArray) -> Array:
         """Return rows of a pilot without what regression on them alone explains; only about their mean where they are few."""
@@ -135,5 +135,5 @@ class Removing:
         if self.fitted is None:
             raise RuntimeError("nothing was read")
         values = np.empty(rows.values.shape, dtype=self.dtype)
-        subtract_fitted(rows.values, self.regressors.rows.take(rows.index), self.fitted.with_mean, values)
+        subtract_fitted(rows.values, self.regressors.rows.take(rows.index), self.fitted, values)
         return RowsState(rows.index, values)

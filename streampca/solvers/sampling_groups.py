@@ -83,7 +83,7 @@ def _products(model: PCAModel, grid: TileGrid, states: Sequence[Any]) -> _Produc
         matrix = grid.dense(state.scatter)
         matrix *= factors
         matrix *= factors[:, None]
-        mean = (state.mean - model.mean) * factors
+        mean = (state.mean - model.centre) * factors
         matrix += np.outer(state.weight * mean, mean)
         products.features[g] = state.weight * mean
         products.scores[g] = matrix @ axes.T

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import numpy as np
 import xxhash
 
 from streampca.block import Block
 from streampca.labels import Labels
-from streampca.regressors import RowRegressors
+from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources.base import ReadCount, RowwiseSource, Source
 from streampca.sources.schedule import Schedule
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType
 
 _SLAB_BYTES = 2**21
 
@@ -23,13 +24,15 @@ def residual_dtype(dtype: DType) -> DType:
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
 
-def subtract_fitted(values: Array, rows: RowRegressors, coefficients: FloatArray, out: Array, sign: int = -1) -> Array:
-    """Write `values` minus regressors times `coefficients` to `out`, or plus them with `sign` 1; computed in float64."""
+def subtract_fitted(
+    values: Array, rows: RowRegressors, regression: FittedRegression, out: Array, sign: int = -1
+) -> Array:
+    """Write `values` minus what is fitted to them, the mean included, to `out`, or plus them with `sign` 1; computed in float64."""
     step = max(1, _SLAB_BYTES // (8 * max(1, values.shape[1])))
     with np.errstate(over="ignore", invalid="ignore"):  # callers check that results are finite
         for start in range(0, len(values), step):
             part = slice(start, min(start + step, len(values)))
-            fitted = rows.fitted(coefficients, rows.start + part.start, rows.start + part.stop)
+            fitted = regression.values(rows, rows.start + part.start, rows.start + part.stop)
             np.add(
                 values[part],
                 fitted if sign > 0 else np.negative(fitted, out=fitted),
@@ -40,10 +43,10 @@ def subtract_fitted(values: Array, rows: RowRegressors, coefficients: FloatArray
 
 
 class ResidualSource(RowwiseSource):
-    """Rows of a source minus their regressors times coefficients; the stored rows are read as they are."""
+    """Rows of a source minus what regression fits to them, so that they have no mean; the stored rows are read as they are."""
 
-    def __init__(self, source: Source, rows: RowRegressors, coefficients: FloatArray, dtype: DType | None = None):
-        self.source, self.rows, self.coefficients = source, rows, coefficients
+    def __init__(self, source: Source, rows: RowRegressors, fitted: FittedRegression, dtype: DType | None = None):
+        self.source, self.rows, self.fitted = source, rows, replace(fitted, rows=None)
         self.shape, self.dtype = source.shape, residual_dtype(source.dtype) if dtype is None else dtype
         self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
         self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
@@ -53,13 +56,13 @@ class ResidualSource(RowwiseSource):
         self.fragments = source.fragments
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.source, self.rows, self.coefficients, self.dtype)
+        return type(self), (self.source, self.rows, self.fitted, self.dtype)
 
     @property
     def fingerprint(self) -> str:
         """Return a hash of the fingerprint of the rows and of what is subtracted."""
         digest = xxhash.xxh3_128(self.source.fingerprint.encode())
-        for array in (self.rows.codes, self.rows.columns, self.coefficients):
+        for array in (self.rows.codes, self.rows.columns, self.fitted.coefficients, self.fitted.mean):
             digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
         return digest.hexdigest()
 
@@ -83,7 +86,7 @@ class ResidualSource(RowwiseSource):
     def slice(self, start: int, stop: int) -> ResidualSource:
         """Return a source for a worker that can read rows `start` to `stop`."""
         rows = self.rows.slice(start, stop)
-        return type(self)(self.source.slice(start, stop), rows, self.coefficients, self.dtype)
+        return type(self)(self.source.slice(start, stop), rows, self.fitted, self.dtype)
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
@@ -95,7 +98,7 @@ class ResidualSource(RowwiseSource):
         out = borrow("residuals", shape[::-1] if columns else shape, self.dtype)
         rows = self.rows.slice(block.start, block.start + len(block))
         return Block(
-            subtract_fitted(block.values, rows, self.coefficients, out.T if columns else out),
+            subtract_fitted(block.values, rows, self.fitted, out.T if columns else out),
             block.start,
             block.weights,
         )
@@ -104,14 +107,14 @@ class ResidualSource(RowwiseSource):
         """Return the residuals of the rows."""
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         values, count = self.source.read(start, stop, _stored(self.source, start, stop))
-        return subtract_fitted(values, self.rows.slice(start, stop), self.coefficients, out), count
+        return subtract_fitted(values, self.rows.slice(start, stop), self.fitted, out), count
 
 
 class _ResidualFeatures(ResidualSource):
     """The transpose of a table of residuals: its rows are features."""
 
     def __init__(self, table: ResidualSource):
-        super().__init__(table.source.by_features(), table.rows, table.coefficients, table.dtype)
+        super().__init__(table.source.by_features(), table.rows, table.fitted, table.dtype)
         self.table = table
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -131,7 +134,7 @@ class _ResidualFeatures(ResidualSource):
         """Return the residuals of features `start` to `stop`."""
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         values, count = self.source.read(start, stop, _stored(self.source, start, stop))
-        subtract_fitted(values.T, self.rows, self.coefficients[:, start:stop], out.T)
+        subtract_fitted(values.T, self.rows, self.fitted.of_features(start, stop), out.T)
         return out, count
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -95,6 +98,37 @@ def test_float32_rows_with_a_large_cycle_have_the_accuracy_of_float32(solver: st
     scores = pca.transform(rows)
     assert scores.dtype == np.float32
     Oracle.of(rows, design).check(pca, scores, pca.inverse_transform(scores), 1e-6)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+def test_a_far_mean_costs_scores_and_distances_of_float32_rows_no_digits(solver: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    groups = np.arange(300) % 4
+    rows = rng.standard_normal((300, 20)) * np.linspace(1, 3, 20) + 2 * rng.standard_normal((4, 20))[groups]
+    rows = (rows + 2e5).astype("f4")
+    own = rows - np.stack([rows[groups == g].mean(axis=0, dtype=np.float64) for g in range(4)])[groups]
+    pca = sp.PCA(5, solver=solver, remove={"groups": groups}).fit(rows)
+    expected = own @ pca.components_.T
+    slack, size = 64 * np.finfo("f4").eps, np.abs(expected).max()
+    lazy = da.from_array(rows, chunks=(100, 20))
+    for scores in (pca.transform(rows), pca.transform(lazy, remove={"groups": groups})):
+        assert scores.dtype == np.float32
+        assert np.abs(np.asarray(scores) - expected).max() <= slack * size
+    stored = zarr.open_group(pca.transform_to(rows, tmp_path / "scores", diagnostics=True))
+    t2 = (expected**2 / pca.explained_variance_).sum(axis=1)
+    q = np.square(own - expected @ pca.components_).sum(axis=1)
+    for name, value, unit in (
+        ("scores", expected, size),
+        ("t2", t2, t2.max()),
+        ("q", q, np.square(own).sum(axis=1).max()),
+    ):
+        assert np.abs(stored[name][:] - value).max() <= slack * unit
+    back = expected @ pca.components_ + (rows - own)
+    for found in (
+        pca.inverse_transform(pca.transform(rows)),
+        pca.inverse_transform(pca.transform(lazy, remove={"groups": groups}), remove={"groups": groups}),
+    ):
+        assert np.abs(np.asarray(found) - back).max() <= 0.6 * np.spacing(np.float32(2e5))  # rounded once
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float16"])

@@ -33,3 +33,14 @@ def test_residual_of_gram_is_that_of_its_components(dtype: str, decay: float, k:
     rounding = pca.error_["trusted_above"]
     assert found <= said + rounding
     assert said <= 2 * found + rounding
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gram_of_values_whose_squares_overflow_warns_of_nothing(weighted: bool) -> None:
+    """Warnings of numpy are errors in tests."""
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((30, 40)) + 1e6) * 1e149
+    weight = 10.0 ** rng.uniform(0, 6, 30) if weighted else None
+    pca = sp.PCA(3, solver="gram").fit(rows, sample_weight=weight)
+    expected = sp.PCA(3, solver="gram").fit(rows * 1e-149, sample_weight=weight)
+    np.testing.assert_allclose(pca.explained_variance_ * 1e-298, expected.explained_variance_, rtol=1e-9)
