@@ -313,7 +313,7 @@ class Gram(SequentialMerge[GramState]):
         require_observed(~np.isnan(means))
         squares, weight = variances * self.divisor(state.n_samples), self.divisor(state.n_samples) + self.ddof
         squares = squares if self.center or self.scale else sums_about_zero(squares, means, weight)
-        refuse_underflow(squares, scale=self.scale)
+        refuse_underflow(squares, weight, scale=self.scale)
         grid, n = self.grid(state.n_samples), state.n_samples
         roots = np.ones(n) if self.roots is None else self.roots
         unit = roots / np.linalg.norm(roots) if self.center else None

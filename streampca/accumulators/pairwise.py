@@ -361,7 +361,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         squares = variance * np.maximum(state.observed - ddof, 1.0)
         if offset is not None and not self.scale:
             squares = sums_about_zero(squares, state.mean, state.observed)
-        refuse_underflow(squares, scale=self.scale)
+        refuse_underflow(squares, state.observed, scale=self.scale)
         weights = feature_weights(variance, scale=self.scale)
         return SymmetricOperator(
             grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads

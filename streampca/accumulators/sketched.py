@@ -177,7 +177,7 @@ class SketchResult:
         squares = variance * divisor
         if not (self.center or self.scale):
             squares = sums_about_zero(squares, state.mean, state.weight)
-        refuse_underflow(squares, scale=self.scale)
+        refuse_underflow(squares, state.weight, scale=self.scale)
         weights = feature_weights(variance, scale=self.scale)
         products /= divisor
         return weighted(

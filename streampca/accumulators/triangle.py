@@ -192,7 +192,8 @@ class QRFactor(SequentialMerge[TriangleState]):
         divisor = positive_divisor(state.n_samples, state.weight, self.ddof)
         squares = np.einsum("ij,ij->j", state.factor, state.factor)
         centred = self.center or self.scale
-        refuse_underflow(squares if centred else sums_about_zero(squares, state.mean, state.weight), scale=self.scale)
+        squares_that_count = squares if centred else sums_about_zero(squares, state.mean, state.weight)
+        refuse_underflow(squares_that_count, state.weight, scale=self.scale)
         variance = squares / divisor
         weights = feature_weights(variance, scale=self.scale)
         offset = None if self.center else state.mean * np.sqrt(state.weight)

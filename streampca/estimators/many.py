@@ -149,7 +149,7 @@ def fit_many(
             models[name]._remember_features(own)
         else:
             models[name]._adopt(X, source, result)
-        for concern in result.model.concerns if isinstance(models[name], KernelPCA) else ():
+        for concern in result.model.concerns:
             warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=2)
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
     return fitted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -297,12 +298,21 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         PlanError
             If the work does not fit in `memory`.
         DataError
-            If the data is missing, damaged, or not finite.
+            If the data is missing, damaged, or not finite, or integers beyond 2**53 vary by no more than float64 rounds them.
+
+        Warns
+        -----
+        UserWarning
+            If shares of the variance sum to more than 1, as those of ``recovery="conversion"`` may, or if rounding of integers beyond
+            2**53 changes eigenvalues by more than 1e-10 of the first.
         """
         parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
         source = self._open(X)
         require_rows_alike(source, self.remove, sample_weight=sample_weight)
-        self._adopt(X, source, self._fit_or_resume(source, with_columns(parameters, source)))
+        result = self._fit_or_resume(source, with_columns(parameters, source))
+        self._adopt(X, source, result)
+        for concern in result.model.concerns:
+            warnings.warn(concern, UserWarning, stacklevel=2)
         return self
 
     def fit_groups(

@@ -90,7 +90,7 @@ class SymmetricOperator:
         divisor = positive_divisor(n_samples, weight, ddof)
         diagonal = scatter.grid.diagonal(scatter.tiles) if scatter.diagonal is None else scatter.diagonal
         squares, mean = np.maximum(diagonal, 0), scatter.mean
-        refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), scale=scale)
+        refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), weight, scale=scale)
         variance = squares / divisor
         weights = feature_weights(variance, scale=scale)
         # The square of a mean may overflow: a feature that the factors leave out must not turn it into NaN.

@@ -66,9 +66,10 @@ def _vanished(rows: Array, origin: FloatArray | float, squares: FloatArray) -> I
     return columns[varies]
 
 
-def refuse_underflow(squares: FloatArray, *, scale: Scaling) -> None:
+def refuse_underflow(squares: FloatArray, weight: FloatArray | float, *, scale: Scaling) -> None:
     """Raise `DataError` if sums of squares about the mean, ``(n_features,)``, have lost digits to underflow and matter.
 
+    `weight` is the sum of the weights of the rows: sums of small squares that large weights multiply have lost the same digits.
     They matter where features are divided by their standard deviations, and where no feature, of the variable if variables are
     scaled, varies by more. For rows that are not centred, `squares` are sums about zero (see `sums_about_zero`).
     """
@@ -77,7 +78,8 @@ def refuse_underflow(squares: FloatArray, *, scale: Scaling) -> None:
         largest = np.repeat(np.fmax.reduceat(squares, edges[:-1]), np.diff(edges))
     else:
         largest = squares
-    lost = np.flatnonzero((squares > 0) & (squares < _LEAST_SQUARES) & (largest < _LEAST_SQUARES))
+    least = _LEAST_SQUARES * np.maximum(weight, 1.0)
+    lost = np.flatnonzero((squares > 0) & (squares < least) & (largest < least))
     if len(lost):
         raise DataError(
             f"feature {lost[0]} varies by so little that its squares underflow float64 ({len(lost)} such feature(s)): expected "

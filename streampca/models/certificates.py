@@ -59,6 +59,8 @@ class ExactCertificate(Certificate):
     """Rounding of the accumulation, relative to the first eigenvalue; of ``qr`` the square of the relative rounding of singular values."""
     eigen_solver: str
     """How the eigenproblem was solved."""
+    integer_rounding: float | None = None
+    """What rounding of integers beyond 2**53 to float64 may change of an eigenvalue, relative to the first; None: there are none."""
     rows_left_out: int | None = None
     """Rows that were left out because of missing values; None unless ``missing="drop_rows"``."""
     missing_values: int | None = None

@@ -383,6 +383,24 @@ class PCAModel:
         sample = replace(sample, prediction_errors=self.prediction_errors)
         return component_rules(Eigenvalues(values, self.total_variance, complete, self.rounding), sample)
 
+    @property
+    def concerns(self) -> list[str]:
+        """Return sentences about figures that are not what their names say, which fits warn of."""
+        found, share = [], float(self.explained_variance_ratio.sum())
+        if self.certificate.get("eigen_solver") == "conversion" and share > 1 + 1e-9:
+            found.append(
+                f"explained_variance_ratio_ sums to {share:.4g}: eigenvalues of recovery='conversion' are estimates that may exceed what the "
+                f"rows hold (total_variance_ is exact, and {self.certificate['captured_variance']:.3g} of it is proven to lie along the "
+                "components); use recovery='nystrom', whose eigenvalues are bounds from below"
+            )
+        rounded = float(self.certificate.get("integer_rounding") or 0.0)
+        if rounded > 1e-10:
+            found.append(
+                f"integers beyond 2**53 were rounded to float64, which may change eigenvalues by {rounded:.0e} of the first: subtract a "
+                "whole number near the mean from each feature first, as in X - X[0]"
+            )
+        return found
+
     def notes(self) -> list[str]:
         """Return sentences about constant features and missing values."""
         notes = []

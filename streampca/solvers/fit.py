@@ -14,6 +14,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.linalg.selection import Count
 from streampca.logs import logger
+from streampca.models.integer_rounding import with_integer_rounding
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
@@ -175,6 +176,7 @@ def fit(
         weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
         sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
         fitted = sampling.added_to(fitted, client, progress)
+    fitted = replace(fitted, model=with_integer_rounding(fitted.model, source.dtype))
     described = fitted.model.source | {"solver": plan.solver}
     labels = None if source.labels is None else source.labels.without_sample_coordinates()
     state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)

@@ -156,7 +156,7 @@ class Fit(FitResult):
             warnings.append(
                 f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
             )
-        return warnings + approximation_warnings(model.certificate, self.plan.solver, self.plan.sketch)
+        return warnings + model.concerns + approximation_warnings(model.certificate, self.plan.solver, self.plan.sketch)
 
     def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
         """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import streampca as sp
+from streampca.errors import DataError
 
 pytestmark = pytest.mark.numerical
 
@@ -44,3 +46,46 @@ def test_gram_of_values_whose_squares_overflow_warns_of_nothing(weighted: bool) 
     pca = sp.PCA(3, solver="gram").fit(rows, sample_weight=weight)
     expected = sp.PCA(3, solver="gram").fit(rows * 1e-149, sample_weight=weight)
     np.testing.assert_allclose(pca.explained_variance_ * 1e-298, expected.explained_variance_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+@pytest.mark.parametrize("scale", [False, True])
+def test_rounding_of_integers_beyond_float64_is_counted_and_said(solver: str, scale: bool) -> None:
+    rng = np.random.default_rng(0)
+    small = np.rint(rng.standard_normal((80, 6)) * 1e5 * np.arange(1, 7)).astype(np.int64)
+    expected = sp.PCA(solver=solver, scale=scale).fit(small.astype(np.float64)).explained_variance_
+    with pytest.warns(UserWarning, match="integers beyond 2"):
+        pca = sp.PCA(solver=solver, scale=scale).fit(small + 2**60)
+    said, error = pca.certificate_.integer_rounding, np.abs(pca.explained_variance_ - expected).max() / expected[0]
+    assert said is not None
+    assert 1e-10 < error <= said < 1e-2
+    assert "integers beyond 2**53" in pca.certificate_.statement
+
+
+def test_integers_that_rounding_leaves_nothing_of_are_refused() -> None:
+    rows = np.random.default_rng(0).integers(0, 5, (60, 4)) + 2**60
+    with pytest.raises(DataError, match="Subtract a whole number near its mean"):
+        sp.PCA().fit(rows)
+    assert sp.PCA().fit(rows - rows[0]).certificate_.integer_rounding is None
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_squares_that_underflow_are_noticed_under_large_weights(solver: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((50, 4)) * 1e-160
+    with pytest.raises(DataError, match="underflow"):
+        sp.PCA(solver=solver).fit(rows, sample_weight=np.full(50, 1e12))
+
+
+def test_conversion_whose_shares_exceed_one_warns() -> None:
+    """A sketch of few columns of a table with one strong direction overestimates it."""
+    rows = np.random.default_rng(0).standard_normal((200, 30)) * np.geomspace(30, 1, 30)
+    sums = []
+    for seed in range(6):
+        pca = sp.PCA(4, solver="sketch", recovery="conversion", sketch_size=4, pilot=0, random_state=seed)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            sums.append(pca.fit(rows).explained_variance_ratio_.sum())
+        warned = [str(each.message) for each in seen if "explained_variance_ratio_ sums to" in str(each.message)]
+        assert len(warned) == (sums[-1] > 1 + 1e-9)
+    assert max(sums) > 1
