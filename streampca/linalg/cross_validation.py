@@ -83,7 +83,11 @@ def prediction_errors(groups: Sequence[GroupScatter], factors: FloatArray, *, ce
 
 
 def best_count(errors: FloatArray) -> int:
-    """Return the smallest number of components whose prediction error is the least, up to rounding."""
+    """Return the smallest number of components whose prediction error is the least, up to rounding.
+
+    The model has the same noise in all features. Where noise differs, components beyond the factors serve to tell it apart, and the
+    error falls on up to regression on all other features, d − 1 components.
+    """
     return int(np.argmax(errors <= errors.min() + 1e-12 * errors[0]))
 
 
@@ -93,6 +97,11 @@ def conclusion(errors: FloatArray | None) -> tuple[int, str, dict[str, float]]:
         raise RuntimeError(NOT_ASKED)
     count, unit = best_count(errors), float(errors[0]) or 1.0
     statement = f"the least error of predicting each value of {N_GROUPS} groups of rows, left out in turn, from the others of its row"
+    if count == len(errors) - 1 and 1 < count < MOST_COMPONENTS:
+        statement += (
+            "; it falls to the last number that was tried, which is no number of factors: so it does where noise differs between "
+            "features, as it does after scaling"
+        )
     if count == MOST_COMPONENTS:
         statement += f"; more than {MOST_COMPONENTS} were not tried"
     return count, statement, {"error": float(errors[count]) / unit, "tried": float(len(errors) - 1)}

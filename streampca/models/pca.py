@@ -28,6 +28,9 @@ from streampca.typing import Array, DType, FloatArray, IntArray, Json
 _SAFE_FACTORS = (1e-30, 1e30)
 """Between these, products of float32 with factors of features or components keep their digits."""
 
+_KNOWN_IN_FLOAT32 = 4e-7
+"""Share of the first eigenvalue down to which float32 products leave scores digits."""
+
 
 @dataclass(frozen=True)
 class PCAModel:
@@ -212,7 +215,13 @@ class PCAModel:
         return self.mean if self.conditional else self.fill
 
     def product_dtype(self, dtype: DType) -> DType:
-        """Return the data type in which scores of `dtype` are computed: float64 where factors leave the range of float32."""
+        """Return the data type in which scores of `dtype` are computed.
+
+        float64 where factors leave the range of float32, or components count whose scores rounding of float32 products would cover.
+        """
+        variances = self.explained_variance[: self.numerical_rank]
+        if len(variances) and variances[-1] < _KNOWN_IN_FLOAT32 * variances[0]:
+            return np.dtype(np.float64)
         factors = [np.sqrt(self.explained_variance[:1])]
         factors += [] if self.weights is None else [self.weights]
         factors += [self.deviations[np.isfinite(self.deviations)]] if self.whiten else []

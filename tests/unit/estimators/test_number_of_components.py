@@ -247,3 +247,24 @@ def test_cross_validation_has_no_state_to_continue(rows):
     fitted = sp.PCA("cross_validation").fit(rows)
     with pytest.raises(MergeError, match="no n_components='cross_validation'"):
         fitted.partial_fit(rows)
+
+
+def test_cross_validation_of_unequal_noise_says_that_it_found_no_minimum():
+    """The rule, not its code: the errors are those of conditional means under probabilistic PCA, written out."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((1200, 3)) @ rng.standard_normal((3, 15)) + 0.5 * rng.standard_normal((1200, 15))
+    assert sp.PCA("cross_validation").fit(rows).n_components_ == 3
+    pca = sp.PCA("cross_validation", scale=True).fit(rows)
+    z, errors = rows / rows.std(axis=0, ddof=1), np.zeros(15)
+    for own in np.array_split(np.arange(1200), 7):
+        others = np.delete(z, own, axis=0)
+        values, axes = np.linalg.eigh(np.cov(others.T))
+        for k in range(15):
+            noise = values[: 15 - k].mean()
+            top = axes[:, 15 - k :]
+            inverse = np.linalg.inv((top * (values[15 - k :] - noise)) @ top.T + noise * np.eye(15))
+            errors[k] += np.square((z[own] - others.mean(axis=0)) @ inverse / np.diag(inverse)).sum()
+    rule = pca.component_rules_["cross_validation"]
+    assert pca.n_components_ == errors.argmin() == 14
+    assert abs(rule.figures["error"] / (errors[14] / errors[0]) - 1) < 0.01  # groups of 171 or 172 rows
+    assert "no number of factors" in rule.statement

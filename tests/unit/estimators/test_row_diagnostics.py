@@ -246,3 +246,16 @@ def test_the_feature_that_was_changed_contributes_most_and_is_named(rows: NDArra
     largest = pca.contributions(frame.iloc[5:6]).largest(2)
     assert largest[0][0][0] == "gauge 11"
     assert largest[0][0][1] > 10 * largest[0][1][1]
+
+
+def test_t2_of_float32_rows_does_not_divide_rounding_by_small_eigenvalues(tmp_path):
+    """`qr` tells components of 1e-12 of the first variance from rounding, which float32 products of rows do not."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((12, 12)))[0]
+    rows = (rng.standard_normal((200, 12)) * 10.0 ** -np.linspace(0, 6, 12) @ turn).astype("f4")
+    pca = sp.PCA(8, solver="qr").fit(rows)
+    scores = (rows - pca.mean_) @ pca.components_.T
+    expected = (scores**2 / pca.explained_variance_).sum(axis=1)
+    found = zarr.open_group(pca.transform_to(rows, tmp_path / "out", diagnostics=True))["t2"][:]
+    assert np.abs(found - expected).max() <= 1e-5 * expected.max()
+    assert pca.transform(rows).dtype == np.float32

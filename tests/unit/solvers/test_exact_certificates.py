@@ -89,3 +89,18 @@ def test_conversion_whose_shares_exceed_one_warns() -> None:
         warned = [str(each.message) for each in seen if "explained_variance_ratio_ sums to" in str(each.message)]
         assert len(warned) == (sums[-1] > 1 + 1e-9)
     assert max(sums) > 1
+
+
+@pytest.mark.xfail(
+    strict=True, reason="float32 products of few features with few values: 64-bit ones are to replace them"
+)
+def test_rounding_of_float32_columns_of_two_values_is_stated() -> None:
+    """Products of equal values are rounded in the same direction: up to 2.4e-6 of the first eigenvalue, 4e-7 is stated."""
+    worst = 0.0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal(2).astype("f4")[(rng.random((8192, 2)) < 0.4).astype(int)]
+        pca, exact = sp.PCA(solver="covariance").fit(rows), np.cov(rows.astype(np.float64).T)
+        error = np.abs(pca.explained_variance_ - np.linalg.eigvalsh(exact)[::-1]).max() / pca.explained_variance_[0]
+        worst = max(worst, error / pca.error_["trusted_above"])
+    assert worst <= 1
