@@ -30,9 +30,9 @@ _SAFE_SIZES = (1e-10, 1e10)
 class AdaptiveState(StateAboutOrigin):
     """State of an incremental SVD: the basis of all complete batches, and the rows of the batch that is being filled."""
 
-    n_samples: int
+    n_in_basis: int
     """Number of rows of positive weight behind `basis`, without the `n_pending` rows of the current batch."""
-    weight: float
+    basis_weight: float
     """Sum of their weights; their number where none are given."""
     origin: FloatArray
     """A number near the mean of each feature, shape ``(n_features,)``."""
@@ -190,21 +190,21 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         weights = state.pending_weights[:n_rows] if len(state.pending_weights) else None
         total = float(n_rows) if weights is None else float(weights.sum())
         origin, mean, remainder = self._centred(state.pending[:n_rows], out[:n_rows], weights)
-        if state.weight == 0:
+        if state.basis_weight == 0:
             state = replace(state, origin=origin, offset=mean)
-        step, weight = step_between(state.origin, state.offset, origin, mean), state.weight + total
+        step, weight = step_between(state.origin, state.offset, origin, mean), state.basis_weight + total
         stack = Stack(
             state.basis,
-            self._step_row(step, state.weight, total),
+            self._step_row(step, state.basis_weight, total),
             out[:n_rows],
             np.ones(n_rows) if weights is None else np.sqrt(weights),
             self._in_metric(remainder) if self.center else None,
             self.n_threads,
         )
-        random = generator(self.seed, "adaptive signs", state.n_samples)
+        random = generator(self.seed, "adaptive signs", state.n_in_basis)
         dropped = truncate(stack, exact=False, shrink=self.shrink, random=random)
         return AdaptiveState(
-            state.n_samples + n_rows,
+            state.n_in_basis + n_rows,
             weight,
             state.origin,
             state.offset + step * (total / weight),
@@ -263,7 +263,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
                 f"states of {len(state.origin)} and {len(other.origin)} features, with {len(state.basis)} and "
                 f"{len(other.basis)} rows in the basis, cannot be merged: expected the same features and rank"
             )
-        if other.weight > 0:
+        if other.basis_weight > 0:
             state = self._absorb_basis(state, other)
         if other.n_pending:
             weights = other.pending_weights[: other.n_pending] if len(other.pending_weights) else None
@@ -271,22 +271,25 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         return state
 
     def _absorb_basis(self, state: AdaptiveState, other: AdaptiveState) -> AdaptiveState:
-        if state.weight == 0:
+        if state.basis_weight == 0:
             state.basis[...] = other.basis
             buffer = (state.pending, state.pending_weights, state.n_pending)
             return AdaptiveState(
-                other.n_samples, other.weight, other.origin, other.offset, state.basis, other.discarded, *buffer
+                other.n_in_basis, other.basis_weight, other.origin, other.offset, state.basis, other.discarded, *buffer
             )
-        step, weight = step_between(state.origin, state.offset, other.origin, other.offset), state.weight + other.weight
-        row = self._step_row(step, state.weight, other.weight)
+        step, weight = (
+            step_between(state.origin, state.offset, other.origin, other.offset),
+            state.basis_weight + other.basis_weight,
+        )
+        row = self._step_row(step, state.basis_weight, other.basis_weight)
         stack = Stack(state.basis, row, other.basis, np.zeros(len(other.basis)), None, self.n_threads)
-        random = generator(self.seed, "adaptive signs", state.n_samples + other.n_samples)
+        random = generator(self.seed, "adaptive signs", state.n_in_basis + other.n_in_basis)
         dropped = truncate(stack, exact=True, shrink=self.shrink, random=random)
         return replace(
             state,
-            n_samples=state.n_samples + other.n_samples,
-            weight=weight,
-            offset=state.offset + step * (other.weight / weight),
+            n_in_basis=state.n_in_basis + other.n_in_basis,
+            basis_weight=weight,
+            offset=state.offset + step * (other.basis_weight / weight),
             discarded=state.discarded + other.discarded + dropped,
         )
 
@@ -295,7 +298,7 @@ class IncrementalSVD(SequentialMerge[AdaptiveState]):
         out = borrow("adaptive batch", (state.n_pending, len(state.origin)), state.pending.dtype)
         total = self._add_pending(replace(state, basis=state.basis.copy()), out)
         values, vectors = _eigenpairs(total.basis.T)
-        return IncrementalBasis(total.n_samples, total.weight, total.mean, values, vectors, total.discarded)
+        return IncrementalBasis(total.n_in_basis, total.basis_weight, total.mean, values, vectors, total.discarded)
 
     def state_bytes(self, n_features: int, itemsize: int = 8) -> int:
         """Return the size of a state in bytes; `itemsize` is that of pending rows (see `work_dtype`)."""

@@ -343,7 +343,7 @@ def test_flush_makes_a_state_small_and_keeps_its_result() -> None:
     rows, accumulator = decaying(130, 40, -1.0), IncrementalSVD(6, 100)
     before = adapted(accumulator, rows)
     state = accumulator.flush(folded(accumulator, rows))
-    assert (state.n_pending, state.pending.nbytes, state.n_samples) == (0, 0, 130)
+    assert (state.n_pending, state.pending.nbytes, state.n_in_basis) == (0, 0, 130)
     after = accumulator.finalize(state)
     assert after.values.tobytes() == before.values.tobytes()
     assert after.discarded == before.discarded

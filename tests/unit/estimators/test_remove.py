@@ -23,7 +23,7 @@ from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
 
-EXACT = ("covariance", "gram", "qr", "sketch")
+EXACT = ("covariance", "gram", "qr", "sketch", "adaptive")
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,21 @@ def test_fit_transform_and_inverse_are_those_of_explicit_residuals(solver: str, 
     assert np.abs(pca.mean_ - np.average(rows, axis=0, weights=weights)).max() <= 1e-11
     assert pca.n_samples_seen_ == (len(rows) if weights is None else np.count_nonzero(weights))
     assert pca.n_passes_ == (2 if solver == "gram" else 1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_intervals_of_one_pass_hold_the_eigenvalues_of_explicit_residuals(solver: str, weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    _, remove, design = make_case(n=901)
+    rows = rng.standard_normal((901, 40)) * 2.0 ** -np.arange(40) + design @ rng.standard_normal((16, 40))
+    weights = rng.uniform(0.1, 5, len(rows)) if weighted else None
+    blocks = da.from_array(rows, chunks=(64, -1))
+    pca = sp.PCA(4, solver=solver, remove=remove, max_passes=1).fit(blocks, sample_weight=weights)
+    expected, rounding = Oracle.of(rows, design, weights).values, 1e-13
+    lower, upper = np.array(pca.error_["eigenvalue_intervals"]).T
+    assert (lower <= expected[:4] + rounding * expected[0]).all()
+    assert (expected[:4] <= upper + rounding * expected[0]).all()
 
 
 @pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
