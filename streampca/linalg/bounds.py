@@ -167,7 +167,7 @@ def intervals(
     """
     proven = _upper(approx, aligned, tau, n_components)
     best = proven if sigma is None or sigma >= tau else np.minimum(proven, _upper(approx, aligned, sigma, n_components))
-    return _with_floor(_padded(approx.values, n_components), best, proven, floor)
+    return _with_floor(padded(approx.values, n_components), best, proven, floor)
 
 
 def plain_intervals(
@@ -184,13 +184,14 @@ def plain_intervals(
     `values` are all eigenvalues of Ĉ, `discarded` is a proven bound of ‖E‖₂ (infinity if there is none), `sigma` a
     statistical one with its factor or None; `floor` as in `intervals`.
     """
-    lower = _padded(values, n_components)
+    lower = padded(values, n_components)
     proven = lower + min(tau, discarded)
     upper = proven if sigma is None else np.minimum(proven, lower + sigma)
     return _with_floor(lower, upper, proven, floor)
 
 
-def _padded(values: FloatArray, n: int) -> FloatArray:
+def padded(values: FloatArray, n: int) -> FloatArray:
+    """Return the first `n` of `values`, followed by zeros, ``(n,)``."""
     padded = np.zeros(n)
     padded[: len(values)] = values[:n]
     return padded
@@ -217,7 +218,7 @@ def _upper(approx: LowRank, aligned: FloatArray, sigma: float, n: int) -> FloatA
     matrix[np.arange(p, len(matrix)), np.arange(p, len(matrix))] += sigma / size
     inside = np.linalg.eigvalsh(matrix)[::-1] * size
     beyond = np.full(min(n, max(0, d - len(matrix))), sigma)
-    upper: FloatArray = _padded(np.sort(np.concatenate([inside, beyond]))[::-1], n)
+    upper: FloatArray = padded(np.sort(np.concatenate([inside, beyond]))[::-1], n)
     return np.maximum(upper, 0.0) + (_rounding_outside(approx.values, upper, sigma) if d > p else 0.0)
 
 

@@ -14,6 +14,7 @@ from streampca.linalg.bounds import (
     angles,
     components_for,
     intervals,
+    padded,
     plain_intervals,
     schatten4,
     sines,
@@ -21,12 +22,13 @@ from streampca.linalg.bounds import (
 )
 from streampca.linalg.eigen import relative_precision
 from streampca.linalg.nystrom import LowRank, Precision
-from streampca.typing import FloatArray, Json
+from streampca.typing import BoolArray, FloatArray, Json
 
 _SHARES = (0.9, 0.95, 0.99)
 ROUNDING_OF_REPEATED_ROWS = 64 * 2.0**-24
 """Rounding of float32 sums of 256 equal terms, relative to the first eigenvalue: a quarter of a unit for each."""
 _UNMEASURED = 2.0  # total rounding relative to the rounding that the asymmetry of ΩᵀY measures
+_VANISHING = 4.0  # times the rounding of the first eigenvalue, up to which one that was not found counts as zero
 ROUNDING = 1e-13  # relative rounding of the small problems, which divide by square roots of small eigenvalues
 
 
@@ -35,7 +37,9 @@ class Certified:
     """Error bounds of the reported components; None where the matrix may be indefinite."""
 
     values: FloatArray
-    """The eigenvalues that are reported, largest first; ``(k,)``."""
+    """The eigenvalues that are reported, largest first, 0 for those that were not found; ``(k,)``."""
+    n_found: int
+    """How many of them the approximation has; the directions of the others are arbitrary, orthogonal to it."""
     total: float
     """Trace of the matrix: the total variance."""
     tau: float
@@ -71,17 +75,26 @@ class Certified:
     def errors(self) -> FloatArray:
         """Return a bound of |λ̂ − λ| / λ of every eigenvalue, ``(k,)``; NaN where there is none, or infinity.
 
-        Values of the conversion may lie outside their intervals, on either side.
+        Values of the conversion may lie outside their intervals, on either side. Rounding is not counted where nothing
+        else is left: an eigenvalue whose upper end is rounding has the error 0.
         """
         if self.bounds is None:
             return np.full(len(self.values), np.nan)
         lower, upper = self.bounds.lower, self.bounds.upper
         if not self.converted:
-            return self.bounds.relative_width
+            return np.where(self.vanishing, 0.0, self.bounds.relative_width)
         below = np.divide(upper - self.values, upper, out=np.zeros_like(upper), where=upper > 0)
         unlimited = np.where(self.values > lower, np.inf, 0.0)
         above = np.divide(self.values - lower, lower, out=unlimited, where=lower > 0)
-        return np.maximum(np.maximum(below, above), 0.0)
+        return np.where(self.vanishing, 0.0, np.maximum(np.maximum(below, above), 0.0))
+
+    @property
+    def vanishing(self) -> BoolArray:
+        """Return whether each eigenvalue is zero up to rounding: those that were not found and whose upper end is that small."""
+        if self.bounds is None:
+            return np.zeros(len(self.values), dtype=bool)
+        small = self.bounds.upper <= _VANISHING * self.rounding * self.values.max(initial=0.0)
+        return np.asarray(small & (np.arange(len(small)) >= self.n_found))
 
     @property
     def largest_relative_width(self) -> float:
@@ -165,7 +178,19 @@ class Certified:
             clauses.append(
                 f"{unresolved} of {len(self.values)} components are not told apart from their neighbours (unresolved clusters)"
             )
+        if self.n_found < len(self.values):
+            clauses.append(self._not_found())
         return "; ".join(clauses)
+
+    def _not_found(self) -> str:
+        """Return what is known of the components that the approximation does not have, in words."""
+        subject = f"the last {len(self.values) - self.n_found} of {len(self.values)} components"
+        drawn = "their directions were drawn at random, orthogonal to the others, and no angle is bounded for them"
+        if self.vanishing[self.n_found :].all():
+            return f"{subject} carry no variance above rounding: {drawn}"
+        return (
+            f"{subject} were not found and are reported with the eigenvalue 0, which may be wrong altogether: {drawn}"
+        )
 
 
 @dataclass(frozen=True)
@@ -283,12 +308,14 @@ def certified(
     Proven, up to rounding: the lower end of every interval, the trace of C − Ĉ, and with it `proven_upper`.
     Statistical: all bounds that use the Schatten-4 estimate of ‖C − Ĉ‖₂ and its factor (see `bounds.schatten4`).
 
-    `total` is tr C, exact; `precision` is the type in which C was accumulated, or its relative rounding. At most as many
-    of the `n_components` count as there are reported pairs.
+    `total` is tr C, exact; `precision` is the type in which C was accumulated, or its relative rounding. Where there are
+    fewer than `n_components` reported pairs, the others stand for directions v orthogonal to them with the eigenvalue 0,
+    for which Ĉv = 0.
     """
     approx, test = answer.low_rank, answer.test
-    k = min(n_components, len(answer.reported.values))
+    k = min(n_components, len(answer.reported.vectors))
     axes = answer.reported.vectors[:, :k]
+    n_found = axes.shape[1]
     rounding = _Rounding.of(precision, evidence.rounding, len(axes))
     aligned = None if test is None else alignment(approx, test, n_threads, rounding.arithmetic)
     floor = rounding_floor(approx, 1.0 if aligned is None else aligned.condition, rounding.relative)
@@ -299,17 +326,18 @@ def certified(
     bounds, angle_bounds, eigen_residual, left = None, None, None, 0.0
     if evidence.definite:
         cosines = None if aligned is None else aligned.cosines
-        bounds, angle_bounds = _bounds(approx, cosines, residual, k)
+        bounds, angle_bounds = _bounds(approx, cosines, residual, k, n_found)
         if answer.converted is not None and test is not None:
             conversion = replace(answer.converted, vectors=axes)
             cosines = alignment(conversion, test, n_threads, rounding.arithmetic).cosines
             angle_bounds = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
-        outside = sines(cosines, k)
-        if answer.converted is None and k:
+        outside = np.concatenate([sines(cosines, n_found), np.ones(k - n_found)])
+        if answer.converted is None and n_found:
             eigen_residual = (residual.smallest * float(outside.max()) + floor) / float(approx.values[0])
         left = min(residual.proven, residual.smallest * float((outside**2).sum()))
     return Certified(
-        values=answer.reported.values[:k],
+        values=padded(answer.reported.values[:n_found], k),
+        n_found=n_found,
         total=total,
         tau=tau,
         sigma=residual.sigma,
@@ -322,7 +350,7 @@ def certified(
         rounding=rounding.relative,
         floor=floor,
         proven=residual.proven,
-        orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(k)).max(initial=0.0)),
+        orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(n_found)).max(initial=0.0)),
         converted=answer.converted is not None,
         incremental=test is None,
     )
@@ -340,14 +368,19 @@ def rounding_floor(approx: LowRank, condition: float, relative: float) -> float:
     return relative * condition * float(approx.values.max(initial=0.0)) + _UNMEASURED * seen
 
 
-def _bounds(approx: LowRank, cosines: FloatArray | None, residual: _Residual, k: int) -> tuple[Intervals, Angles]:
-    """Return bounds of the first k eigenvalues and eigenvectors; the next eigenvalue limits the last gap."""
+def _bounds(
+    approx: LowRank, cosines: FloatArray | None, residual: _Residual, k: int, n_found: int
+) -> tuple[Intervals, Angles]:
+    """Return bounds of the first k eigenvalues and of the eigenvectors that were found; the next eigenvalue limits the last gap."""
     n, sigma, proven, floor = min(k + 1, len(approx.vectors)), residual.sigma, residual.proven, residual.floor
     if cosines is None:
         limits = plain_intervals(approx.values, sigma=sigma, tau=proven, discarded=proven, n_components=n, floor=floor)
     else:
         limits = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=n, floor=floor)
-    angle_bounds = angles(limits, cosines, sigma=residual.smallest, n_components=k, floor=floor)
+    angle_bounds = angles(limits, cosines, sigma=residual.smallest, n_components=n_found, floor=floor)
+    if n_found < k:
+        arbitrary = (n_found, k - 1, None)
+        angle_bounds = Angles(angle_bounds.sine + (None,) * (k - n_found), (*angle_bounds.clusters, arbitrary), None)
     return Intervals(limits.lower[:k], limits.upper[:k], limits.proven_upper[:k]), angle_bounds
 
 

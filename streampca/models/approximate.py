@@ -86,7 +86,7 @@ class Answer:
     reported: LowRank
     """The pairs that are reported: the same, or those of the literature's conversion."""
     n_components: int
-    """Number of pairs that are taken."""
+    """Number of pairs that are taken; the certificate is of as many as are reported, with directions that were not found."""
     reached: bool
     """Whether the requested number was reached."""
     certified: Certified
@@ -123,41 +123,8 @@ class Answer:
             source=source,
             sample_weight=None if moments.weight == moments.n_samples else moments.weight,
         )
-        self._add_null_directions(certificate, len(values) - k)
         model = replace(model, certificate=certificate)
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
-
-    def _add_null_directions(self, certificate: Json, n_more: int) -> None:
-        """Add to the certificate `n_more` directions without an estimated variance.
-
-        Their eigenvalues are at least 0 and at most the next one of Ĉ plus ‖C − Ĉ‖ (Weyl's inequality).
-        """
-        n_certified, certified, low_rank = len(certificate["component_errors"]), self.certified, self.low_rank
-        certificate["component_errors"] += [0.0] * n_more
-        certificate["angle_bounds"] += [None] * n_more
-        if n_more == 0:
-            return
-        certificate["subspace_angle_bound"] = None
-        certificate["unresolved_clusters"] = [
-            *certificate["unresolved_clusters"],
-            [n_certified, n_certified + n_more - 1, None],
-        ]
-        certificate["statement"] += (
-            f"; the last {n_more} of {n_certified + n_more} components carry no variance above rounding: their directions were drawn at "
-            "random, orthogonal to the others, and no angle is bounded for them"
-        )
-        if certificate["eigenvalue_intervals"] is None:
-            return
-        proven = certified.proven
-        best = proven if certified.sigma is None else min(proven, certified.sigma)
-        following = float(low_rank.values[n_certified]) if n_certified < len(low_rank.values) else 0.0
-        certificate["eigenvalue_intervals"] += [[0.0, float(following + best + certified.floor)] for _ in range(n_more)]
-        if certified.total > 0:
-            omitted = min(n_more * (following + best), proven) / certified.total
-            certificate["relative_residual_interval"][0] = max(
-                0.0, certificate["relative_residual_interval"][0] - omitted
-            )
-        certificate["proven_upper_bounds"] += [float(following + proven + certified.floor)] * n_more
 
 
 def answer_of(
@@ -212,7 +179,7 @@ def answer_of(
         Approximation(low_rank, test, reported),
         replace(evidence, rounding=rounding, definite=definite),
         total=moments.total,
-        n_components=n_components,
+        n_components=_n_components(parameters, n_components, moments),
         precision=precision,
         n_threads=n_threads,
     )

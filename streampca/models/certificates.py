@@ -52,7 +52,7 @@ class ExactCertificate(Certificate):
     orthonormality: float
     """Largest entry of VᵀV − I in modulus."""
     component_errors: tuple[float | None, ...]
-    """Bound of |λ̂ − λ| / λ for each component, beside rounding; None where there is none."""
+    """Bound of |λ̂ − λ| / λ for each component, beside rounding; 1 for one that was not found; None where there is no bound."""
     numerical_rank: int
     """How many of the eigenvalues stand above rounding."""
     trusted_above: float

@@ -305,3 +305,19 @@ def test_no_angle_is_bounded_for_directions_without_variance() -> None:
     assert said["angle_bounds"][2:] == [None, None]
     assert said["unresolved_clusters"][-1] == [2, 3, None]
     assert "the last 2 of 4 components carry no variance above rounding" in said["statement"]
+
+
+@pytest.mark.parametrize("kwargs", [{"sketch": "count_sketch", "n_hashes": 1}, {"sketch": "sparse_sign"}])
+def test_components_that_a_sketch_missed_are_not_certified(kwargs: dict[str, Any]) -> None:
+    """Two features of the same bucket: half of the variance was missing, and the tolerance counted as met."""
+    rows, missed = np.random.default_rng(1).standard_normal((200, 2)), 0
+    exact = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
+    for seed in range(12):
+        pca = PCA(2, solver="sketch", sketch_size=2, pilot=0, max_passes=1, tolerance=1e-2, random_state=seed, **kwargs)
+        said, found = pca.fit(rows).error_, pca.explained_variance_
+        errors = np.array(said["component_errors"])
+        assert (np.abs(found - exact) <= (errors + 1e-12) * exact).all()
+        assert said["largest_relative_width"] == errors.max()
+        assert (found > 0).all() or "not found" in said["statement"]
+        missed += int((found == 0).any())
+    assert missed
