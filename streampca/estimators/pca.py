@@ -56,8 +56,8 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there are at most half as many samples as
         features; a d × d triangular factor, two to four times slower, for singular values below 1e-7 of the first. Approximate, with a certificate in
         ``error_``: products of the covariance with `sketch_size` vectors; a basis of that rank which follows the rows in shuffled order, the better
-        answer of one pass. ``"auto"`` takes these for a count of components where nothing exact fits, or where a `tolerance` is given and they are
-        expected to be faster.
+        answer of one pass. ``"auto"`` takes these for a count of components where nothing exact fits, then reading until eigenvalues are
+        certified to 1 %, or where a `tolerance` is given and they are expected to be faster.
     center : bool
         Subtract the mean.
     scale : bool or "block"
@@ -118,10 +118,11 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     pilot : int or "auto"
         Rows from all over the data that are read before the first pass to inform the sketch; 0 for none. ``"auto"``: ten for each vector and at least
         500, unless more than a tenth of the data would be decoded for them.
-    max_passes : int
-        Most readings by an approximate solver.
+    max_passes : int or "auto"
+        Most readings by an approximate solver; ``"auto"``: eight, or two where `tolerance` is 0.
     tolerance : float or None
-        Read again until every eigenvalue is certified to this relative error, or `max_passes` are over; 0 reads `max_passes` times; None reads once.
+        Read again until every eigenvalue is certified to this relative error, or `max_passes` are over; 0 reads `max_passes` times. None: 0.01 where
+        `solver` is ``"auto"`` and nothing exact fits, and one reading by a solver that is named.
         The exact solvers read none of these parameters.
 
     Attributes
@@ -176,7 +177,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         n_hashes: int = 4,
         recovery: Recovery = "nystrom",
         pilot: int | Auto = "auto",
-        max_passes: int = 2,
+        max_passes: int | Auto = "auto",
         tolerance: float | None = None,
         center: bool = True,
         scale: bool | BlockScale = False,

@@ -66,12 +66,18 @@ PCA_PARAMETERS = (
         "Rows read before the first pass to inform the test matrix; auto: ten for each column and at least 500, unless more than a tenth of the data would be decoded for them; 0: none.",
         "model",
     ),
-    Parameter("max_passes", 2, Whole(1), "Most readings by an approximate solver.", "model"),
+    Parameter(
+        "max_passes",
+        "auto",
+        Whole(1, auto=True),
+        "Most readings by an approximate solver; auto: eight, or two where tolerance is 0.",
+        "model",
+    ),
     Parameter(
         "tolerance",
         None,
-        Number(least=0, optional=True, hint=" for one pass"),
-        "Relative error to which every eigenvalue is to be certified: an approximate solver reads again until it is or `max_passes` are over; 0: always `max_passes`; None: one reading.",
+        Number(least=0, optional=True, hint=" for the default"),
+        "Relative error to which every eigenvalue is to be certified: an approximate solver reads again until it is or `max_passes` are over; 0: always `max_passes`; None: 0.01 where solver is auto, one reading of a solver that is named.",
         "model",
     ),
     CENTER,
@@ -164,7 +170,7 @@ class Parameters:
     """As `PCA`."""
     pilot: int | str = "auto"
     """As `PCA`."""
-    max_passes: int = 2
+    max_passes: int | str = "auto"
     """As `PCA`."""
     tolerance: float | None = None
     """As `PCA`."""

@@ -341,7 +341,7 @@ class ApproximateSolver(PCASolver):
                     chain.add(*split(known, sizes.held_out)[0])
                 known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
                 answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
-            while n_passes < plan.passes and not answer.within(parameters.tolerance):
+            while n_passes < plan.passes and not answer.within(sizes.tolerance):
                 with clock:
                     basis, width, factor = _next_test(chain, answer, evidence, plan, work)
                     del answer, low_rank

@@ -25,6 +25,7 @@ from streampca.planning.worker_limits import WorkerLimits, for_workers, least_me
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.options import RunOptions
+from streampca.solvers.plan_sketch import reading_limits
 from streampca.solvers.quality import QualityReading
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
@@ -210,7 +211,14 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
     if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
         # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
-        order += ["sketch"] if parameters.tolerance is not None else ["adaptive", "sketch"]
+        several = reading_limits(parameters)[0] > 1
+        order += (
+            ["sketch"]
+            if parameters.tolerance is not None
+            else ["sketch", "adaptive"]
+            if several
+            else ["adaptive", "sketch"]
+        )
     refusals = []
     plans = []
     for solver in order:

@@ -23,6 +23,8 @@ from streampca.typing import DType
 HELD_OUT_COLUMNS = 20  # Gaussian columns that only the certificate uses
 _SPARE_COLUMNS = 10  # beyond the components, below which an answer is not worth having
 _COMPONENTS_UNKNOWN = 32  # taken for the size of the sketch where the data decides their number
+_MOST_PASSES, _PASSES_FOR_ALL = 8, 2  # by default: until the tolerance is met, and where it is 0
+_GOOD = 0.01  # relative width of intervals that solver="auto" is content with
 _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
 _LEAF_BYTES = 256 * 2**20
 _BLOCKS_TO_SHUFFLE = 64
@@ -106,6 +108,22 @@ def _require(source: Source, parameters: Parameters, solver: str, k: int | None)
         )
 
 
+def reading_limits(parameters: Parameters) -> tuple[int, float | None]:
+    """Return how often an approximate solver may multiply the rows, and the width of intervals at which it stops.
+
+    A solver that is named reads once without a tolerance. ``"auto"`` answers for its choice: it reads on until eigenvalues
+    are certified to `_GOOD`, unless one reading is all that is allowed. The conversion has no use for further readings.
+    """
+    most, tolerance = parameters.max_passes, parameters.tolerance
+    if tolerance is None and parameters.solver == "auto":
+        tolerance = _GOOD
+    if isinstance(most, str):
+        most = _PASSES_FOR_ALL if tolerance == 0 else _MOST_PASSES
+    if tolerance is None or most == 1 or parameters.recovery == "conversion":
+        return 1, parameters.tolerance
+    return most, tolerance
+
+
 def needs_moments(parameters: Parameters) -> bool:
     """Tell whether the conversion needs to know scales, or shares of observed values, before rows are multiplied.
 
@@ -124,17 +142,23 @@ def _require_recovery(parameters: Parameters, solver: str) -> None:
             "solver='adaptive' does not take recovery='conversion', which converts products with a test matrix: use solver='sketch'"
         )
     readings = 2 if needs_moments(parameters) else 1
-    if parameters.max_passes < readings:
+    if isinstance(parameters.max_passes, str):
+        if parameters.tolerance is None or readings == 2:
+            return
+        most = _PASSES_FOR_ALL
+    else:
+        most = parameters.max_passes
+    if most < readings:
         raise ParameterError(
             f"max_passes={parameters.max_passes} with recovery='conversion': expected at least 2, because z-scores and shares of "
             "observed values have to be known before rows are multiplied; use max_passes=2 or recovery='nystrom'"
         )
-    if parameters.max_passes > 2 or (parameters.tolerance is not None and parameters.max_passes > readings):
+    if most > 2 or (parameters.tolerance is not None and most > readings):
         raise ParameterError(
             f"max_passes={parameters.max_passes} and tolerance={parameters.tolerance} with recovery='conversion': expected {readings} "
             "passes at most, because the published "
             "conversion multiplies every row once and further passes would not improve it; use recovery='nystrom', or "
-            f"{'tolerance=None' if parameters.max_passes == 2 else f'max_passes={readings}'}"
+            f"{'tolerance=None' if most == 2 else f'max_passes={readings}'}"
         )
 
 
@@ -188,7 +212,7 @@ class _Planner:
     def _detail(self) -> SketchDetail:
         """Return the settings, but for the rows of an update."""
         parameters, resources, source = self.parameters, self.resources, self.source
-        one_pass = parameters.tolerance is None or parameters.recovery == "conversion"
+        passes, tolerance = reading_limits(parameters)
         informed = parameters.recovery == "nystrom" and (
             parameters.sketch in ("auto", "gaussian") or parameters.scale or self.solver == "adaptive"
         )
@@ -200,13 +224,13 @@ class _Planner:
         return SketchDetail(
             columns=self.columns,
             held_out=min(HELD_OUT_COLUMNS, source.shape[1]),
-            passes=1 if one_pass else parameters.max_passes,
+            passes=passes,
             keep_all=self.keep_all,
             pilot_rows=pilot.n_rows,
             pilot_bands=pilot.n_bands,
             pilot_bytes=pilot.bytes,
             moments_first=needs_moments(parameters),
-            tolerance=parameters.tolerance,
+            tolerance=tolerance,
         )
 
     def _plan_of(self, detail: SketchDetail, rows: int, leaves: int, threads_per_leaf: int) -> Plan:

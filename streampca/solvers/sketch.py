@@ -38,7 +38,7 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
 
     def mergeable(self, parameters: Parameters) -> Parameters:
         """Return `parameters` for one pass without a pilot, so that all sources are met with the same test matrix."""
-        return replace(parameters, pilot=0, tolerance=None)
+        return replace(parameters, solver=self.name, pilot=0, tolerance=None)
 
     def accumulate(
         self,

@@ -108,7 +108,7 @@ def test_value_outside_the_domain_is_refused_by_name(estimator: type, parameter:
     ("parameters", "message"),
     [
         ({"forgetting": 0}, "forgetting=0: expected a number in (0, 1]; 1 forgets nothing"),
-        ({"tolerance": -1.0}, "tolerance=-1.0: expected a finite number of at least 0, or None for one pass"),
+        ({"tolerance": -1.0}, "tolerance=-1.0: expected a finite number of at least 0, or None for the default"),
         ({"pilot": -1}, 'pilot=-1: expected an integer of at least 0, or "auto"'),
         ({"n_hashes": True}, "n_hashes=True: expected an integer of at least 1"),
         ({"random_state": 0.5}, "random_state=0.5: expected an integer, so that a run can be repeated"),

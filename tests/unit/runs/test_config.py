@@ -99,7 +99,10 @@ BROKEN = [
         "model.solver: found the text 'auot', allowed: auto, covariance, gram, qr, sketch, a",
     ),
     (SOURCE + "model: {solver: []}", "model.solver: found an empty list, allowed: auto"),
-    (SOURCE + "model: {max_passes: 1.5}", "model.max_passes: found 1.5, allowed: a whole number of at least 1"),
+    (
+        SOURCE + "model: {max_passes: 1.5}",
+        "model.max_passes: found 1.5, allowed: auto, or a whole number of at least 1",
+    ),
     (SOURCE + "model: {pilot: -1}", "model.pilot: found -1, allowed: auto, or a whole number of at least 0"),
     (SOURCE + "resources: {memory: 2}", "resources.memory: found 2, allowed: a size of at least 64 MiB such as 2GiB"),
     (SOURCE + "resources: {memory: 63MiB}", "resources.memory: found the text '63MiB', allowed: a size"),
