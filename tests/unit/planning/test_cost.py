@@ -97,7 +97,7 @@ def test_plan_tells_time_and_alternatives(store):
     assert others["covariance"]["fits"]
     assert set(others) == {"covariance", "qr", "adaptive", "sketch"}
     assert [name for name, other in others.items() if other["sketch"]] == ["adaptive", "sketch"]
-    assert "sketch (approximate): 1 pass, " in str(plan)
+    assert "sketch (approximate): at most 8 passes, " in str(plan)
     assert others["covariance"]["passes"] == 1
     assert others["covariance"]["flops"] > plan.flops
     assert {"projected_bytes", "bytes_to_read", "expected_seconds", "expected_by"} <= set(others["covariance"])
