@@ -83,8 +83,8 @@ def open_source(
         has a value later; ``"survey"`` reads all rows once, when the table is opened, to find features never observed.
     decode : {"auto", "raw"}
         Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``
-        or ``_Unsigned`` of the CF conventions) are decoded, to float32 for integers of up to 16 bits and to float64 for wider
-        ones, with NaN for missing values; or read as they are stored.
+        or ``_Unsigned`` of the CF conventions) are decoded, to float64 where there is a scale or an offset, and otherwise to a
+        float that holds each of them, with NaN for missing values; or read as they are stored.
     orientation : {"samples_first", "features_first"}, optional
         How an array of two dimensions is stored: (samples, features), the default, or (features, samples).
     missing_chunks : {"error", "fill", "fill_labels"}

@@ -37,6 +37,8 @@ class Packing:
     """Stored values that mean that nothing was observed."""
     attributes: Mapping[str, object]
     """The attributes, as they are in the store."""
+    dtype: DType
+    """Data type of decoded values: that of xarray."""
 
     @classmethod
     def of(cls, metadata: ArrayMetadata, label: str) -> Packing | None:
@@ -45,8 +47,13 @@ class Packing:
         return cls.of_attributes(packing(metadata), dtype, label)
 
     @classmethod
-    def of_attributes(cls, attributes: Mapping[str, object], dtype: DType, label: str) -> Packing | None:
+    def of_attributes(
+        cls, attributes: Mapping[str, object], dtype: DType, label: str, *, single: bool = False
+    ) -> Packing | None:
         """Return how values with these attributes of packed values are decoded, None where they are meant as they are stored.
+
+        `single` says that scale and offset are stored as float32, which makes values that 24 bits hold float32 (CF
+        conventions, section 8.1). All others with a scale or an offset are float64: a large offset would take their digits.
 
         Raises
         ------
@@ -67,17 +74,14 @@ class Packing:
                 f"{label} has scale_factor=0 (CF conventions): all values would be add_offset; {_CURE}"
             )
         fills = [fill for name in _FILLS if name in attributes for fill in _fills(name, attributes[name], dtype, label)]
-        return cls(dtype, scale, offset, tuple(dict.fromkeys(fills)), attributes)
+        exact = single or (scale, offset) == (1.0, 0.0)
+        decoded = _holding(dtype) if exact else np.dtype(np.float64)
+        return cls(dtype, scale, offset, tuple(dict.fromkeys(fills)), attributes, decoded)
 
-    @property
-    def dtype(self) -> DType:
-        """Return the data type of decoded values: float32 for packed integers of up to 16 bits, float64 for wider ones.
-
-        Floating point numbers keep their type.
-        """
-        if self.stored.kind == "f":
-            return np.dtype(np.float64 if self.stored.itemsize == 8 else np.float32)
-        return np.dtype(np.float32 if self.stored.itemsize <= 2 else np.float64)
+    @classmethod
+    def none(cls, dtype: DType) -> Packing:
+        """Return how values of `dtype` are decoded that are meant as they are stored."""
+        return cls(dtype, 1.0, 0.0, (), {}, _holding(dtype))
 
     def missing(self, stored: Array) -> BoolArray:
         """Return where stored values mean that nothing was observed."""
@@ -128,6 +132,11 @@ def unpacked(values: Array, attributes: Mapping[str, object], label: str) -> Arr
     out = np.empty(values.shape)
     packing.decode(values, out)
     return out
+
+
+def _holding(dtype: DType) -> DType:
+    """Return the floating type that holds values of `dtype`: float32 for those of up to 24 digits, else float64."""
+    return np.dtype(np.float32 if dtype.itemsize <= (4 if dtype.kind == "f" else 2) else np.float64)
 
 
 def _unsigned(dtype: DType) -> DType:

@@ -54,6 +54,13 @@ class StoredVariable:
             return self.packing.missing(stored)
         return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
 
+    def decoded_to(self, dtype: DType) -> StoredVariable:
+        """Return the variable whose values are decoded to `dtype`."""
+        if dtype == self.dtype:
+            return self
+        packing = self.packing or Packing.none(self.source.dtype)
+        return replace(self, packing=replace(packing, dtype=dtype))
+
     def turned(self) -> StoredVariable:
         """Return the part whose source has features in rows."""
         return replace(self, source=self.source.by_features())

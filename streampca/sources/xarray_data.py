@@ -258,7 +258,7 @@ def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -
     """Return one DataArray as a part of a table, read where it is stored if nothing has changed it."""
     stored = stored_array(array)
     if stored is not None and (part := _read_natively(*stored, axes, options)) is not None:
-        return part
+        return part.decoded_to(array.dtype) if options.decode != "raw" else part
     order = (*axes[0], *axes[1])
     n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
     lazy = _lazy(array)

@@ -115,7 +115,7 @@ def test_inspect_lists_dimensions_and_proposes_a_source(rows: NDArray[np.float32
     table = json.loads(
         call("inspect", "field.zarr", "--variables", "sst,ice", "--samples", "time", "--mask", "ocean", "--json").out
     )
-    assert (table["kind"], table["shape"], table["dtype"]) == ("source", [60, 20], "float32")
+    assert (table["kind"], table["shape"], table["dtype"]) == ("source", [60, 20], "float64")
     assert (table["dimensions"][0]["name"], table["dimensions"][0]["of"]) == ("time", "samples")
     assert [entry["dims"] for entry in table["variables"]] == [["lat", "lon"], ["lat"]]
     call("inspect", "field.zarr", "--array", "sst", "--samples", "tme").refused(2, "did you mean 'time'")

@@ -18,7 +18,14 @@ from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, require_table
 from streampca.sources.conventions import packed_by
 from streampca.sources.files.fragments import FragmentReader, damage_named
-from streampca.sources.files.hdf5_names import dataset_in, labels_of, name_in, names_of, plain_attributes
+from streampca.sources.files.hdf5_names import (
+    dataset_in,
+    labels_of,
+    name_in,
+    names_of,
+    plain_attributes,
+    scales_are_float32,
+)
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
@@ -187,7 +194,9 @@ def _reader(file: h5py.File, path: Path, name: str, options: ReadOptions) -> tup
     axes = axes_of(names, dataset.shape, options, label)
     reader = Hdf5Reader(path, dataset, axes, fill=options.fills_data)
     attributes = packed_by(plain_attributes(dataset), reader.dtype)
-    packing = None if options.decode == "raw" else Packing.of_attributes(attributes, reader.dtype, label)
+    packing = None
+    if options.decode != "raw":
+        packing = Packing.of_attributes(attributes, reader.dtype, label, single=scales_are_float32(dataset))
     return reader, labels_of(dataset, names, axes, label), packing
 
 

@@ -105,6 +105,12 @@ def plain_attributes(node: h5py.Dataset | h5py.Group) -> dict[str, object]:
     return plain
 
 
+def scales_are_float32(dataset: h5py.Dataset) -> bool:
+    """Return whether the attributes of a packed dataset that are stored, its scale and its offset, are float32."""
+    names = [name for name in ("scale_factor", "add_offset") if name in dataset.attrs]
+    return all(np.asarray(dataset.attrs[name]).dtype == np.float32 for name in names)
+
+
 def _short(node: h5py.Dataset | h5py.Group) -> dict[str, JsonValue]:
     """Return the attributes that are numbers or short texts, without those that say how values are stored."""
     attributes: Mapping[str, object] = plain_attributes(node)

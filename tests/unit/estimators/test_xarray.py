@@ -163,7 +163,26 @@ def test_values_are_decoded_by_the_attributes_with_which_xarray_decodes_them(
     raw = xr.open_zarr(store, chunks=chunks, consolidated=False, mask_and_scale=False)
     raw.sst.attrs.update(change)
     array = xr.decode_cf(raw).sst
-    np.testing.assert_allclose(values_of(sp.open(array, samples="time")), flat(array, "time"), rtol=1e-6)
+    source = sp.open(array, samples="time")
+    assert source.dtype == array.dtype == array.load().dtype
+    np.testing.assert_array_equal(values_of(source), flat(array, "time"))
+
+
+@pytest.mark.parametrize("attributes", [{"scale_factor": 1e-3, "add_offset": 1e6}, {"scale_factor": 1.0}, {}])
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_dtype_that_xarray_shows_is_that_of_the_rows(
+    tmp_path: Path, attributes: dict[str, float], dtype: str, chunks: Any
+) -> None:
+    stored = np.random.default_rng(0).integers(-99, 99, (30, 4)).astype(dtype)
+    group = zarr.create_group(tmp_path / "x.zarr")
+    group.create_array("x", data=stored, chunks=(8, 4), dimension_names=("time", "x"), attributes=attributes)
+    array = opened(tmp_path / "x.zarr", chunks).x
+    source = sp.open(array, samples="time")
+    assert source.dtype == array.dtype
+    np.testing.assert_array_equal(values_of(source), array.values)
+    lazy, loaded = sp.PCA(2).fit(array), sp.PCA(2).fit(array.load())
+    np.testing.assert_allclose(lazy.explained_variance_, loaded.explained_variance_, rtol=1e-12)
 
 
 def test_variables_of_a_dataset_stand_side_by_side() -> None:

@@ -42,11 +42,28 @@ def test_packed_array_is_decoded(tmp_path: Path, version: int, name: str) -> Non
     stored = packed_values()
     store = write_store(tmp_path / "x.zarr", stored, version=version, chunks=(20, 8), attributes=attributes)
     source = open_source(store)
-    assert source.dtype == np.float32  # holds every integer of 16 bits
-    np.testing.assert_allclose(source.read(0, 60)[0], decoded(stored, attributes), rtol=2**-22, atol=2**-23 * 600)
+    # float32 holds every integer of 16 bits, but not what a scale and an offset make of it
+    assert source.dtype == (np.float64 if {"scale_factor", "add_offset"} & attributes.keys() else np.float32)
+    np.testing.assert_array_equal(source.read(0, 60)[0], decoded(stored, attributes))
     raw = sp.PCA(2).fit(open_source(store, decode="raw"))
     expected = np.linalg.eigvalsh(np.cov(stored.T.astype(float)))[::-1][:2]
     np.testing.assert_allclose(raw.explained_variance_, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "f4"])
+@pytest.mark.parametrize("attributes", [{"scale_factor": 1e-3, "add_offset": 1e6}, {"scale_factor": 0.01}])
+def test_large_offset_takes_no_digits_from_the_eigenvalues(
+    tmp_path: Path, dtype: str, attributes: dict[str, float]
+) -> None:
+    stored = np.round(make_values(80, 6) * 20).clip(0 if dtype == "u2" else -128, 127).astype(dtype)
+    store = write_store(tmp_path / "x.zarr", stored, chunks=(20, 6), attributes=attributes)
+    pca = sp.PCA(6, solver="covariance").fit(store)
+    exact = np.linalg.eigvalsh(np.cov(stored.T.astype(float)))[::-1] * attributes["scale_factor"] ** 2
+    # A value v carries half a unit of its last digit for the product and for the sum; ‖E‖ over √n bounds the rest.
+    values = decoded(stored, attributes)
+    error = np.finfo(float).eps * np.sqrt((values**2).mean(axis=0).sum()) / np.sqrt(exact[0])
+    np.testing.assert_allclose(pca.explained_variance_, exact, rtol=0, atol=exact[0] * max(1e-13, 3 * error))
+    assert pca.transform(store).dtype == np.float64
 
 
 def test_fill_value_is_compared_before_scaling_and_read_as_nan(tmp_path: Path) -> None:

@@ -68,14 +68,19 @@ def test_dimension_scales_are_names_and_coordinates(path, cube):
     assert scores.shape == (60, 2)
 
 
-def test_packed_values_are_decoded(path):
+@pytest.mark.parametrize(("scale", "offset", "dtype"), [("f4", "f4", "f4"), ("f8", "f8", "f8"), ("f4", "f8", "f8")])
+def test_packed_values_are_decoded_to_the_type_of_scale_and_offset(path, scale, offset, dtype):
     import h5py
 
     stored = np.random.default_rng(0).integers(-1000, 1000, (50, 6)).astype("i2")
     stored[4, 2] = -32768
     with h5py.File(write_hdf5(path, stored, chunks=(8, 6)), "a") as file:
-        file["x"].attrs.update({"scale_factor": 0.01, "add_offset": 5.0, "_FillValue": np.int16(-32768)})
-    expected = np.where(stored == -32768, np.nan, stored.astype("f4") * np.float32(0.01) + np.float32(5))
+        file["x"].attrs["scale_factor"] = np.array(0.01, scale)
+        file["x"].attrs["add_offset"] = np.array([290.1], offset)
+        file["x"].attrs["_FillValue"] = np.int16(-32768)
+    factor, shift = np.array(0.01, scale).astype(dtype), np.array(290.1, offset).astype(dtype)
+    expected = np.where(stored == -32768, np.nan, stored.astype(dtype) * factor + shift)
+    assert sp.open(path).dtype == dtype
     np.testing.assert_array_equal(sp.open(path).to_dask().compute(), expected)
     np.testing.assert_array_equal(sp.open(path, decode="raw").to_dask().compute(), stored)
 
