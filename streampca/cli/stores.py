@@ -42,6 +42,11 @@ _OF_SOURCE = (
     click.option("--layer", help="Layer of AnnData that is read in place of X."),
     click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
     click.option(
+        "--missing-value",
+        type=float,
+        help="Stored number that counts as missing, beside what the data declare.",
+    ),
+    click.option(
         "--missing-chunks",
         type=click.Choice(["error", "fill", "fill_labels"]),
         help="Chunks that do not exist: an error (the default), or the fill value, of all arrays or only of those beside the data.",

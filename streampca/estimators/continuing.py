@@ -230,11 +230,15 @@ class Continuing(StreamEstimator[Parameters, Fit]):
 
     def _open_batch(self, X: Input, *, first: bool) -> Source:
         """Open `X`, whose features are remembered if it is the first batch and compared with those else."""
+        fitted: FittedState | None = self.__dict__.get("_fitted_state")
+        missing = self.missing_value if fitted is None else fitted.source.get("missing_value")
         if is_array_like(X):
             rows = validate_data(self, numeric_frame(X), reset=first, accept_sparse="csr", ensure_all_finite=False)
-            return open_source(rows)
-        fitted: FittedState | None = self.__dict__.get("_fitted_state")
-        source = open_xarray_like(X, fitted.labels) if fitted is not None and is_xarray(X) else self._open(X)
+            return open_source(rows, missing_value=missing)
+        if fitted is not None and is_xarray(X):
+            source = open_xarray_like(X, fitted.labels, missing)
+        else:
+            source = open_source(X, missing_value=missing)
         names = None if source.feature_names is None else list(source.feature_names)
         if first:
             self._remember_features(source)

@@ -18,6 +18,7 @@ from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
 from streampca.sources.files.paths import Paths, is_paths
+from streampca.sources.packing import with_nan
 from streampca.sources.residuals import ResidualSource, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory, require_same_samples
 from streampca.system.optional import package_of
@@ -92,6 +93,14 @@ def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int,
     numbered = _BlockFunction(function, starts)
     mapped: da.Array = lazy.map_blocks(numbered, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
     return mapped
+
+
+def map_missing(lazy: Any, missing_value: float | None) -> Any:
+    """Return the rows of a Dask array with NaN for `missing_value`, None = as they are."""
+    if missing_value is None:
+        return lazy
+    dtype = with_nan(np.empty(0, lazy.dtype), missing_value).dtype
+    return lazy.map_blocks(with_nan, missing_value, dtype=dtype, meta=np.empty((0, 0), dtype=dtype))
 
 
 def map_residuals(lazy: Any, source: ResidualSource) -> da.Array:

@@ -79,6 +79,8 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         Standardise features: the kernel is one of z-scores (divisor n − 1), whose means and deviations are those of all rows.
         They are found in the reading that draws uniform landmarks, in one more before other draws, and at no cost by
         methods that keep all rows. Features that never vary do not count, in new rows either.
+    missing_value : float, optional
+        A number that counts as missing, as NaN does, which kernel PCA refuses: the error names the first row that has it.
     fit_inverse_transform : bool
         Learn the map from scores back to features: kernel ridge regression from the scores of the landmarks.
     alpha : float
@@ -158,6 +160,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         recovery: Recovery = "nystrom",
         center: bool = True,
         scale: bool = False,
+        missing_value: float | None = None,
         fit_inverse_transform: bool = False,
         alpha: float = 1.0,
         sampling_errors: int = 0,
@@ -181,6 +184,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         self.recovery = recovery
         self.center = center
         self.scale = scale
+        self.missing_value = missing_value
         self.fit_inverse_transform = fit_inverse_transform
         self.alpha = alpha
         self.sampling_errors = sampling_errors

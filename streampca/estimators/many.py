@@ -174,6 +174,10 @@ def _require_models(models: Mapping[str, Model]) -> None:
                 raise ParameterError(
                     f"models: {name} has {parameter}={getattr(model, parameter)!r}: give it to fit_many, for all models"
                 )
+    if len({model.missing_value for model in models.values()}) > 1:
+        raise ParameterError(
+            "models: they have different missing_value, but read the same rows: give all of them the same"
+        )
     if len({id(model) for model in models.values()}) < len(models):
         raise ParameterError("models: the same estimator has two names: use sklearn.base.clone")
 

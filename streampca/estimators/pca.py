@@ -92,6 +92,9 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         for. "conditional": the conditional mean of the scores given the observed features under probabilistic PCA (Tipping & Bishop 1999), without
         noise the least-squares fit; a k × k system is solved for each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the
         mean of its feature, which draws scores towards 0.
+    missing_value : float, optional
+        A number that counts as missing, as NaN does, in the rows of `fit`, and then in those of `transform` and of all that takes rows: -1 in
+        integers, which have no NaN. Integers are read as floats then: float32 those of up to 16 bits. As `missing_value` of `streampca.open`.
     feature_weight : array-like, shape (n_features,), or str, optional
         Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives them, ``"cos(lat)"``, of
         numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without
@@ -184,6 +187,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         whiten: bool = False,
         missing: Missing = "error",
         missing_scores: MissingScores = "conditional",
+        missing_value: float | None = None,
         feature_weight: ArrayLike | str | None = None,
         remove: Mapping[str, Any] | None = None,
         ddof: int = 1,
@@ -208,6 +212,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         self.whiten = whiten
         self.missing = missing
         self.missing_scores = missing_scores
+        self.missing_value = missing_value
         self.feature_weight = feature_weight
         self.remove = remove
         self.ddof = ddof

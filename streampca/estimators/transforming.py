@@ -16,6 +16,7 @@ from streampca.estimators.inputs import (
     is_dask,
     lazy_rows,
     map_fitted,
+    map_missing,
     map_residuals,
     map_rows,
     require_lazy_output,
@@ -41,6 +42,7 @@ from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import numeric_frame
 from streampca.sources.like import open_like, open_xarray_like
+from streampca.sources.packing import with_nan
 from streampca.sources.residuals import ResidualSource
 from streampca.sources.xarray_data import is_in_memory, is_xarray
 from streampca.storage.directories import AtomicDirectory, require_apart
@@ -62,6 +64,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
     if TYPE_CHECKING:
         _model: PCAModel | KernelModel
         progress: ProgressCallback | None
+        missing_value: float | None
 
     @property
     def labels_(self) -> Labels | None:
@@ -159,7 +162,8 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
             plain = not is_xarray(X) or source.labels is None or wants_frame(self)
             return values if plain or source.labels is None else scores_array(X, source.labels, values)
         if is_dask(X):
-            lazy = map_residuals(X, source) if isinstance(source, ResidualSource) else X
+            lazy = map_missing(X, self._missing_value)
+            lazy = map_residuals(lazy, source) if isinstance(source, ResidualSource) else lazy
         else:
             lazy = lazy_rows(source)
         dtype = self._model.score_dtype(source.dtype)
@@ -289,23 +293,31 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
     def _open(self, X: Input) -> Source:
         """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
         if is_array_like(X):
-            return open_source(validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False))
-        return open_source(X)
+            X = validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False)
+        return open_source(X, missing_value=self.missing_value)
+
+    @property
+    def _missing_value(self) -> float | None:
+        """Return the number that counted as missing in the rows of the fit, beside NaN."""
+        declared: float | None = self._model.source.get("missing_value")
+        return declared
 
     def _validated(self, X: ArrayLike) -> Array:
-        """Return rows to be transformed, checked by scikit-learn; NaN is let through where it has a meaning."""
+        """Return rows to be transformed, checked by scikit-learn, with NaN for the missing value; it is let through where it has a meaning."""
         finite = "allow-nan" if self._model.missing != "error" else True
         rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
-        return rows
+        return with_nan(rows, self._missing_value)
 
     def _open_fitted(self, X: Input) -> Source:
         """Return a reader of `X`, which has as many features as the rows of the fit."""
         if is_paths(X) or is_anndata(X):
             source = open_like(X, self.labels_, self._model.source)
         elif is_xarray(X):
-            source = open_xarray_like(X, self.labels_)
+            source = open_xarray_like(X, self.labels_, self._missing_value)
+        elif is_array_like(X):
+            source = open_source(self._validated(X))
         else:
-            source = open_source(self._validated(X)) if is_array_like(X) else self._open(X)
+            source = open_source(X, missing_value=self._missing_value)
         if source.shape[1] != self.n_features_in_:
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"

@@ -83,6 +83,12 @@ LIMITS = (
         "fit with missing='drop_rows', or export to .onnx",
     ),
     Limit(
+        "missing_value",
+        lambda model: model.source.get("missing_value") is not None,
+        dict.fromkeys(("scikit-learn", "ONNX", "faiss", "npz"), "it would take that number as a value"),
+        "give rows that have NaN in its place to fit, without missing_value, and to the exported model, or export to .nc",
+    ),
+    Limit(
         "normalize with a mask of features",
         _sums_of_others,
         {"ONNX": "the sum of a row includes features that the model does not take"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from streampca.parameters.choices import BlockScale, Recovery
-from streampca.parameters.domains import Choice, Directory, Flag, FlagOr, Special, Whole
+from streampca.parameters.domains import Choice, Directory, Flag, FlagOr, Number, Special, Whole
 from streampca.parameters.statement import Parameter
 
 N_COMPONENTS = Special("int, float in (0, 1), Threshold or None")
@@ -32,6 +32,14 @@ SCALE = Parameter(
     FlagOr(get_args(BlockScale)),
     "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); block, for PCA alone: divide each variable of a table by the square root of its total variance, the sum of the variances of its features.",
     "preprocess",
+)
+MISSING_VALUE = Parameter(
+    "missing_value",
+    None,
+    Number(optional=True, hint=" that counts as missing"),
+    "A number that counts as missing, as NaN does, such as -1 in integers; beside what a store declares.",
+    "source.missing_value",
+    field=None,
 )
 MEMORY = Parameter(
     "memory",

@@ -10,6 +10,7 @@ from streampca.parameters.common import (
     CENTER,
     CHECKPOINT,
     MEMORY,
+    MISSING_VALUE,
     N_COMPONENTS,
     N_HASHES,
     PROGRESS,
@@ -101,6 +102,7 @@ KERNEL_PCA_PARAMETERS = (
     RECOVERY,
     CENTER,
     replace(SCALE, field=None),
+    MISSING_VALUE,
     Parameter(
         "fit_inverse_transform",
         False,

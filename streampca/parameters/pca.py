@@ -10,6 +10,7 @@ from streampca.parameters.common import (
     CENTER,
     CHECKPOINT,
     MEMORY,
+    MISSING_VALUE,
     N_HASHES,
     PROGRESS,
     RANDOM_STATE,
@@ -97,6 +98,7 @@ PCA_PARAMETERS = (
         "Scores of rows with NaN where `missing` is mean or pairwise: the conditional mean given the observed features, or those of the row with means for NaN.",
         "preprocess",
     ),
+    MISSING_VALUE,
     Parameter(
         "feature_weight",
         None,

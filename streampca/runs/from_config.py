@@ -190,6 +190,7 @@ def keywords_of(source: SourceConfig) -> SourceKeywords:
         "mask": source.mask,
         "orientation": source.orientation,
         "missing_chunks": source.missing_chunks,
+        "missing_value": source.missing_value,
         "verify": source.verify,
         "follow_symlinks": source.follow_symlinks,
         "decode": source.decode,

@@ -93,7 +93,10 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
 def _of_array(path: str, array: str | None) -> Description:
     """Describe an array at `path` or in the group there, also one that is no table by itself."""
     try:
-        return _of_table(path, {"array": array, "decode": "raw"})
+        described = _of_table(path, {"array": array, "decode": "raw"})
+        packed = cast(Json, described.get("packing") or {})
+        declared = [packed[name] for name in ("_FillValue", "missing_value", "fill_value") if name in packed]
+        return described | {"missing": [*cast(list[object], described["missing"]), *declared]}
     except DataError as error:
         if path.startswith("builtin:") or is_files_path(path):
             raise
@@ -216,6 +219,8 @@ def _of_table(path: str, options: SourceKeywords) -> Description:
         raise DataError(f"{path}: no such file or directory")
     source = open_source(path, **options)
     described: Description = {"kind": "source"} | source.describe() | {"bytes": source.shape[0] * source.row_bytes}
+    values = cast(list[object], described.pop("missing_values", []))
+    described["missing"] = ["NaN", *values] if source.dtype.kind == "f" else values
     if len(source.fragments) > 1:
         described["fragments"] = [asdict(fragment) for fragment in source.fragments]
     return described | _of_labels(None if source.labels is None else source.labels.describe())

@@ -99,6 +99,9 @@ def plan_fit(
     elif not plan.components_on_disk:  # whose slabs are regular
         plan = plan.with_edges(source.by_features().block_edges(plan.rows_per_block))
     plan = with_read_ahead(plan, source, parameters.read_ahead)
+    if parameters.missing != "error" and source.dtype.kind in "iu" and not source.sparse:
+        none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
+        plan = replace(plan, notes=(*plan.notes, none))
     if limits:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "solve", "model"))
     finished = with_alternatives if alternatives else with_time

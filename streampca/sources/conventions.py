@@ -45,10 +45,11 @@ def packing(metadata: ArrayMetadata) -> dict[str, object]:
     attributes: Mapping[str, object] = metadata.attributes
     dtype = (metadata.dtype if metadata.zarr_format == 2 else metadata.data_type).to_native_dtype()
     packed = packed_by(attributes, dtype)
-    # xarray reads the fill value of an array of format 2 as _FillValue.
-    by_xarray = "_ARRAY_DIMENSIONS" in attributes and not any(name in attributes for name in _FILLS)
-    fill = metadata.fill_value if metadata.zarr_format == 2 else None
-    if by_xarray and fill is not None and not is_nan(fill) and fill != 0:
+    # xarray reads the fill value of a labelled array of format 2 as _FillValue. Programs that set none leave 0, which is a value.
+    named = "_ARRAY_DIMENSIONS" in attributes or getattr(metadata, "dimension_names", None) is not None
+    by_fill = named and dtype.kind in "iuf" and not any(name in attributes for name in _FILLS)
+    fill = metadata.fill_value if by_fill else None
+    if fill is not None and not is_nan(fill) and fill != 0:
         packed["fill_value"] = fill.item() if isinstance(fill, np.generic) else fill
     return packed
 

@@ -39,15 +39,18 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Sourc
     names = set(keywords)
     replaced = names | set().union(*(together for together in _TOGETHER if names & together))
     data = str(data) if isinstance(data, str | Path) else data
-    known = {name: value for name, value in _of_fit(data, labels, described).items() if name not in replaced}
+    of_fit = {"missing_value": described.get("missing_value"), **_of_fit(data, labels, described)}
+    known = {name: value for name, value in of_fit.items() if name not in replaced}
     return open_source(data, **cast(SourceKeywords, {**known, **keywords}))
 
 
-def open_xarray_like(data: xr.DataArray | xr.Dataset, labels: Labels | None) -> Source:
+def open_xarray_like(
+    data: xr.DataArray | xr.Dataset, labels: Labels | None, missing_value: float | None = None
+) -> Source:
     """Open an object of xarray with the dimensions, variables and mask of the labels of a fit, as far as it has their names."""
-    keywords: SourceKeywords = {}
+    keywords: SourceKeywords = {"missing_value": missing_value}
     if labels is None:
-        return open_source(data)
+        return open_source(data, missing_value=missing_value)
     samples, features = ([d.name for d in side] for side in (labels.samples, labels.features))
     dims, same = set(map(str, data.dims)), all(v.dims == labels.variables[0].dims for v in labels.variables)
     if dims.issuperset(samples) and dims.issuperset(features):

@@ -20,6 +20,7 @@ from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
+from streampca.sources.table import with_missing_value
 from streampca.sources.xarray_data import is_xarray, open_xarray
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def open_source(
     decode: str = "auto",
     orientation: str | None = None,
     missing_chunks: str = "error",
+    missing_value: float | None = None,
     verify: str | Path | None = None,
     storage_options: StorageOptions | None = None,
     follow_symlinks: bool = False,
@@ -91,6 +93,11 @@ def open_source(
         Whether a chunk that does not exist is an error, or holds the fill value: ``"fill"`` for all arrays,
         ``"fill_labels"`` only for those beside the data (coordinates, columns, masks, weights), of which zarr and xarray
         leave out chunks that hold nothing but the fill value, such as a coordinate that is 0.
+    missing_value : float, optional
+        A number that counts as missing, as NaN does, such as -1 for genotypes: integers that can have it are read as floats. It
+        is compared with the numbers as they are stored, before a scale and an offset, and of a DataArray with those it shows.
+        Beside it, what attributes of the data declare counts (see `decode`), and the fill value of a zarr array with named
+        dimensions, unless that is 0.
     verify : str or Path, optional
         File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
         ``streampca fingerprint`` writes by default.
@@ -143,6 +150,7 @@ def open_source(
         decode=decode,
         orientation=orientation,
         missing_chunks=missing_chunks,
+        missing_value=missing_value,
         verify=verify,
         storage_options=storage_options,
         follow_symlinks=follow_symlinks,
@@ -155,9 +163,9 @@ def open_source(
 
 
 def open_with(data: object, options: ReadOptions) -> Source:
-    """Return `data` opened with the options of `open_source`; a source as it is."""
+    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value."""
     if isinstance(data, Source):
-        return data
+        return with_missing_value(data, options.missing_value)
     kind = next((kind for kind in _KINDS if kind.matches(data)), None)
     if kind is None:
         frame = type(data).__module__.startswith("dask.dataframe")
@@ -167,7 +175,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
         )
     kind.require_suitable(data, options)
     require_unmasked(data, "the masked array")
-    return kind.opened(data, options)
+    return with_missing_value(kind.opened(data, options), options.missing_value)
 
 
 def _kind_of(data: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, TypedDict, cast
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
+from streampca.sources.conventions import number_of
 
 StorageOptions = Mapping[str, Any]
 """Options of fsspec for a store behind a URL; their names and types are those of the client of its protocol."""
@@ -37,6 +39,7 @@ class SourceKeywords(TypedDict, total=False):
     mask: ArrayLike | str | Path | None
     orientation: str | None
     missing_chunks: str
+    missing_value: float | None
     storage_options: StorageOptions | None
     verify: str | Path | None
     follow_symlinks: bool
@@ -80,6 +83,8 @@ class ReadOptions:
     """``"samples_first"`` (None), or ``"features_first"`` for arrays of (features, samples)."""
     missing_chunks: str = "error"
     """``"error"``; ``"fill"`` reads chunks that do not exist as the fill value, ``"fill_labels"`` only those of labels and masks."""
+    missing_value: float | None = None
+    """Stored number that counts as missing, like NaN."""
     storage_options: StorageOptions | None = None
     """Options of fsspec, for URLs."""
     verify: str | Path | None = None
@@ -106,6 +111,11 @@ class ReadOptions:
         if self.mask_var is not None and not isinstance(self.mask_var, str):
             raise ParameterError(
                 f"mask_var is {type(self.mask_var).__name__}: expected the name of a column of var; give truth values as mask"
+            )
+        value = self.missing_value
+        if value is not None and (isinstance(value, bool) or not math.isfinite(number_of(value))):
+            raise ParameterError(
+                f"missing_value={value!r}: expected a finite number; NaN counts as missing in any case"
             )
         for name in ("variables", "samples", "features", "columns"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))

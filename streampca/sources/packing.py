@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,10 @@ class Packing:
         """Return how values of `dtype` are decoded that are meant as they are stored."""
         return cls(dtype, 1.0, 0.0, (), {}, _holding(dtype))
 
+    def with_missing(self, value: float) -> Packing:
+        """Return the same with one more stored number that means missing, which values of this type can have."""
+        return self if value in self.fills else replace(self, fills=(*self.fills, value))
+
     def missing(self, stored: Array) -> BoolArray:
         """Return where stored values mean that nothing was observed."""
         stored = stored.view(self.stored) if stored.dtype != self.stored else stored
@@ -114,6 +118,24 @@ class Packing:
         lowest = stored.min()
         above = [fill for fill in map(stored.dtype.type, self.fills) if fill >= lowest]
         return bool(above) and bool(min(above) <= stored.max())
+
+
+def can_hold(dtype: DType, value: float) -> bool:
+    """Return whether an array of this type can have `value`, up to the rounding of floats."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.min <= value <= limits.max and value == int(value)
+    return dtype.kind == "f" and abs(value) <= np.finfo(dtype).max
+
+
+def with_nan(values: Array, missing_value: float | None) -> Array:
+    """Return `values` with NaN for `missing_value`, as floats; as they are where it is None or their type cannot have it."""
+    if missing_value is None or not can_hold(values.dtype, missing_value):
+        return values
+    packing = Packing.none(values.dtype).with_missing(missing_value)
+    out = np.empty_like(values, dtype=packing.dtype)
+    packing.decode(values, out)
+    return out
 
 
 def unpacked(values: Array, attributes: Mapping[str, object], label: str) -> Array:
@@ -181,10 +203,9 @@ def _fills(name: str, value: object, dtype: DType, label: str) -> list[float]:
             continue
         number = one if isinstance(one, int) else fill_number(one)
         if dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            if number < 0 and limits.min == 0:  # a signed attribute of an array that _Unsigned declares unsigned
+            if number < 0 and dtype.kind == "u":  # a signed attribute of an array that _Unsigned declares unsigned
                 number += 2 ** (8 * dtype.itemsize)
-            if not (limits.min <= number <= limits.max and number == int(number)):
+            if not (math.isfinite(number) and can_hold(dtype, number)):
                 raise PackedDataError(
                     f"{label} has {name}={str(one)[:60]} (CF conventions), which no {dtype} holds: missing values cannot be told "
                     f"from others; {_CURE}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import PartlyMissingError
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.packing import Packing
+from streampca.sources.packing import Packing, can_hold
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, IntArray
 
@@ -28,6 +28,8 @@ class StoredVariable:
     """Which of its features are in the table, ``(n_features,)``; None where all are."""
     observed_only: bool = False
     """Whether features that are not used must hold no value at all, which is checked whenever they are read."""
+    missing_value: float | None = None
+    """The stored number that counts as missing because the user says so; one of the fill values of `packing`."""
 
     @property
     def n_stored(self) -> int:
@@ -60,6 +62,18 @@ class StoredVariable:
             return self
         packing = self.packing or Packing.none(self.source.dtype)
         return replace(self, packing=replace(packing, dtype=dtype))
+
+    def with_missing(self, value: float | None) -> StoredVariable:
+        """Return the variable with one more stored number that means missing, if it can have it; None = no other."""
+        packing = self.packing or Packing.none(self.source.dtype)
+        if value is None or not can_hold(packing.stored, value):
+            return self
+        return replace(self, packing=packing.with_missing(value), missing_value=value)
+
+    @property
+    def missing_values(self) -> tuple[float, ...]:
+        """Return the stored numbers that count as missing, beside NaN."""
+        return () if self.packing is None else self.packing.fills
 
     def turned(self) -> StoredVariable:
         """Return the part whose source has features in rows."""

@@ -14,7 +14,7 @@ from itertools import pairwise, product
 import numpy as np
 import xxhash
 
-from streampca.errors import PartlyMissingError
+from streampca.errors import NotAvailableError, ParameterError, PartlyMissingError
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount, Source, TransposedSource, divided_edges, merged_edges, require_table
 from streampca.sources.schedule import Schedule, Span
@@ -71,6 +71,11 @@ class TableSource(Source):
         """Return the number of missing chunks of all arrays that are read as the fill value."""
         return sum(part.source.missing_chunks_filled for part in self.parts)
 
+    @property
+    def missing_values(self) -> tuple[float, ...]:
+        """Return the stored numbers that count as missing in some variable, beside NaN."""
+        return tuple(dict.fromkeys(value for part in self.parts for value in part.missing_values))
+
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
         arrays = [part.source.describe() | {"decoded": part.packing is not None} for part in self.parts]
@@ -80,6 +85,9 @@ class TableSource(Source):
             "array": ", ".join(names) or None,
             "n_masked": sum(part.n_stored - part.n_features for part in self.parts),
         }
+        if values := self.missing_values:
+            declared = next((part.missing_value for part in self.parts if part.missing_value is not None), None)
+            described |= {"missing_values": list(values), "missing_value": declared}
         return arrays[0] | described if len(arrays) == 1 else described | {"variables": arrays}
 
     def check(self) -> None:
@@ -89,7 +97,9 @@ class TableSource(Source):
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return notes about reading the arrays; raise an error if no plan is possible."""
-        return tuple(note for part in self.parts for note in part.source.plan_notes())
+        values = ", ".join(map(str, self.missing_values))
+        notes = (f"{self.description}: missing are NaN and the stored numbers {values}",) if values else ()
+        return (*(note for part in self.parts for note in part.source.plan_notes()), *notes)
 
     def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks that read nothing of a single array twice."""
@@ -178,6 +188,36 @@ class TableSource(Source):
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
         return _TransposedTable(self)
+
+
+def with_missing_value(source: Source, value: float | None) -> Source:
+    """Return a table in which the stored number `value` counts as missing, too; None = `source` as it is.
+
+    Raises
+    ------
+    NotAvailableError
+        If its rows are sparse.
+    ParameterError
+        If its values cannot be `value`.
+    """
+    if value is None:
+        return source
+    if source.sparse:
+        raise NotAvailableError(
+            f"{source.description}: missing_value={value!r} is for dense rows: what a sparse matrix does not store is zero"
+        )
+    parts = source.parts if isinstance(source, TableSource) else (StoredVariable(source),)
+    declared = [part.with_missing(value) for part in parts]
+    if not any(part.missing_value == value for part in declared):
+        types = ", ".join(dict.fromkeys(str(part.source.dtype) for part in parts))
+        raise ParameterError(
+            f"{source.description}: missing_value={value!r} is no {types}, so no value can be missing: expected a number that "
+            "the data can hold"
+        )
+    table = TableSource(declared, source.labels, source.description)
+    table.feature_shape, table.feature_names = source.feature_shape, source.feature_names
+    table.sample_columns = source.sample_columns
+    return table
 
 
 class _TransposedTable(TransposedSource):

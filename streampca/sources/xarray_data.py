@@ -73,7 +73,7 @@ def open_xarray(data: Data, options: ReadOptions) -> Source:
         if array.dtype.kind not in "biuf":
             raise DataError(f"{what} has dtype {array.dtype} and dims {_dims(array)}: expected real numbers")
         axes = _axes(array, options, what)
-        parts.append(_opened(array, axes, options, what))
+        parts.append(_opened(array, axes, options, what).with_missing(options.missing_value))
         each.append(_labels(name, array, axes))
     labels = joined_labels(each, label)
     if options.mask is not None:
@@ -289,6 +289,8 @@ def _read_natively(
     array = as_stored(stored, place, options.follow_symlinks)
     packing = None
     if decoding is not None and options.decode != "raw":
+        if options.missing_value is not None:  # a number among those that xarray shows, not among the stored ones
+            return None
         packing = Packing.of(array.metadata, place)
         if not _decodes_alike(packing, decoding, np.dtype(array.dtype)):
             return None

@@ -79,6 +79,8 @@ class SourceConfig(Section):
     """Whether an array of two dimensions is stored as ``(n_samples, n_features)`` or the other way round."""
     missing_chunks: Literal["error", "fill", "fill_labels"] = "error"
     """What to do about chunks that the store doesn't hold."""
+    missing_value: int | float | None = Field(default=None, allow_inf_nan=False, description="a number, or null")
+    """Stored number that counts as missing, as NaN does, beside what the data declare."""
     verify: Text | None = Field(default=None, description="manifest, the path of a fingerprint, or null")
     """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
     follow_symlinks: Flag = False

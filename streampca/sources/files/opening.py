@@ -85,7 +85,7 @@ def _nameless(source: Source) -> Labels:
 
 def _table(source: FragmentedRows, labels: Labels, packing: Packing | None, options: ReadOptions) -> Source:
     """Return the table of the rows, decoded and with only the features in the mask."""
-    part = StoredVariable(source, packing)
+    part = StoredVariable(source, packing).with_missing(options.missing_value)
     if options.mask is not None:
         mask: object = options.mask
         if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:

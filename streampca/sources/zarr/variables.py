@@ -79,7 +79,8 @@ def _opened(
     source = ZarrSource(array, place, name, axes, options.fills_data, digests, options.follow_symlinks)
     if digests is not None:
         digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
-    return StoredVariable(source, packing), labels_of(array, names, axes, name, group, fill=options.fills_labels)
+    variable = StoredVariable(source, packing).with_missing(options.missing_value)
+    return variable, labels_of(array, names, axes, name, group, fill=options.fills_labels)
 
 
 def joined_labels(each: Sequence[Labels], label: str) -> Labels:
