@@ -12,6 +12,7 @@ from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
 from streampca.linalg.selection import Count, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks, power_of_two, scaled_copy, times
+from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
 from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
@@ -123,7 +124,7 @@ class Answer:
             source=source,
             sample_weight=None if moments.weight == moments.n_samples else moments.weight,
         )
-        model = replace(model, certificate=certificate)
+        model = with_decoding(replace(model, certificate=certificate))
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
 
 

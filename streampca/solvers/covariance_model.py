@@ -11,6 +11,7 @@ from streampca.linalg.cross_validation import GroupScatter, prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
+from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
 from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
@@ -92,7 +93,7 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         source=fitted.source,
         sample_weight=None if state.weight == n_samples else weight,
     )
-    model = replace(model, prediction_errors=errors)
+    model = with_decoding(replace(model, prediction_errors=errors))
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)
 
 

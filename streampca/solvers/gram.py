@@ -18,6 +18,7 @@ from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection
+from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
 from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
@@ -169,7 +170,7 @@ def _model(
         "eigen_residual": spectrum.residual + _residual(spectrum, wide),
     }
     model = replace(model, components=wide.components, certificate=certificate)
-    return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
+    return with_missing(with_decoding(model), parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 
 def _residual(spectrum: Spectrum, wide: WideComponents) -> float:

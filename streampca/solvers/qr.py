@@ -13,6 +13,7 @@ from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection
+from streampca.models.decoding import with_decoding
 from streampca.models.noise import selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
@@ -159,4 +160,4 @@ class QRSolver(ContinuableSolver):
             ),
             "relative_residual_interval": [max(0.0, left - rounding), min(1.0, left + rounding)],
         }
-        return replace(model, certificate=model.certificate | more)
+        return with_decoding(replace(model, certificate=model.certificate | more))

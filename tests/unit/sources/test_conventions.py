@@ -66,6 +66,43 @@ def test_large_offset_takes_no_digits_from_the_eigenvalues(
     assert pca.transform(store).dtype == np.float64
 
 
+SOLVERS = {
+    "covariance": {},
+    "gram": {},
+    "qr": {},
+    "sketch": {"sketch_size": 6},
+    "covariance of z-scores": {"scale": True},
+    "covariance about zero": {"center": False},
+}
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_certificate_counts_the_rounding_of_decoded_values(tmp_path: Path, solver: str, dtype: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    n = 8 if solver == "gram" else 80
+    stored = np.random.default_rng(0).normal(size=(n, 6)) @ np.random.default_rng(1).normal(size=(6, 6))
+    stored = np.round(100 * stored).astype(np.int16)
+    scale, offset = np.array(0.01, dtype), np.array(3e5, dtype)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = stored
+        file["x"].attrs["scale_factor"], file["x"].attrs["add_offset"] = scale, offset
+    parameters = SOLVERS[solver]
+    pca = sp.PCA(3, solver=solver.partition(" ")[0], **parameters).fit(tmp_path / "x.h5")  # type: ignore[arg-type]
+    rows = stored * float(scale)
+    matrix = np.corrcoef(rows.T) if "scale" in parameters else np.cov(rows.T)
+    if "center" in parameters:
+        rows = rows + float(offset)
+        matrix = rows.T @ rows / (n - 1)
+    exact = np.linalg.eigvalsh(matrix)[::-1][:3]
+    error = np.abs(pca.explained_variance_ - exact).max() / exact[0]
+    trusted = pca.error_["trusted_above"]
+    assert error <= (2 * np.sqrt(trusted) if solver == "qr" else trusted)
+    assert f"decoded in {np.dtype(dtype)}" in pca.error_["statement"]
+    intervals = pca.error_.get("eigenvalue_intervals")
+    assert intervals is None or all(low <= value <= high for (low, high), value in zip(intervals, exact, strict=True))
+
+
 def test_fill_value_is_compared_before_scaling_and_read_as_nan(tmp_path: Path) -> None:
     stored = packed_values()
     stored[3, 4] = PACKED["_FillValue"]
