@@ -391,15 +391,21 @@ def require_unmasked(values: object, what: str) -> None:
         )
 
 
-def require_table(shape: tuple[int, ...], dtype: DType, description: str) -> None:
-    """Raise `DataError` unless `shape` and `dtype` are those of a table of real numbers."""
+def require_numbers(dtype: DType, description: str) -> None:
+    """Raise `DataError` unless `dtype` is one of real numbers."""
     if dtype.kind == "c":
         raise DataError(f"Complex data not supported: {description} has dtype {dtype}; expected real numbers")
     if dtype.kind not in "biuf" or (dtype.kind == "f" and dtype.itemsize > 8):
+        raw = ", as numpy stores bfloat16" if dtype.str == "|V2" else ""
         raise DataError(
-            f"{description} has dtype {dtype}: expected bool, integers, or floating point numbers of at most 64 bits; "
+            f"{description} has dtype {dtype}{raw}: expected bool, integers, or floating point numbers of at most 64 bits; "
             "convert it first, for example with .astype('float64')"
         )
+
+
+def require_table(shape: tuple[int, ...], dtype: DType, description: str) -> None:
+    """Raise `DataError` unless `shape` and `dtype` are those of a table of real numbers."""
+    require_numbers(dtype, description)
     if len(shape) != 2:
         advice = (
             "Reshape your data with .reshape(-1, 1) for one feature"

@@ -12,7 +12,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.labels import Dimension, Labels, labels_of_columns
 from streampca.sources.arrays import ArraySource
-from streampca.sources.base import Source, require_unmasked
+from streampca.sources.base import Source, require_numbers, require_unmasked
 from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.frame_values import is_number, lists_in, values_of_frame, without_decimals
 from streampca.sources.options import ReadOptions
@@ -35,10 +35,12 @@ def numeric_frame(data: Any) -> Any:
     Raises
     ------
     DataError
-        If columns are not numbers; names them. If an array has masked values.
+        If columns are not numbers; names them. If an array has masked values, or a type such as bfloat16 that numpy does not know.
     """
     if not is_frame(data):
         require_unmasked(data, "the masked array")
+        if isinstance(data, np.ndarray) and data.dtype.kind == "V":  # which scikit-learn takes for text
+            require_numbers(data.dtype, "array")
         return data
     names = list(_types(data))
     _require_numbers(data, names)

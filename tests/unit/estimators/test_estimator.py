@@ -273,6 +273,13 @@ def test_data_that_cannot_be_decomposed(data: Any, match: str) -> None:
         PCA().fit(data)
 
 
+def test_type_that_numpy_does_not_know_is_not_called_text() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    for estimator in (PCA(1), sp.KernelPCA(1)):
+        with pytest.raises(DataError, match=r"dtype bfloat16: expected .*floating point numbers"):
+            estimator.fit(ROWS.astype(bfloat16))
+
+
 @pytest.mark.parametrize("by", ["set_output", "set_config"])
 @pytest.mark.parametrize("kernel", [False, True])
 def test_data_frames_of_scores_of_stores_are_refused_before_anything_is_read(

@@ -145,6 +145,7 @@ BROKEN = {
     "other width": (lambda p: _with(p, np.ones((5, 7), "f4")), "7 columns and .*part-0.npy has 8"),
     "other type": (lambda p: _with(p, np.ones((5, 8), "f8")), "float64 and .*part-0.npy has float32"),
     "complex": (lambda p: _with(p, np.ones((5, 8), "c8")), "Complex data not supported"),
+    "bfloat16": (lambda p: _with(p, np.zeros((5, 8), "V2")), "as numpy stores bfloat16"),
     "missing": (lambda p: p, "No such file"),
     "a pipe": (lambda p: os.mkfifo(p) or p, "named pipe"),
 }
