@@ -68,7 +68,8 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         Landmarks that are drawn.
     sampling : {"auto", "uniform", "diagonal", "column_norm", "rpcholesky"} or array
         How; or the row indices ``(m,)``, or the landmarks themselves, ``(m, n_features)``. "auto" is uniform where
-        κ(x, x) is constant or the kernel is not positive semi-definite, and rpcholesky else.
+        κ(x, x) is constant or the kernel is not positive semi-definite, and always for "nystrom_extension", which does not
+        take rpcholesky; and rpcholesky else. Landmarks that are given stand for n/m rows each in "nystrom_extension".
     sketch, sketch_size, n_hashes, recovery
         The transform of the empirical kernel map: "gaussian", "count_sketch", "sparse_sign" or "grouping"; its columns;
         hash functions of a count sketch; and whether eigenpairs come back by "nystrom" (of K²) or by the literature's

@@ -86,7 +86,7 @@ KERNEL_PCA_PARAMETERS = (
         "sampling",
         "auto",
         Special(Choice(get_args(Sampling)).type + " or array"),
-        "How landmarks are drawn, or their row indices, or (in Python) the landmarks themselves; auto: uniform where κ(x, x) is constant or the kernel is not positive semi-definite, else rpcholesky.",
+        "How landmarks are drawn, or their row indices, or (in Python) the landmarks themselves; auto: uniform where κ(x, x) is constant or the kernel is not positive semi-definite, and for nystrom_extension, which does not take rpcholesky; else rpcholesky.",
         "model",
         field=None,
     ),

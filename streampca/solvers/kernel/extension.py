@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from streampca.errors import ParameterError
 from streampca.linalg.eigen import solve
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources
@@ -73,17 +74,35 @@ def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandma
     )
 
 
+def _with_known_chances(parameters: KernelParameters) -> KernelParameters:
+    """Return `parameters` with landmarks that are drawn by known chances, from which their weights follow; "auto" is uniform.
+
+    Raises
+    ------
+    ParameterError
+        If they are drawn by rpcholesky: no weight of a row follows from being chosen by what earlier rows left over.
+    """
+    if parameters.given is None and parameters.sampling == "rpcholesky":
+        raise ParameterError(
+            "method='nystrom_extension' weights landmarks by their chance of being drawn, which sampling='rpcholesky' does not have: "
+            "expected 'uniform', 'diagonal', 'column_norm', or method='nystrom'"
+        )
+    return replace(parameters, sampling="uniform") if parameters.sampling == "auto" else parameters
+
+
 class ExtensionMethod(KernelMethod):
     """The eigenpairs of the kernel matrix of the landmarks, extended to all rows."""
 
     name = "nystrom_extension"
 
     def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
-        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        """Return the plan of a fit; raise `PlanError` if it does not fit in memory, `ParameterError` for rpcholesky."""
+        parameters = _with_known_chances(parameters)
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
     def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
         """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
+        parameters = _with_known_chances(parameters)
         began = time.perf_counter()
         with one_blas_thread():
             landmarks, count = choose_landmarks(source, parameters, plan, options)

@@ -89,6 +89,21 @@ def test_the_extension_weighs_landmarks_by_their_chance(digits: NDArray[np.float
     assert sp.KernelPCA(2, method="nystrom_extension", kernel=plain, n_landmarks=20).fit(digits).kernel_ == plain
 
 
+def test_the_extension_draws_uniform_landmarks_by_default(digits: NDArray[np.float64]) -> None:
+    """Weights n/m hold for uniform landmarks; for those of rpcholesky, which have no chances, they gave 2.6 times the eigenvalues."""
+    common: dict[str, Any] = {"method": "nystrom_extension", "n_landmarks": 100, "kernel": "poly", "center": False}
+    draws = [sp.KernelPCA(**common, random_state=seed).fit(digits) for seed in range(12)]
+    assert {found.sampling_ for found in draws} == {"uniform"}
+    traces = np.array([found.eigenvalues_.sum() for found in draws])
+    truth = sp.kernels.Polynomial(degree=3).bound(64).diagonal(digits).sum()
+    assert abs(traces.mean() - truth) < 4 * traces.std(ddof=1) / np.sqrt(len(traces))
+    with pytest.raises(ParameterError, match="sampling='rpcholesky' does not have"):
+        sp.KernelPCA(2, sampling="rpcholesky", **common).fit(digits)
+    # The plan of another method names the refusal beside it.
+    others = sp.KernelPCA(2, sampling="rpcholesky", **common | {"method": "nystrom"}).plan(digits).alternatives
+    assert "rpcholesky" in next(other["why"] for other in others if other["solver"] == "nystrom_extension")
+
+
 @pytest.mark.parametrize("sampling", ["diagonal", "column_norm"])
 def test_weights_of_the_extension_sum_to_the_number_of_rows(digits: NDArray[np.float64], sampling: str) -> None:
     """Σ Wᵢ κ(zᵢ, zᵢ) is the trace that is reported without centring: n for κ(x, x) = 1, whatever was drawn."""
