@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PANEL_BYTES = 16 * 2**20
 _PANEL_ROWS = (64, 8192)
+_MOST_ROUNDING = 1e-5
+"""Share of the largest scores that rounding of float32 may take; components of small eigenvalues amplify it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class PreimageMap:
     """Scores of the landmarks, ``(m, k)``."""
     dual: FloatArray
     """(κ(scores, scores) + α 1)⁻¹ landmarks, ``(m, n_features)``."""
+
+    def __post_init__(self) -> None:
+        in_row_order(self, "scores", "dual")
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,9 @@ class KernelModel:
 
     missing: ClassVar[str] = "error"
     """NaN is an error."""
+
+    def __post_init__(self) -> None:
+        in_row_order(self, "coefficients", *(() if isinstance(self.landmarks, StoredRows) else ("landmarks",)))
 
     @property
     def score_attributes(self) -> dict[str, list[float]]:
@@ -121,8 +129,17 @@ class KernelModel:
         return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
     def kernel_dtype(self, dtype: DType) -> DType:
-        """Return the type of kernel values for rows of `dtype`: float32 where both landmarks and rows are no wider."""
-        return np.promote_types(self.landmarks.dtype, work_dtype(dtype))
+        """Return the type of kernel values for rows of `dtype`: float32 where landmarks and rows are no wider, and it suffices.
+
+        Rounding u of kernel values, whose size is κ̄ = rms of the centre + trace / n, gives component j errors of u κ̄ ‖bⱼ‖
+        (coefficients bⱼ, about 1 / √λⱼ); the largest scores are about √(λ₁ / n).
+        """
+        narrow = np.promote_types(self.landmarks.dtype, work_dtype(dtype))
+        size = float(np.sqrt(np.mean(np.square(self.centre)))) + abs(self.total) / self.n_samples
+        longest = float(np.sqrt(np.einsum("ij,ij->j", self.coefficients, self.coefficients).max(initial=0.0)))
+        rounding = float(np.finfo(narrow).eps) * size * longest
+        suffices = rounding <= _MOST_ROUNDING * float(np.sqrt(self.eigenvalues[0] / self.n_samples))
+        return narrow if suffices else np.dtype(np.float64)
 
     def transform(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 m (d + k) flops and m kernel values a row.
@@ -216,6 +233,12 @@ class KernelModel:
     def components_for(self, share: float) -> int | None:
         """Return how many components carry `share` of the trace, up to rounding; None if more than there are."""
         return smallest_count(self.eigenvalues, self.total, share)
+
+
+def in_row_order(fitted: object, *names: str) -> None:
+    """Store the named arrays of `fitted` row by row, as files hold them: products of others are rounded otherwise."""
+    for name in names:
+        object.__setattr__(fitted, name, np.ascontiguousarray(getattr(fitted, name)))
 
 
 def panel_rows(n_landmarks: int, dtype: DType) -> int:

@@ -61,6 +61,7 @@ KERNEL_OPTIONS = {
     "n_landmarks": st.sampled_from((2, 5, 1000)),
     "recovery": st.sampled_from(("nystrom", "conversion")),
     "center": st.booleans(),
+    "scale": st.booleans(),
     "fit_inverse_transform": st.booleans(),
     "random_state": st.integers(0, 9),
 }

@@ -165,3 +165,27 @@ def test_preimages_by_a_definite_kernel_that_alpha_does_not_lift_above_rounding(
     rows = np.random.default_rng(973).integers(0, 256, (122, 7)).astype(np.uint8)
     pca = sp.KernelPCA(2, kernel="poly", method="exact", gamma=0.043, degree=4, coef0=1.0, fit_inverse_transform=True)
     assert np.isfinite(pca.fit(rows).inverse_transform(pca.transform(rows))).all()
+
+
+@pytest.mark.parametrize("method", ["exact", "nystrom", "nystrom_extension", "empirical_map"])
+@pytest.mark.parametrize("kernel", ["poly", "rbf", "sigmoid"])
+@pytest.mark.parametrize("scale", [False, True])
+def test_float32_rows_have_the_scores_of_the_model_before_and_after_loading(
+    tmp_path: Path, method: str, kernel: str, scale: bool
+) -> None:
+    """With all components, the smallest amplified the rounding of float32 to 1e-2 of the largest scores, otherwise once loaded."""
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((60, 5)) * np.logspace(0, 1, 5) + np.linspace(0, 20, 5)).astype(np.float32)
+    options: dict[str, Any] = {"method": method, "scale": scale, "fit_inverse_transform": True}
+    if kernel == "sigmoid":
+        options["gamma"] = 1e-4
+    if method.startswith("nystrom"):
+        options |= {"n_landmarks": 40, "sampling": "uniform"}
+    fitted = sp.KernelPCA(kernel=kernel, sketch_size=30, **options).fit(rows)
+    scores = fitted.transform(rows)
+    assert scores.dtype == np.float32
+    wide = fitted.transform(rows.astype(np.float64))  # the same kernel values without the rounding of float32
+    assert np.abs(scores - wide).max() < 1e-5 * np.abs(wide).max()
+    loaded: Any = sp.load(fitted.save(tmp_path / "model.zarr"))
+    np.testing.assert_array_equal(loaded.transform(rows), scores)
+    np.testing.assert_array_equal(loaded.inverse_transform(scores), fitted.inverse_transform(scores))
