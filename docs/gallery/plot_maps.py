@@ -3,7 +3,7 @@ Maps of a field on the globe
 ============================
 
 A field ``sst(time, lat, lon)`` with land, made of two patterns, a seasonal cycle and noise. The components are weighted by the area of the grid cells and
-computed after the seasonal cycle was removed, while the store was read. ``labels.spread`` puts them back on the grid.
+computed after the seasonal cycle was removed, while the store was read. ``maps`` has them on the grid, in degrees for one standard deviation of the score.
 """
 
 import tempfile
@@ -44,10 +44,10 @@ for name, values, units in zip(
 
 table = sp.open(path, array="sst", samples="time", mask="observed")
 pca = sp.PCA(2, feature_weight="cos(lat)", remove={"groups": months % 12}).fit(table)
-maps = table.labels.spread(pca.components_ * np.sqrt(pca.explained_variance_)[:, None])[0]
+maps = pca.maps()
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained")
-for index, (axis, values) in enumerate(zip(axes, maps, strict=True)):
+for index, (axis, values) in enumerate(zip(axes, maps.values, strict=True)):
     limit = np.nanmax(np.abs(values))
     axis.set_facecolor("0.8")
     image = axis.pcolormesh(lon, lat, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="nearest")

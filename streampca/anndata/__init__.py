@@ -54,8 +54,8 @@ def pca(
     mask_var : str or array-like of bool, optional
         Column of truth values in ``var``, such as ``highly_variable``, or these values: features that are used; all by default.
     zero_center : bool
-        Whether means are subtracted. If not, variances are mean squares, and their shares are of the sum of all mean squares; those of scanpy
-        are of the scores about their means.
+        Whether means are subtracted. If not, variances are sums of squares over n − 1, of scores and of features; those of scanpy are of the scores
+        about their means.
     key_added : str, optional
         Name for all three results in place of ``X_pca``, ``PCs`` and ``pca``.
     normalize : dict, optional

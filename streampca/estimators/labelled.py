@@ -144,6 +144,20 @@ def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
     return dataset
 
 
+def labelled_maps(model: PCAModel, labels: Labels) -> xr.DataArray | xr.Dataset:
+    """Return the maps of a model whose features have `labels`, ``(mode, …)``, in the units of its variables: a Dataset of several."""
+    modes = np.arange(1, model.n_components + 1)
+    if any(dimension.name == MODE for dimension in labels.features):
+        raise ParameterError(
+            f"maps have the dimension {MODE!r}, and so have the features: rename theirs before the fit"
+        )
+    arrays = {
+        name: _field(part, (MODE,), labels, variable).assign_coords({MODE: modes})
+        for part, variable, name in zip(labels.spread(model.maps()), labels.variables, _names_of(labels), strict=True)
+    }
+    return next(iter(arrays.values())) if len(arrays) == 1 else _xarray().Dataset(arrays)
+
+
 def _per_mode(model: PCAModel | KernelModel) -> dict[str, Array]:
     """Return the values of each component: variances and their errors."""
     ratio = model.explained_variance_ratio

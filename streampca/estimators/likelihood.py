@@ -8,19 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError
-from streampca.estimators.base import StreamEstimator
 from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.patterns import Patterns
 from streampca.models.conditional import patterns_of, posterior
 from streampca.models.removal import Given
-from streampca.parameters import Parameters
-from streampca.solvers.result import Fit
 from streampca.typing import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
 
 
-class Likelihood(StreamEstimator[Parameters, Fit]):
+class Likelihood(Patterns):
     """The part of `PCA` that rests on the probabilistic model of Tipping & Bishop (1999)."""
 
     if TYPE_CHECKING:

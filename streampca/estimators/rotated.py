@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-from streampca.estimators.base import StreamEstimator
 from streampca.estimators.continuing import with_names
 from streampca.estimators.interface import check_is_fitted, clone
 from streampca.estimators.likelihood import Likelihood
+from streampca.estimators.patterns import Patterns
 from streampca.estimators.persistence import record_of_fitted
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import Method, RotatedModel, rotate, rotated_model
-from streampca.parameters import Parameters
-from streampca.solvers.result import Fit
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
 
 
-class RotatedPCA(StreamEstimator[Parameters, Fit]):
+class RotatedPCA(Patterns):
     """Principal components rotated towards simple structure, so that each has few large loadings.
 
     Made by `PCA.rotate` from a fit; `fit` fits a clone of `pca` and rotates that. With the loadings L = V Λ^½ of the k leading

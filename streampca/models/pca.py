@@ -11,6 +11,7 @@ import numpy as np
 from streampca.accumulators.gram_state import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
+from streampca.errors import NotAvailableError
 from streampca.labels import Labels
 from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
@@ -291,6 +292,39 @@ class PCAModel:
             rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
         rows += self.centre.astype(dtype)
         return rows.astype(given, copy=False)
+
+    def loadings(self) -> FloatArray:
+        """Return components times standard deviations of their scores, ``(k, n_features)``, of scaled and weighted features.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
+        if isinstance(self.components, StoredComponents):
+            raise NotAvailableError(
+                "the components do not fit in memory and stay on disk: fit fewer components or allow more memory"
+            )
+        return np.asarray(self.components * np.sqrt(np.maximum(self.explained_variance, 0.0))[:, None])
+
+    def maps(self) -> FloatArray:
+        """Return the `loadings` in the units of the data, ``(k, n_features)``: of the features before scaling and weighting.
+
+        0 for features that are constant under scaling, NaN for features of weight 0.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
+        maps = self.loadings()
+        if self.scale is not None:
+            maps *= self.scale
+            maps[:, self.constant_features] = 0
+        if self.feature_weight is not None:
+            root = np.sqrt(self.feature_weight)
+            maps *= np.divide(1.0, root, out=np.full_like(root, np.nan), where=root > 0)
+        return maps
 
     def _transform_by_slabs(self, stored: StoredComponents, rows: Any, out: Array) -> Array:
         """Write the scores of `rows` to `out`, with sums over slabs of features in float64; reads all components once."""

@@ -106,7 +106,7 @@ class RotatedModel(PCAModel):
 def rotated_model(model: PCAModel, rotation: Rotation) -> RotatedModel:
     """Return `model` with its first components rotated."""
     matrix = rotation.matrix
-    pattern = matrix.T @ _loadings(model, len(matrix))
+    pattern = matrix.T @ model.loadings()[: len(matrix)]
     variances = np.einsum("ij,ij->i", pattern, pattern)
     known = {each.name: getattr(model, each.name) for each in fields(PCAModel)}
     known |= {
@@ -149,14 +149,8 @@ def rotate(
     most = min(model.n_components, model.numerical_rank)
     if not is_count(k) or not 1 <= k <= most:
         raise ParameterError(f"k={k!r}: expected 1 to {most}, the number of components with variance above rounding")
-    loadings = _loadings(model, int(k))
+    loadings = model.loadings()[: int(k)]
     matrix = varimax(loadings, normalize=normalize)
     if method == "promax":
         matrix = promax(loadings, matrix, power=float(power))
     return rotated_model(model, Rotation(method, normalize, float(power), ordered(matrix, loadings)))
-
-
-def _loadings(model: PCAModel, k: int) -> FloatArray:
-    """Return the loadings √λⱼ vⱼ of the first components, ``(k, n_features)``."""
-    loadings: FloatArray = np.asarray(model.components)[:k] * np.sqrt(model.explained_variance[:k, None])
-    return loadings

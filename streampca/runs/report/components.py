@@ -54,13 +54,12 @@ def _by_dimensions(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) ->
     shown = min(run.n_components, _MOST_MODES, max(1, _MOST_PANELS // (len(layout.grids) + len(layout.lines))))
     for start, rows in blocks(run.components, shown):
         for i, row in enumerate(rows, start):
-            deviation = float(np.sqrt(max(0.0, run.explained_variance[i])))
-            draw(run.amplitude(row) * deviation, f"Component {i + 1} · {spectrum.share(i)}", f"mode-{i}", True)
+            root = float(np.sqrt(max(0.0, run.explained_variance[i])))
+            draw(run.amplitude(row) * root, f"Component {i + 1} · {spectrum.share(i)}", f"mode-{i}", True)
     variables = layout.labels.variables
     name = words.clean(variables[0].name, 60) if len(variables) == 1 and variables[0].name else "the data"
-    note = (
-        f"How much {name} changes where the score of a component rises by one standard deviation, with the component’s "
-    )
+    deviation = "standard deviation" if run.centred else "root mean square (divisor n − ddof)"
+    note = f"How much {name} changes where the score of a component rises by one {deviation}, with the component’s "
     note += f"share of the variance. {_SIGN}"
     left = run.n_components - shown
     omitted = (*layout.left_out, *((f"{left:,} more {'is' if left == 1 else 'are'} in the model.",) if left else ()))

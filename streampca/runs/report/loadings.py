@@ -106,4 +106,4 @@ def _meaning(run: RunFiles) -> str:
 
 
 def _deviations(run: RunFiles) -> str:
-    return "standard deviations" if run.centred else "root mean squares"
+    return "standard deviations" if run.centred else "root mean squares (divisor n − ddof)"

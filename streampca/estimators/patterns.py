@@ -1,0 +1,103 @@
+"""What the components of a fit mean for its features: maps in the units of the data, and loadings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.estimators.base import StreamEstimator
+from streampca.estimators.inputs import names_of
+from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.labelled import labelled_maps
+from streampca.parameters import Parameters
+from streampca.solvers.result import Fit
+from streampca.system.optional import is_installed, optional_module
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from streampca.models.pca import PCAModel
+
+
+class Patterns(StreamEstimator[Parameters, Fit]):
+    """The part of `PCA` and `RotatedPCA` that says how much each feature changes with each score."""
+
+    if TYPE_CHECKING:
+        _model: PCAModel
+
+    def maps(self) -> FloatArray | xr.DataArray | xr.Dataset:
+        """Return the components in the units of the data: by how much a feature changes with one standard deviation of a score.
+
+        These are the coefficients of the regression of the data, without weights and scaling, on the standardised scores of the
+        fit: √λⱼ vⱼ · scale / √feature_weight. `components_ * np.sqrt(explained_variance_)` are those of the scaled and weighted features.
+        A row is its mean (and what `remove` names) plus the maps, each times its standardised score, plus what the other components hold.
+
+        Returns
+        -------
+        ndarray of float64, DataArray or Dataset
+            ``(k, n_features)``; for a table with names, where xarray is installed, ``(mode, …)`` with the dimensions and coordinates
+            of the features, NaN where they are masked, a Dataset of several variables. 0 for features that are constant under
+            scaling; NaN for features of weight 0, of which the model knows nothing.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+
+        Notes
+        -----
+        Without centring the regression has no intercept, and scores are divided by the root of their sum of squares over n − ddof. Weights of rows count
+        as in the fit. Scores that are correlated (promax) are regressors together. Where NaN has a meaning, covariances are
+        those of the fit: a hole counts as the mean with ``missing="mean"``. Maps of approximate solvers have the
+        errors of their components.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import streampca as sp
+        >>> height = np.array([1.5, 1.6, 1.7, 1.8])  # metres
+        >>> rows = np.column_stack([height, 100 * height])
+        >>> pca = sp.PCA(1, scale=True).fit(rows)
+        >>> pca.maps().round(3)
+        array([[ 0.129, 12.91 ]])
+        """
+        check_is_fitted(self)
+        labels = self._model.labels
+        if labels is None or not labels.named or not is_installed("xarray"):
+            return self._model.maps()
+        return labelled_maps(self._model, labels)
+
+    def loadings(self) -> pd.DataFrame:
+        """Return the loadings, components times standard deviations of their scores, as a data frame of pandas.
+
+        They are those of the features as they are decomposed, scaled and weighted: with ``scale=True`` alone the correlations of features and
+        scores. `maps` has them in the units of the data.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each feature, by its name where the data had names, and the columns PC1, PC2, …, one for each component.
+
+        Raises
+        ------
+        NotAvailableError
+            If pandas is not installed, or the components are on disk.
+
+        Examples
+        --------
+        >>> import streampca as sp
+        >>> sp.PCA(2, scale=True).fit("builtin:iris").loadings().shape
+        (4, 2)
+        """
+        check_is_fitted(self)
+        pandas = optional_module("pandas", "a data frame of loadings", "xarray")
+        model, names = self._model, names_of(self)
+        features = np.arange(self.n_features_in_) if names is None else names
+        return pandas.DataFrame(
+            model.loadings().T,
+            index=pandas.Index(features, name="feature"),
+            columns=[f"PC{i + 1}" for i in range(model.n_components)],
+        )
