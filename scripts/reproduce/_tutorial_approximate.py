@@ -198,13 +198,12 @@ def _draw_errors(path: Path, figures: dict[str, Any], sizes: tuple[int, ...]) ->
                 panel.set_ylim(0, None if down else 0.15)
                 panel.tick_params(labelsize=7)
                 panel.grid(alpha=0.3)
-                if down:
-                    panel.set_xlabel("columns q", fontsize=8)
-                else:
+                panel.set_xlabel("columns q", fontsize=8)
+                if not down:
                     panel.set_title(name, fontsize=9)
-        panels[0].set_ylabel("Gaussian", fontsize=9)
-        panels[len(figures)].set_ylabel("hashing", fontsize=9)
-        panels[-1].legend(fontsize=7)
+        for panel, ways in ((panels[0], "Gaussian"), (panels[len(figures)], "hashing")):
+            panel.set_ylabel(f"{ways}: |error| / |dot product|", fontsize=8)
+            panel.legend(fontsize=6)
 
 
 def two_classes(quick: bool) -> list[Pictures]:
@@ -213,7 +212,13 @@ def two_classes(quick: bool) -> list[Pictures]:
     pairs = [digits.of_classes(*pair) for pair in ((0, 1), (4, 9))]
     persons = np.unique(faces().labels)
     halves = np.isin(faces().labels, persons[: len(persons) // 2]).astype(np.int64)
-    return [*pairs, Pictures(f"{faces().name}, two halves", faces().rows, halves, faces().shape), patches]
+    return [
+        *pairs,
+        Pictures(
+            f"{faces().name}, two halves", faces().rows, halves, faces().shape, ("other persons", "persons 1 to 20")
+        ),
+        patches,
+    ]
 
 
 def figure_7(quick: bool, pictures: Path | None) -> Report:
@@ -266,7 +271,7 @@ def _draw_approximate(path: Path, drawn: list[tuple[Pictures, FloatArray, sp.PCA
             top, middle, bottom = (panels[row * len(drawn) + i] for row in range(3))
             number = np.arange(1, len(values) + 1)
             reference = exact.explained_variance_
-            top.plot(number, values, label="through the projection")
+            top.plot(number, values, label="approximate, Algorithm 4")
             top.plot(np.arange(1, len(reference) + 1), reference, "--", color="0.4", label="exact")
             top.set(yscale="log", title=f"{table.name}", ylim=(reference[0] * 1e-5, reference[0] * 2))
             middle.plot(number, np.cumsum(values) / values.sum())
@@ -274,14 +279,19 @@ def _draw_approximate(path: Path, drawn: list[tuple[Pictures, FloatArray, sp.PCA
             middle.plot(np.arange(1, len(shares) + 1), shares, "--", color="0.4")
             middle.set_ylim(0, 1.02)
             order = np.random.default_rng(0).permutation(len(scores))[:2000]
-            colours = np.where(table.labels == table.labels.min(), "tab:red", "tab:blue")
+            numbers = np.unique(table.labels)
+            colours = np.where(table.labels == numbers[0], "tab:red", "tab:blue")
             bottom.scatter(*scores[order].T, c=colours[order], s=4, linewidths=0)
-            for panel in (top, middle, bottom):
+            for label, colour in zip(numbers, ("tab:red", "tab:blue"), strict=True):
+                bottom.scatter([], [], c=colour, s=12, label=table.classes[label])
+            bottom.legend(fontsize=6, handletextpad=0)
+            for panel, name in ((top, "axis"), (middle, "number of axes"), (bottom, "score on axis 1")):
                 panel.tick_params(labelsize=7)
+                panel.set_xlabel(name, fontsize=8)
             top.title.set_fontsize(9)
-        panels[0].legend(fontsize=7)
-        for row, label in enumerate(("eigenvalues", "cumulated share", "axes 1 and 2")):
-            panels[row * len(drawn)].set_ylabel(label, fontsize=9)
+            top.legend(fontsize=6)
+        for row, label in enumerate(("eigenvalue", "cumulated share of the variance", "score on axis 2")):
+            panels[row * len(drawn)].set_ylabel(label, fontsize=8)
 
 
 def table_3(quick: bool, pictures: Path | None) -> Report:

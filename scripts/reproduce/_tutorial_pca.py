@@ -26,6 +26,8 @@ class Table:
     """Samples in rows."""
     labels: IntArray
     """The class of each."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes, where the legend shows them."""
 
 
 def small_tables() -> list[Table]:
@@ -35,12 +37,16 @@ def small_tables() -> list[Table]:
     loaded = [("diabetes", load_diabetes()), ("breast cancer", load_breast_cancer()), ("iris", load_iris())]
     quartiles = np.digitize(loaded[0][1].target, np.quantile(loaded[0][1].target, (0.25, 0.5, 0.75)))
     labels = [quartiles, loaded[1][1].target, loaded[2][1].target]
-    return [Table(name, each.data, np.asarray(label)) for (name, each), label in zip(loaded, labels, strict=True)]
+    classes = [[f"quartile {i}" for i in (1, 2, 3, 4)], loaded[1][1].target_names, loaded[2][1].target_names]
+    return [
+        Table(name, each.data, np.asarray(label), tuple(map(str, names)))
+        for (name, each), label, names in zip(loaded, labels, classes, strict=True)
+    ]
 
 
 def of_pictures(pictures: Pictures) -> Table:
     """Return pictures as a table."""
-    return Table(pictures.name, pictures.rows, pictures.labels)
+    return Table(pictures.name, pictures.rows, pictures.labels, pictures.classes)
 
 
 def large_tables(quick: bool) -> list[Table]:
@@ -116,7 +122,7 @@ def _four_panels(tables: list[Table], path: Path | None) -> Report:
         lines,
     )
     if path is not None:
-        with drawing(path, 4 * len(drawn), n_rows=len(drawn), width=10, height=2.2 * len(drawn)) as panels:
+        with drawing(path, 4 * len(drawn), n_rows=len(drawn), width=11, height=2.4 * len(drawn)) as panels:
             for i, each in enumerate(drawn):
                 _draw_row(panels[4 * i : 4 * i + 4], *each, titled=i == 0)
     return report
@@ -137,8 +143,22 @@ def _draw_row(panels: list[Any], table: Table, values: FloatArray, scores: Float
     for panel, axis in ((panels[2], 1), (panels[3], 2)):
         one = len(np.unique(colours)) == 1
         points = scores[order, 0], scores[order, axis]
-        panel.scatter(*points, c="C0" if one else colours[order], s=size, cmap=None if one else "turbo", linewidths=0)
-    panels[0].set_ylabel(table.name, fontsize=9)
+        drawn = panel.scatter(
+            *points, c="C0" if one else colours[order], s=size, cmap=None if one else "turbo", linewidths=0
+        )
+        panel.set_xlabel("score on axis 1", fontsize=7)
+        panel.set_ylabel(f"score on axis {2 if axis == 1 else len(values)}", fontsize=7)
+    if table.classes and not one:
+        handles = drawn.legend_elements(num=None, markersize=4)[0]
+        names = [table.classes[label] for label in np.unique(table.labels)]
+        panels[2].legend(handles, names, fontsize=5, ncols=2 if len(names) > 4 else 1, handletextpad=0, borderpad=0.2)
+    panels[0].set_ylabel(f"{table.name}: eigenvalue", fontsize=7)
+    panels[1].set_ylabel("share", fontsize=7)
+    panels[0].set_xlabel("axis", fontsize=7)
+    panels[1].set_xlabel("number of axes", fontsize=7)
+    if titled:
+        panels[1].lines[1].set_label("90 %")
+        panels[1].legend(handles=panels[1].lines[1:], fontsize=6)
     if titled:
         titles = ("eigenvalues", "cumulated share of the variance", "axes 1 and 2", "axis 1 and the last")
         for panel, title in zip(panels, titles, strict=True):
