@@ -77,7 +77,7 @@ def pca(
     keys, run_id = Keys.of(key_added), secrets.token_hex(8)
     estimator = PCA(n_comps, center=zero_center, memory=memory)
     named = mask_var is None or isinstance(mask_var, str)
-    used: Any = {"mask_var": mask_var} if named else {"mask": np.asarray(mask_var)}
+    used: Any = {"mask_var": mask_var} if named else {"mask": mask_var}
     cure = "overwrite=True replaces it, key_added=… gives other names"
 
     def fitted(data: Any) -> Source:

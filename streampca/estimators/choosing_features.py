@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.sources import Source
+from streampca.sources.alignment import is_placed, of_features
 from streampca.sources.subsets import SubsetSource
 from streampca.typing import Array, BoolArray
 
@@ -59,6 +60,8 @@ def _used(source: Source, chosen: object, what: str) -> BoolArray:
         chosen = _places_of(chosen, d, what)
     if isinstance(chosen, str):
         return _named(source, chosen, what)
+    if is_placed(chosen) and str(getattr(chosen, "dtype", "")) == "bool":
+        chosen = of_features(what, chosen, source.labels, others=False)
     places = _as_array(chosen, what)
     if places.ndim == 1 and all(isinstance(each, str) for each in places):
         for each in places:

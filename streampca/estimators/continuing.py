@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import MergeError, ModelError, ParameterError
 from streampca.estimators.base import StreamEstimator
-from streampca.estimators.inputs import is_array_like, names_of, require_rows_alike
+from streampca.estimators.inputs import is_array_like, names_of
 from streampca.estimators.interface import check_is_fitted, validate_data
 from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import as_selection
@@ -22,14 +22,13 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState, with_writable_state
 from streampca.parameters import Parameters
-from streampca.planning.checks import as_weights
-from streampca.planning.expressions import weights_by
+from streampca.planning.columns import placed_weights, with_sample_weight
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, require_new, solve, subtracted
 from streampca.sources import Source, open_source
-from streampca.sources.frames import numeric_frame
+from streampca.sources.coordinates import is_xarray
+from streampca.sources.frames import labelled_as, numeric_frame
 from streampca.sources.like import open_xarray_like
-from streampca.sources.xarray_data import is_xarray
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
@@ -92,7 +91,6 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         """
         parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
         source = self._open_batch(X, first=fitted is None)
-        require_rows_alike(source, None, sample_weight=sample_weight)
         if fitted is None:
             as_selection(parameters.n_components, source.shape[1])
         else:
@@ -132,7 +130,6 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         if fitted is None:
             raise MergeError(_NO_STATE)
         source = self._open_batch(X, first=False)
-        require_rows_alike(source, None, sample_weight=sample_weight)
         less, _, _ = accumulate(source, parameters, fitted, progress=self.progress)
         self._hold(subtracted(fitted, less))
         return self
@@ -175,9 +172,9 @@ class Continuing(StreamEstimator[Parameters, Fit]):
 
     def _to_save(self) -> tuple[PCAModel, FitRecord]:
         model, parameters = self._model, self._parameters()
-        weight, expression = parameters.feature_weight, parameters.weight_expression
-        if expression is not None:
-            weight = weights_by(expression, model.labels)
+        weight = parameters.feature_weight
+        if "feature_weight" in parameters.given:
+            weight = placed_weights(parameters.given["feature_weight"], model.labels)
         if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
             raise ModelError(
                 "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
@@ -205,7 +202,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         return twin
 
     def _weighted(self, sample_weight: ArrayLike | None) -> Parameters:
-        return replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
+        return with_sample_weight(self._parameters(), sample_weight)
 
     def _hold(self, fitted: FittedState) -> None:
         """Keep a state whose model has not been solved yet."""
@@ -234,7 +231,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         missing = self.missing_value if fitted is None else fitted.source.get("missing_value")
         if is_array_like(X):
             rows = validate_data(self, numeric_frame(X), reset=first, accept_sparse="csr", ensure_all_finite=False)
-            return open_source(rows, missing_value=missing)
+            return labelled_as(open_source(rows, missing_value=missing), X)
         if fitted is not None and is_xarray(X):
             source = open_xarray_like(X, fitted.labels, missing)
         else:

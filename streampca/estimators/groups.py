@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,21 +12,20 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
-from streampca.estimators.inputs import require_rows_alike
 from streampca.estimators.interface import clone
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.labels import SampleColumns
 from streampca.metrics import principal_angles
-from streampca.planning.checks import as_weights
-from streampca.planning.columns import with_columns
+from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.plan import Plan
 from streampca.regressors.removal import as_groups, groups_from
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
 from streampca.sources import Source, open_source
+from streampca.sources.alignment import of_rows
+from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.frames import frame_columns, is_frame
-from streampca.sources.xarray_data import is_xarray
 from streampca.system.optional import package_of
 from streampca.typing import Array, FloatArray
 
@@ -84,9 +82,7 @@ def fit_of_groups(
     """Return what `PCA.fit_groups` returns."""
     X, columns = _without_column(X, labels) if isinstance(labels, str) else (X, None)
     source = pca._open(X)
-    require_rows_alike(source, None, labels=labels, sample_weight=sample_weight)
-    weights = as_weights("sample_weight", sample_weight)
-    parameters = with_columns(replace(pca._parameters(), sample_weight=weights), source)
+    parameters = with_columns(with_sample_weight(pca._parameters(), sample_weight), source)
     groups = _groups_of(labels, source, columns or source.sample_columns)
     if pca.checkpoint is None:
         plan = plan_fits_of_groups(source, parameters, groups)
@@ -164,7 +160,7 @@ def _groups_of(labels: ArrayLike | str, source: Source, columns: SampleColumns |
     if isinstance(labels, str):
         values = groups_from(source.labels, labels, source.description, "labels", columns=columns)
     else:
-        values = as_groups(labels, "labels")
+        values = as_groups(of_rows("labels", labels, source.labels), "labels")
     return groups_of(values, source)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
@@ -20,7 +20,7 @@ from streampca.sources.base import require_unmasked
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.packing import with_nan
 from streampca.sources.residuals import ResidualSource, subtract_fitted
-from streampca.sources.xarray_data import is_in_memory, require_same_samples
+from streampca.sources.xarray_data import is_in_memory
 from streampca.system.optional import package_of
 from streampca.typing import Array, DType, IntArray
 
@@ -166,9 +166,3 @@ def require_lazy_output(estimator: object, X: Input) -> None:
             f"set_output(transform={chosen!r}) makes a data frame of all scores in memory, whatever the ceiling, and this input is "
             'not in memory: use set_output(transform="default"), which gives a lazy Dask array, or transform_to(X, path)'
         )
-
-
-def require_rows_alike(source: Source, remove: object, **values: object) -> None:
-    """Raise `ParameterError` if DataArrays among values of rows, or those of `remove`, have other coordinates than the rows of `source`."""
-    removed = {f"remove: {key}": value for key, value in remove.items()} if isinstance(remove, Mapping) else {}
-    require_same_samples(source.labels, removed | values)

@@ -22,7 +22,7 @@ from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.columns_in_memory import XarrayColumns
-from streampca.sources.xarray_data import dimension_of, is_xarray
+from streampca.sources.coordinates import dimension_of, is_xarray
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, Json
 from streampca.version import __version__

@@ -91,7 +91,7 @@ class Likelihood(Patterns):
         self._require_in_memory("score")
         checked = self._validated(X)
         dense = getattr(checked, "toarray", lambda: checked)()
-        rows = np.asarray(self._without_removed(dense, remove), dtype=np.float64) - self._model.centre
+        rows = np.asarray(self._without_removed(dense, X, remove), dtype=np.float64) - self._model.centre
         missing = np.isnan(rows)
         if self._model.stand_in is not None:
             np.copyto(rows, self._model.stand_in - self._model.mean, where=missing)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from streampca.errors import ParameterError
 from streampca.estimators.base import PlanOptions
 from streampca.estimators.choosing_features import require_known, subset_of
-from streampca.estimators.inputs import is_array_like, require_rows_alike
+from streampca.estimators.inputs import is_array_like
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.execution.checkpoint.progress_log import ProgressLog
@@ -27,8 +27,7 @@ from streampca.execution.checkpoint.resume import (
 )
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.together import Together
-from streampca.planning.checks import as_weights
-from streampca.planning.columns import with_columns
+from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.many import ManyPlan
 from streampca.planning.plan import Plan
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
@@ -191,13 +190,10 @@ def _prepared(
 ) -> tuple[Source, dict[str, Source], dict[str, PlannedFit], dict[str, Any]]:
     """Return the source that all models read, that of each model, their fits, and the parameters of these."""
     require_known(features, models)
-    weights = as_weights("sample_weight", sample_weight)
     each = list(models.values())
     source = each[0]._open(X)
     for model in each[1:] if is_array_like(X) else ():
         model._open(X)  # scikit-learn checks features and their names
-    for model in each:
-        require_rows_alike(source, getattr(model, "remove", None), sample_weight=sample_weight)
     names = getattr(each[0], "feature_names_in_", None) if is_array_like(X) else None
     if names is not None and source.feature_names is None:
         source.feature_names = tuple(map(str, names))
@@ -209,8 +205,8 @@ def _prepared(
     for name, model in models.items():
         wanted: Any = model._parameters()
         if isinstance(model, PCA):
-            wanted = replace(wanted, sample_weight=weights)
-        elif weights is not None:
+            wanted = with_sample_weight(wanted, sample_weight)
+        elif sample_weight is not None:
             raise ParameterError(f"sample_weight: {name} is a KernelPCA, which takes no weights")
         own = sources[name]
         parameters[name] = wanted = with_columns(wanted, own)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -13,7 +12,6 @@ from numpy.typing import ArrayLike
 from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
-from streampca.estimators.inputs import require_rows_alike
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
@@ -24,7 +22,7 @@ from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked
 from streampca.parameters.choices import Auto, BlockScale, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.checks import as_weights
-from streampca.planning.columns import with_columns
+from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
@@ -32,6 +30,7 @@ from streampca.solvers.fit import Fit, fit, plan_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources import Source
+from streampca.sources.alignment import is_placed
 from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     feature_weight : array-like, shape (n_features,), or str, optional
         Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives them, ``"cos(lat)"``, of
         numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without
-        these coordinates have weight 1. The matrix that is decomposed is W^½ C W^½, so centred and scaled features are multiplied by the *square root*
+        these coordinates have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables that have it. The matrix that is decomposed is W^½ C W^½, so centred and scaled features are multiplied by the *square root*
         of their weight, here and in `transform`; `inverse_transform` divides by it and gives the mean for features of weight 0.
     remove : mapping, optional
         Subtract from each feature what regression on these explains, in the same reading: ``groups``, one label for each row, whose means are
@@ -290,7 +289,9 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             How many times each row counts: a weight of 2 is the row given twice, 0 leaves it out, fractions are allowed.
-            The divisor of variances is the sum of the weights − `ddof`, so weights that add up to 1 need ``ddof=0``.
+            The divisor of variances is the sum of the weights − `ddof`, so weights that add up to 1 need ``ddof=0``. Weights with labels
+            (a Series of pandas, a DataArray) are put in the order of the rows by these, as all values that are given for rows and
+            features; they are refused if the labels are others, or the rows have none (a Series numbered 0, 1, 2, … counts as without).
 
         Returns
         -------
@@ -312,9 +313,8 @@ class PCA(Continuing, RowDiagnostics, Rotating):
             If shares of the variance sum to more than 1, as those of ``recovery="conversion"`` may, or if rounding of integers beyond
             2**53 changes eigenvalues by more than 1e-10 of the first.
         """
-        parameters = replace(self._parameters(), sample_weight=as_weights("sample_weight", sample_weight))
+        parameters = with_sample_weight(self._parameters(), sample_weight)
         source = self._open(X)
-        require_rows_alike(source, self.remove, sample_weight=sample_weight)
         result = self._fit_or_resume(source, with_columns(parameters, source))
         self._adopt(X, source, result)
         for concern in result.model.concerns:
@@ -370,12 +370,17 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
         named = checked(PCA_PARAMETERS, vars(self))
-        named["remove"] = removal_of(self.remove)
         named["n_components"] = from_plain(named["n_components"])
+        named["remove"], given = removal_of(self.remove), dict[str, object]()
+        if self.remove is not None and any(map(is_placed, self.remove.values())):
+            given["remove"] = self.remove
         if isinstance(self.feature_weight, str):
             expression_of(self.feature_weight)
-            return Parameters(**named, weight_expression=self.feature_weight, threads=threads)
-        return Parameters(**named, feature_weight=as_weights("feature_weight", self.feature_weight), threads=threads)
+        if isinstance(self.feature_weight, str) or is_placed(self.feature_weight):
+            given["feature_weight"] = self.feature_weight
+        else:
+            named["feature_weight"] = as_weights("feature_weight", self.feature_weight)
+        return Parameters(**named, given=given, threads=threads)
 
     def _plan_source(
         self, source: Source, parameters: Parameters, *, probe: bool = False, **options: Unpack[PlanOptions]

@@ -97,6 +97,6 @@ class RowDiagnostics(Likelihood):
         """
         self._require_in_memory("contributions")
         checked = self._validated(rows)
-        dense = np.asarray(self._without_removed(getattr(checked, "toarray", lambda: checked)(), remove))
+        dense = np.asarray(self._without_removed(getattr(checked, "toarray", lambda: checked)(), rows, remove))
         names = self._known_names()
         return contributions_of(self._model, dense, None if names is None else tuple(names))

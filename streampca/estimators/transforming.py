@@ -39,12 +39,13 @@ from streampca.planning.scores import plan_scores
 from streampca.sources import Source, open_source
 from streampca.sources.base import require_unmasked
 from streampca.sources.cells.objects import is_anndata
+from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import is_paths
-from streampca.sources.frames import numeric_frame
+from streampca.sources.frames import labelled_as, numeric_frame
 from streampca.sources.like import open_like, open_xarray_like
 from streampca.sources.packing import with_nan
 from streampca.sources.residuals import ResidualSource
-from streampca.sources.xarray_data import is_in_memory, is_xarray
+from streampca.sources.xarray_data import is_in_memory
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array, DType
 
@@ -154,7 +155,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         """
         check_is_fitted(self)
         if is_array_like(X):
-            return scores_of(self._model, self._without_removed(self._validated(X), remove))
+            return scores_of(self._model, self._without_removed(self._validated(X), X, remove))
         require_lazy_output(self, X)
         source = residuals_of(self._open_fitted(X), self._model, remove)
         if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
@@ -293,7 +294,8 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
     def _open(self, X: Input) -> Source:
         """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
         if is_array_like(X):
-            X = validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False)
+            rows = validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False)
+            return labelled_as(open_source(rows, missing_value=self.missing_value), X)
         return open_source(X, missing_value=self.missing_value)
 
     @property
@@ -315,7 +317,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         elif is_xarray(X):
             source = open_xarray_like(X, self.labels_, self._missing_value)
         elif is_array_like(X):
-            source = open_source(self._validated(X))
+            source = labelled_as(open_source(self._validated(X)), X)
         else:
             source = open_source(X, missing_value=self._missing_value)
         if source.shape[1] != self.n_features_in_:
@@ -327,8 +329,8 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
             raise ParameterError(f"{source.description} has {difference}: expected the features of the fit")
         return source
 
-    def _without_removed(self, rows: Array, remove: Given | None) -> Array:
-        """Return `rows` without what the model removes."""
+    def _without_removed(self, rows: Array, X: object, remove: Given | None) -> Array:
+        """Return `rows`, those of `X`, without what the model removes."""
         if removed_by(self._model, remove) is None:
             return rows
-        return residuals_of(open_source(rows), self._model, remove).read(0, len(rows))[0]
+        return residuals_of(labelled_as(open_source(rows), X), self._model, remove).read(0, len(rows))[0]

@@ -21,9 +21,9 @@ from streampca.regressors import (
     positions_from,
     require_lengths,
 )
+from streampca.sources.alignment import of_rows
 from streampca.sources.base import Source
 from streampca.sources.residuals import ResidualSource, residual_dtype, subtract_fitted
-from streampca.sources.xarray_data import require_same_samples
 from streampca.typing import Array
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def rows_of(
             raise ParameterError(f"remove has the key {key!r}: expected some of {', '.join(KEYS)}")
         if not needed[key]:
             raise ParameterError(f"remove: {key} was given, but the model was fitted without it")
-    require_same_samples(labels, {f"remove: {key}": value for key, value in given.items()})
-    groups, positions, covariates = (given.get(key) for key in KEYS)
+    groups, positions, covariates = (of_rows(f"remove: {key}", given.get(key), labels) for key in KEYS)
     if isinstance(groups, str):
         groups = groups_from(labels, groups, table, columns=columns)
     elif groups is not None:

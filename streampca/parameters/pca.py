@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
 
 from streampca.parameters.choices import BlockScale, Missing, MissingScores, Sketch, Solver
 from streampca.parameters.common import (
@@ -156,8 +157,8 @@ class Parameters:
     """Weight of each row, ``(n_samples,)``; a weight of 2 counts as the row given twice."""
     feature_weight: FloatArray | None = None
     """Weight of each feature, ``(n_features,)``."""
-    weight_expression: str | None = None
-    """Expression over coordinates that gives `feature_weight`, as long as the features are not known."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Weights of rows and of features and `remove` as they were given, where it takes the names of a table to put them in its order."""
     remove: Removal | None = None
     """What is subtracted from the rows."""
     forgetting: float = 1.0

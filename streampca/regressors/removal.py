@@ -148,7 +148,7 @@ def as_covariates(values: ArrayLike) -> FloatArray:
     if np.ma.is_masked(values):
         raise ParameterError("remove: covariates have masked values: expected finite numbers")
     try:
-        covariates = np.array(values, dtype=np.float64)
+        covariates = np.array(values, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise ParameterError(f"remove: covariates are not an array of numbers: {error}") from error
     covariates = covariates[:, None] if covariates.ndim == 1 else covariates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from streampca.labels import Dimension, Labels, labels_of_columns
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source, require_numbers, require_unmasked
 from streampca.sources.columns_in_memory import FrameColumns
+from streampca.sources.coordinates import dimension_of_index, is_default, is_indexed
 from streampca.sources.frame_values import is_number, lists_in, values_of_frame, without_decimals
 from streampca.sources.options import ReadOptions
 from streampca.system.optional import package_of
@@ -48,6 +50,14 @@ def numeric_frame(data: Any) -> Any:
     return values_of_frame(frame, names)[0] if lists_in(frame, names) else without_decimals(frame)
 
 
+def labelled_as(source: Source, data: object) -> Source:
+    """Return the `source` of the numbers of `data` with the names of its rows and columns, if it is a data frame that has them."""
+    names = list(_types(data)) if is_frame(data) else []
+    if len(names) == source.shape[1]:
+        source.labels = _labels(data, names, [0] * len(names), source.shape[0], None)
+    return source
+
+
 def open_frame(data: Any, options: ReadOptions) -> Source:
     """Return the columns of a data frame as a table in memory: all, or those that `options.columns` name.
 
@@ -80,7 +90,7 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     frame = data.select(wanted).collect() if type(data).__name__ == "LazyFrame" else data
     values, widths = values_of_frame(frame, names)
     source = ArraySource(values, f"{package_of(data)} {type(data).__name__}")
-    source.labels = _labels(frame, names, widths, options.id_column)
+    source.labels = _labels(frame, names, widths, len(values), options.id_column)
     source.feature_names = source.labels.column_names()
     is_lazy = type(data).__name__ == "LazyFrame"
     source.sample_columns = _LazyColumns(data, known, names, source.array) if is_lazy else frame_columns(data, names)
@@ -142,19 +152,17 @@ def _require_numbers(data: Any, names: Sequence[object]) -> None:
         )
 
 
-def _labels(frame: Any, names: Sequence[object], widths: Sequence[int], id_column: str | None) -> Labels:
+def _labels(frame: Any, names: Sequence[object], widths: Sequence[int], n_rows: int, id_column: str | None) -> Labels:
     """Return the names of columns and rows; columns of lists have a width above 0."""
-    ids: Array | None = None
     if id_column is not None:
         ids = np.asarray(frame[id_column].to_numpy())
-        ids = ids if ids.dtype.kind in "biufMm" else ids.astype(str)
-    elif hasattr(frame, "index") and not hasattr(frame.index, "start"):
-        index = np.asarray(frame.index)
-        ids = (
-            index if index.ndim == 1 and index.dtype.kind in "biufMm" else np.array([str(each) for each in frame.index])
-        )
-    row = id_column or str(getattr(getattr(frame, "index", None), "name", None) or "row")
-    return labels_of_columns([str(name) for name in names], widths, Dimension(row, len(frame), ids))
+        rows = Dimension(id_column, n_rows, ids if ids.dtype.kind in "biufMm" else ids.astype(str))
+    elif is_indexed(frame):
+        rows = dimension_of_index(frame.index)
+        rows = replace(rows, coordinate=None) if is_default(frame.index) else rows
+    else:
+        rows = Dimension("row", n_rows)
+    return labels_of_columns([str(name) for name in names], widths, rows)
 
 
 def _listed(names: Sequence[object]) -> str:

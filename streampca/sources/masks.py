@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Labels
+from streampca.sources.alignment import of_features
 from streampca.sources.stored_variable import StoredVariable
 from streampca.storage.regular_files import require_regular
 from streampca.system.workspace import borrow
@@ -26,7 +27,7 @@ def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], 
     ----------
     mask : array or {"observed", "survey"}
         True (or a number other than zero and NaN) for features that are used: an array of the shape of one variable, for all
-        variables of this shape, or of all features in one dimension. ``"observed"`` stands for the features with a value in the
+        variables of this shape, or of all features in one dimension; with labels, see `streampca.sources.alignment`. ``"observed"`` stands for the features with a value in the
         first rows, at most those of 64 MiB and of one chunk, which are read at once; ``"survey"`` reads all rows.
 
     Raises
@@ -37,7 +38,7 @@ def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], 
     if isinstance(mask, str):
         used = np.concatenate([_observed(part, every_row=mask == "survey") for part in parts])
     else:
-        used = _of_array(np.asarray(mask), labels, label)
+        used = _of_array(mask, labels, label)
     if not used.any():
         raise DataError(
             f"{label}: the mask leaves out all of {len(used):,} features: expected True for those that are used"
@@ -55,22 +56,19 @@ def read_mask_file(path: str) -> Array:
         raise DataError(f"mask: {path} cannot be read: {reason}") from error
 
 
-def _of_array(mask: Array, labels: Labels, label: str) -> BoolArray:
+def _of_array(given: object, labels: Labels, label: str) -> BoolArray:
+    try:
+        mask = np.asarray(of_features("mask", given if hasattr(given, "ndim") else np.asarray(given), labels))
+    except ParameterError as error:
+        raise DataError(f"{label}: {error}") from error
     if mask.dtype.kind not in "biuf":
         raise ParameterError(f"{label}: mask has dtype {mask.dtype}: expected truth values or numbers")
     used: BoolArray = np.nan_to_num(mask) != 0 if mask.dtype.kind == "f" else mask.astype(bool)
-    sizes = [variable.size for variable in labels.variables]
-    if used.shape == (sum(sizes),):
-        return used
-    shapes = {variable.shape for variable in labels.variables}
-    if used.shape not in shapes:
-        expected = " or ".join(
-            f"{v.shape} [{', '.join(v.dims)}] for {v.name or 'the array'}" for v in labels.variables[:3]
+    if used.shape != (labels.n_features,):
+        raise DataError(
+            f"{label}: mask has shape {mask.shape}: expected one value for each of the {labels.n_features} features"
         )
-        raise DataError(f"{label}: mask has shape {mask.shape}: expected {expected}, or one value for each feature")
-    return np.concatenate(
-        [used.ravel() if v.shape == used.shape else np.ones(v.size, dtype=bool) for v in labels.variables]
-    )
+    return used
 
 
 def _observed(part: StoredVariable, *, every_row: bool) -> BoolArray:

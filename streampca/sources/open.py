@@ -15,13 +15,14 @@ from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
+from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import Paths, files_of, is_paths
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.table import with_missing_value
-from streampca.sources.xarray_data import is_xarray, open_xarray
+from streampca.sources.xarray_data import open_xarray
 
 if TYPE_CHECKING:
     import dask.array as da

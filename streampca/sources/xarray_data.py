@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
-from streampca.errors import DataError, ParameterError
-from streampca.labels import Dimension, Labels, Variable, equal_values
+from streampca.errors import DataError
+from streampca.labels import Labels, Variable
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
 from streampca.sources.columns_in_memory import XarrayColumns
 from streampca.sources.conventions import describes_others, describing_names
+from streampca.sources.coordinates import dimension_of, is_xarray, plain_attributes
 from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import TableSource
 from streampca.system.optional import package_of
-from streampca.typing import Array, DType, JsonValue
+from streampca.typing import DType
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -37,11 +38,6 @@ Data: TypeAlias = "xr.DataArray | xr.Dataset"
 _WRAPPERS = ("ImplicitToExplicitIndexingAdapter", "MemoryCachedArray", "CopyOnWriteArray", "LazilyIndexedArray")
 _DECODING = ("_scale_offset_decoding", "_apply_mask")
 _DEPTH = 12
-
-
-def is_xarray(data: object) -> TypeGuard[xr.DataArray | xr.Dataset]:
-    """Return whether `data` is a DataArray or a Dataset."""
-    return package_of(data) == "xarray" and hasattr(data, "dims") and hasattr(data, "coords")
 
 
 def is_in_memory(data: object) -> bool:
@@ -77,7 +73,7 @@ def open_xarray(data: Data, options: ReadOptions) -> Source:
         each.append(_labels(name, array, axes))
     labels = joined_labels(each, label)
     if options.mask is not None:
-        labels = labels.with_mask(feature_mask(_mask(options.mask, labels, data), labels, parts, label))
+        labels = labels.with_mask(feature_mask(_mask(options.mask, data), labels, parts, label))
         observed = isinstance(options.mask, str) and options.mask in FROM_DATA
         parts = [part.masked(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
     single = len(parts) == 1 and parts[0].packing is None and parts[0].mask is None
@@ -142,116 +138,19 @@ def _labels(name: str | None, array: xr.DataArray, axes: Axes) -> Labels:
     rows, columns = axes
     features = tuple(dimensions[axis] for axis in columns)
     shape = tuple(dimension.size for dimension in features)
-    variable = Variable(name, tuple(dimension.name for dimension in features), shape, _plain(array.attrs))
+    variable = Variable(name, tuple(dimension.name for dimension in features), shape, plain_attributes(array.attrs))
     return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
 
 
-def dimension_of(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
-    """Return a dimension of a DataArray with its coordinate: numbers, times, or text for all else."""
-    if dim not in array.coords or array.coords[dim].dims != (dim,):
-        return Dimension(str(dim), size)
-    coordinate = array.coords[dim]
-    values, attributes = np.asarray(coordinate.values), _plain(coordinate.attrs)
-    if values.dtype.kind == "O" and values.size and isinstance(calendar := getattr(values[0], "calendar", None), str):
-        attributes["calendar"] = calendar
-    if values.dtype.kind not in "biufmM":  # text, places of a MultiIndex, dates of other calendars
-        texts = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values.tolist()]
-        values = np.array(texts, dtype=str)
-    return Dimension(str(dim), size, values, attributes)
-
-
-def _plain(attributes: Mapping[Any, Any]) -> dict[str, JsonValue]:
-    """Return the attributes that are numbers or short texts."""
-    plain = {str(k): v.item() if isinstance(v, np.generic) else v for k, v in attributes.items()}
-    return {
-        k: v
-        for k, v in plain.items()
-        if isinstance(v, bool | int | str) or (isinstance(v, float) and math.isfinite(v))
-        if len(str(v)) <= 200
-    }
-
-
-def _mask(mask: object, labels: Labels, data: Data) -> str | Array:
-    """Return a mask, matched with the features by the names of its dims where it has some."""
+def _mask(mask: object, data: Data) -> object:
+    """Return a mask, read where it is a file or in the Dataset."""
     if isinstance(mask, str) and mask in FROM_DATA:
         return mask
     if isinstance(mask, str) and _is_dataset(data) and mask in data.variables:
         mask = data[mask]
     elif isinstance(mask, str) or hasattr(mask, "__fspath__"):
         return read_mask_file(str(mask))
-    if not is_xarray(mask):
-        return np.asarray(mask)
-    return aligned_mask(mask, labels)
-
-
-def aligned_mask(mask: Any, labels: Labels) -> Array:
-    """Return a DataArray of truth values for all features of the variables that have its dims, and True for those of others.
-
-    Its values are repeated along the other dims of a variable, such as levels.
-
-    Raises
-    ------
-    DataError
-        If no variable has its dims, or a size or coordinate differs.
-    """
-    names = [str(dim) for dim in mask.dims]
-    matched = [bool(names) and set(names) <= set(variable.dims) for variable in labels.variables]
-    if not any(matched):
-        dims = " or ".join(f"({', '.join(v.dims)})" for v in labels.variables[:3])
-        raise DataError(f"mask has the dims ({', '.join(names)}): expected some of {dims}")
-    for dim in mask.dims:
-        known, place = labels.dimension(str(dim)), dimension_of(mask, dim, int(mask.sizes[dim]))
-        if place.size != known.size:
-            raise DataError(f"mask has {place.size:,} places along {known.name}: expected {known.size:,} as the data")
-        one, other = place.coordinate, known.coordinate
-        if one is not None and other is not None and not equal_values(np.asarray(one), np.asarray(other)):
-            raise DataError(f"mask: its coordinate {known.name} is not that of the data")
-    parts = []
-    for variable, has_dims in zip(labels.variables, matched, strict=True):
-        if not has_dims:
-            parts.append(np.ones(variable.size, dtype=bool))
-            continue
-        axes = [names.index(dim) for dim in variable.dims if dim in names]
-        sizes = [n if dim in names else 1 for dim, n in zip(variable.dims, variable.shape, strict=True)]
-        values = np.asarray(mask.values).transpose(axes).reshape(sizes)
-        parts.append(np.broadcast_to(values, variable.shape).ravel())
-    return np.concatenate(parts)
-
-
-def require_same_samples(labels: Labels | None, values: Mapping[str, object]) -> None:
-    """Raise `ParameterError` if one of `values`, DataArrays by their names in messages, is along other samples than those of a table.
-
-    Values are taken in the order in which they are, not by their coordinates, so that those have to agree. Other kinds of arrays, and
-    coordinates that one of the two does not have, or has in another form (text, numbers, times), are not compared.
-    """
-    for what, each in values.items():
-        if labels is None or not is_xarray(each) or _is_dataset(each):
-            continue
-        array = cast("xr.DataArray", each)
-        for known in labels.samples:
-            dim = next((dim for dim in array.dims if str(dim) == known.name), None)
-            place = None if dim is None else dimension_of(array, dim, int(array.sizes[dim])).coordinate
-            if place is None or known.coordinate is None or len(place) != known.size:
-                continue
-            if _comparable(place, known.coordinate) and not _equal(place, known.coordinate):
-                raise ParameterError(
-                    f"{what}: its coordinate {known.name} is not that of the rows: expected a value for each row in the order of the rows, "
-                    f"such as array.sel({known.name}=data.{known.name})"
-                )
-
-
-def _comparable(one: Array, other: Array) -> bool:
-    kinds = ["number" if array.dtype.kind in "iuf" else array.dtype.kind for array in (one, other)]
-    return kinds[0] == kinds[1]
-
-
-def _equal(one: Array, other: Array) -> bool:
-    """Return whether two coordinates are equal, floats to six digits and times to a second, as their decoding may differ."""
-    if one.dtype.kind == "M" and other.dtype.kind == "M" and not (np.isnat(one) | np.isnat(other)).any():
-        return bool((np.abs(one.astype("M8[ms]") - other.astype("M8[ms]")) <= np.timedelta64(1, "s")).all())
-    if "f" in one.dtype.kind + other.dtype.kind:
-        return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
-    return equal_values(one, other)
+    return mask
 
 
 def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> StoredVariable:

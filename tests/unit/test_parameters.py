@@ -75,7 +75,7 @@ def test_sections_have_no_other_keys() -> None:
         (
             PCA,
             Parameters,
-            {"threads", "read_ahead", "sample_weight", "feature_weight", "weight_expression", "remove", "n_regressors"},
+            {"threads", "read_ahead", "sample_weight", "feature_weight", "given", "remove", "n_regressors"},
         ),
         (KernelPCA, KernelParameters, {"threads", "read_ahead", "kernel", "sampling", "given"}),
     ],

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
 from streampca.linalg.selection import Count, NComponents, Selection, as_selection, is_count
+from streampca.sources.coordinates import is_indexed, is_xarray
 from streampca.typing import Array
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ class KernelParameters:
 def given_landmarks(sampling: ArrayLike) -> Array:
     """Return row indices, ``(m,)``, or landmarks, ``(m, n_features)``; raise `ParameterError` if it is neither."""
     given = np.asarray(sampling)
+    if given.ndim == 2 and (is_indexed(sampling) or is_xarray(sampling)):
+        raise ParameterError(
+            "sampling has landmarks with labels, by which their features are not found: give .to_numpy() of landmarks whose features are "
+            "in the order of the data"
+        )
     indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0
     points = given.ndim == 2 and given.dtype.kind in "iuf" and given.size and bool(np.isfinite(given).all())
     if not (indices or points):

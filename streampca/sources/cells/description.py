@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.labels import Dimension, Labels, SampleColumns, Variable
+from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.cells.table import CellSource
@@ -118,17 +119,18 @@ def table_of(
     columns : SampleColumns, optional
         Columns of ``obs``.
     """
-    if mask is None and options.mask is not None:
-        mask = mask_of(np.asarray(options.mask), rows.shape[1], f"{rows.description}: mask")
-    mask = None if mask is None or mask.all() else mask
-    source = CellSource(rows, normalization, mask, options.layer, options.mask_var)
     cells, features = names
-    source.labels = Labels(
+    labels = Labels(
         (Dimension("obs_names", rows.shape[0], cells),),
         (Dimension("var_names", rows.shape[1], features),),
         (Variable(options.layer or "X", ("var_names",), (rows.shape[1],)),),
-        mask,
     )
+    if mask is None and options.mask is not None:
+        what = f"{rows.description}: mask"
+        mask = mask_of(np.asarray(of_features(what, options.mask, labels)), rows.shape[1], what)
+    labels = labels.with_mask(mask)
+    source = CellSource(rows, normalization, labels.mask, options.layer, options.mask_var)
+    source.labels = labels
     source.feature_names, source.sample_columns = source.labels.column_names(), columns
     return source
 

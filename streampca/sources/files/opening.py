@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from streampca.errors import NotAvailableError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import Source
@@ -90,7 +88,7 @@ def _table(source: FragmentedRows, labels: Labels, packing: Packing | None, opti
         mask: object = options.mask
         if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
             mask = read_mask_file(str(Path(mask).expanduser()))
-        used = feature_mask(mask if isinstance(mask, str) else np.asarray(mask), labels, [part], source.description)
+        used = feature_mask(mask, labels, [part], source.description)
         labels = labels.with_mask(used)
         part = part.masked(labels.mask, isinstance(options.mask, str) and options.mask in FROM_DATA)
     if part.packing is None and part.mask is None:

@@ -141,11 +141,11 @@ def named_array(group: zarr.Group, name: str) -> ZarrArray | None:
     return member if isinstance(member, zarr.Array) else None
 
 
-def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label: str) -> str | Array:
+def _mask(options: ReadOptions, labels: Labels, group: zarr.Group | None, label: str) -> object:
     """Return the mask that the options name: an array, or how it is found in the data."""
     mask = options.mask
     if not isinstance(mask, str | Path):
-        return np.asarray(mask)
+        return mask
     if str(mask) in FROM_DATA:
         return str(mask)
     if str(mask).endswith(".npy"):

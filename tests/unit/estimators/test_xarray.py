@@ -253,7 +253,7 @@ def test_masks_are_repeated_along_dims_that_they_lack() -> None:
 
 
 @pytest.mark.parametrize("how", ["covariates", "groups", "weights", "labels", "many", "transform", "batch"])
-def test_values_of_rows_with_the_coordinates_of_other_rows_are_refused(how: str) -> None:
+def test_values_of_rows_are_found_by_their_coordinates_or_refused(how: str) -> None:
     table = sp.open(FIELD, samples="time")
     values = xr.DataArray(np.arange(float(N)) % 5 + 1, dims="time", coords={"time": TIME}, name="index")
     pca = sp.PCA(2, remove={"covariates": values}).fit(table)
@@ -275,10 +275,17 @@ def test_values_of_rows_with_the_coordinates_of_other_rows_are_refused(how: str)
 
     want = use(values.values)
     noisy = values.assign_coords(time=TIME.astype("M8[ns]") + np.timedelta64(300, "ns"))
-    for given in (values, noisy, values.drop_vars("time"), values.rename(time="month"), values.to_series()):
+    for given in (
+        values,
+        noisy,
+        values.drop_vars("time"),
+        values.rename(time="month"),
+        values.to_series(),
+        values[::-1],
+    ):
         np.testing.assert_array_equal(use(given), want)
-    with pytest.raises(ParameterError, match="coordinate time is not that of the rows"):
-        use(values[::-1])
+    with pytest.raises(ParameterError, match="which are not the coordinate time of the rows"):
+        use(values.assign_coords(time=values.time + np.timedelta64(1, "D")))
 
 
 def test_features_along_mode_have_no_dataset() -> None:

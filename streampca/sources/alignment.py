@@ -1,0 +1,214 @@
+"""Values that are given beside a table, one for each row or feature, in the order of the table.
+
+Values with labels (a Series or DataFrame of pandas, a DataArray) are put in the order of the labels of the table, whatever their own;
+if the two have not the same labels, they are refused, never taken by position. Values without labels are in the order of the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from streampca.calendars import microseconds_of
+from streampca.errors import ParameterError
+from streampca.labels import Dimension, Labels, equal_values
+from streampca.sources.coordinates import dimension_of, dimension_of_index, is_default, is_indexed, is_xarray
+from streampca.typing import Array, IntArray
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_MOST_SHOWN = 3
+
+
+def is_placed(values: object) -> bool:
+    """Return whether places of `values` have a meaning that only a table tells: they have labels, or several dimensions."""
+    return is_indexed(values) or is_xarray(values) or getattr(values, "ndim", 1) > 1
+
+
+def of_rows(what: str, values: Any, labels: Labels | None) -> Any:
+    """Return values of rows, ``(n_samples, …)``, in the order of the rows of a table with these labels.
+
+    Parameters
+    ----------
+    what : str
+        What messages call them.
+    values : object
+        Along the dimensions of the samples, or one dimension for all rows; others follow. Of a DataArray, dimensions of the samples
+        are found by name, and it is repeated along those that it does not have.
+    labels : Labels or None
+        Labels of the table; None where it has none.
+
+    Raises
+    ------
+    ParameterError
+        If labels are not those of the rows.
+    """
+    dims = () if labels is None else labels.samples
+    if _has_dims(values, dims):
+        return _field(what, values, dims, "rows")
+    if len(dims) > 1 and isinstance(values, np.ndarray) and values.shape == tuple(dim.size for dim in dims):
+        return values.ravel()
+    known = dims[0] if len(dims) == 1 else None
+    return _along(what, values, known, "rows")
+
+
+def of_features(what: str, values: Any, labels: Labels | None, others: float = 1) -> Any:
+    """Return values of features, ``(n_features,)``, in the order of the features of a table with these labels.
+
+    Parameters
+    ----------
+    what, values, labels
+        As in `of_rows`. An array of the shape of a variable, and a DataArray with some of its dimensions, are for all variables that
+        have these; the index of a Series has the names of the features.
+    others : float
+        Value of the features of other variables.
+
+    Raises
+    ------
+    ParameterError
+        If labels are not those of the features.
+    """
+    if labels is None:
+        return _along(what, values, None, "features")
+    shape = np.shape(values)
+    parts, n_found = [], 0
+    for variable in labels.variables:
+        dims = [labels.dimension(name) for name in variable.dims]
+        part = np.full(variable.size, others)
+        if _has_dims(values, dims) and len(shape) == sum(str(dim) in variable.dims for dim in values.dims):
+            part, n_found = _field(what, values, dims, "features"), n_found + 1
+        elif len(shape) > 1 and shape == variable.shape and not is_indexed(values) and not is_xarray(values):
+            part, n_found = np.asarray(values).ravel(), n_found + 1
+        parts.append(part)
+    if n_found:
+        whole = np.concatenate(parts)
+        return whole if labels.mask is None else whole[labels.mask]
+    if len(shape) > 1:
+        raise ParameterError(
+            f"{what} has {_described(values)}: expected {_expected(labels)}, or one value for each of the {labels.n_features} features"
+        )
+    names = labels.known_names() if is_indexed(values) or is_xarray(values) else None
+    known = None if names is None else Dimension("features", len(names), np.array(names))
+    if (
+        names is not None and len(labels.variables) == len(labels.features) == 1
+    ):  # numbers and times are compared as such
+        only = labels.features[0].coordinate
+        known = Dimension("features", len(names), None if only is None else only[labels.indices()])
+    return _along(what, values, known, "features")
+
+
+def _described(values: Any) -> str:
+    if is_xarray(values):
+        return f"the dims ({', '.join(map(str, values.dims))}) and shape {values.shape}"
+    return f"shape {np.shape(values)}"
+
+
+def _expected(labels: Labels) -> str:
+    return " or ".join(
+        f"{v.shape} [{', '.join(v.dims)}]" + (f" for {v.name}" if v.name else "") for v in labels.variables[:3]
+    )
+
+
+def _has_dims(values: Any, dims: Sequence[Dimension]) -> bool:
+    """Return whether a DataArray has one of the dimensions."""
+    return is_xarray(values) and not {d.name for d in dims}.isdisjoint(map(str, values.dims))
+
+
+def _field(what: str, values: Any, dims: Sequence[Dimension], of: str) -> Array:
+    """Return a DataArray in the order of `dims`, ``(product of their sizes, …)``, repeated along those that it does not have."""
+    names = [str(dim) for dim in values.dims]
+    for known in dims:
+        if known.name in names:
+            dim = values.dims[names.index(known.name)]
+            place = dimension_of(values, dim, int(values.sizes[dim]))
+            if place.size != known.size:
+                raise ParameterError(
+                    f"{what} has {place.size:,} places along {known.name}: expected {known.size:,} as the data"
+                )
+            if place.coordinate is not None and known.coordinate is not None:
+                order = _places(what, place, known, f"the coordinate {known.name} of the {of}")
+                values = values if order is None else values.isel({dim: order})
+    own = [known.name for known in dims if known.name in names]
+    rest = [name for name in names if name not in own]
+    array = np.asarray(values.values).transpose([names.index(name) for name in (*own, *rest)])
+    further = array.shape[len(own) :]
+    sizes = [known.size for known in dims]
+    array = array.reshape([n if known.name in own else 1 for n, known in zip(sizes, dims, strict=True)] + list(further))
+    return np.broadcast_to(array, (*sizes, *further)).reshape(math.prod(sizes), *further)
+
+
+def _along(what: str, values: Any, known: Dimension | None, of: str) -> Any:
+    """Return values along one dimension, the first of theirs, in the order of `known`; None is that of a table without labels."""
+    if is_indexed(values):
+        place, nameless = dimension_of_index(values.index), is_default(values.index)
+    elif is_xarray(values) and values.dims:
+        first: Any = next(iter(values.dims))
+        place = dimension_of(cast("xr.DataArray", values), first, int(values.sizes[first]))
+        nameless = place.coordinate is None
+    else:
+        return values
+    if known is None or known.coordinate is None:
+        if nameless:
+            return values
+        raise ParameterError(
+            f"{what} has the labels {_some(place)}, and the {of} have none by which to find them: give "
+            f"{'.to_numpy()' if is_indexed(values) else '.values'} of values in the order of the {of}"
+        )
+    if place.size != known.size or place.coordinate is None:
+        return values  # their number is compared elsewhere
+    order = _places(what, place, known, f"those of the {of}")
+    if order is None:
+        return values
+    return values.iloc[order] if is_indexed(values) else values.isel({next(iter(values.dims)): order})
+
+
+def _places(what: str, place: Dimension, known: Dimension, those: str) -> IntArray | None:
+    """Return where the labels of `known` are in `place`, None where both are the same; `ParameterError` if they are others."""
+    theirs, wanted = _comparable(place, known)
+    if _equal(theirs, wanted):
+        return None
+    order, own = np.argsort(wanted, kind="stable"), np.argsort(theirs, kind="stable")
+    ascending = wanted[order]
+    if not _equal(theirs[own], ascending):
+        raise ParameterError(
+            f"{what} has the labels {_some(place)}, which are not {those}, {_some(known)}: expected a value for each of these, with "
+            "the same labels in any order, or an array without labels in their order"
+        )
+    if bool((ascending[1:] == ascending[:-1]).any()):
+        raise ParameterError(
+            f"{what} has labels in another order than {those}, and some of them occur twice: expected values in the same order, or "
+            "different labels"
+        )
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = own
+    return places
+
+
+def _some(dimension: Dimension) -> str:
+    shown = [dimension.value(index)[:40] for index in range(min(dimension.size, _MOST_SHOWN))]
+    return ", ".join(shown) + (", …" if dimension.size > _MOST_SHOWN else "")
+
+
+def _comparable(one: Dimension, other: Dimension) -> tuple[Array, Array]:
+    """Return two coordinates as numbers, times or text, whichever both can be."""
+    values = [np.asarray(one.coordinate), np.asarray(other.coordinate)]
+    kinds = ["n" if each.dtype.kind in "biuf" else each.dtype.kind for each in values]
+    if kinds[0] == kinds[1]:
+        return values[0], values[1]
+    times = [microseconds_of(each, dimension.attributes) for each, dimension in zip(values, (one, other), strict=True)]
+    if times[0] is not None and times[1] is not None:
+        return times[0][1].astype("M8[us]"), times[1][1].astype("M8[us]")
+    return values[0].astype(str), values[1].astype(str)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Return whether two coordinates are equal, floats to six digits and times to a second, as their decoding may differ."""
+    if one.dtype.kind == "M" and other.dtype.kind == "M" and not (np.isnat(one) | np.isnat(other)).any():
+        return bool((np.abs(one.astype("M8[ms]") - other.astype("M8[ms]")) <= np.timedelta64(1, "s")).all())
+    if "f" in one.dtype.kind + other.dtype.kind:
+        return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
+    return equal_values(one, other)
