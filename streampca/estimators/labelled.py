@@ -79,8 +79,7 @@ def rows_of_scores(
     What the model removes is added, for the coordinates of `X` or what `remove` tells.
     """
     k, labels = model.n_components, model.labels
-    if MODE in X.dims:
-        X = X.transpose(..., MODE)
+    X = _of_all_modes(X, k)
     if X.ndim < 2 or X.shape[-1] != k:
         raise ParameterError(f"scores of shape {X.shape}: expected the dimension {MODE!r} of size {k}")
     sizes = X.shape[:-1]
@@ -104,6 +103,17 @@ def rows_of_scores(
         for part, variable in zip(_spread(labels, rows), labels.variables, strict=True)
     ]
     return arrays[0] if len(arrays) == 1 else _xarray().Dataset({array.name: array for array in arrays})
+
+
+def _of_all_modes(X: xr.DataArray, k: int) -> xr.DataArray:
+    """Return scores along all modes 1 to k in this order, the last dimension: 0 for those that `X`, by its coordinate, does not have."""
+    if MODE in X.coords:
+        X = X if MODE in X.dims else X.expand_dims(MODE)
+        modes, all_modes = np.atleast_1d(X.coords[MODE].values), np.arange(1, k + 1)
+        if len(set(modes.tolist())) < len(modes) or not np.isin(modes, all_modes).all():
+            raise ParameterError(f"scores of the modes {modes.tolist()[:12]}: expected different ones of 1 to {k}")
+        X = X if np.array_equal(modes, all_modes) else X.reindex({MODE: all_modes}, fill_value=0)
+    return X.transpose(..., MODE) if MODE in X.dims else X
 
 
 def _samples_of(X: xr.DataArray) -> Labels:

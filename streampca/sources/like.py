@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from streampca.labels import Labels
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.open import open_source
 from streampca.sources.options import SourceKeywords
+from streampca.sources.subsets import SubsetSource
 from streampca.typing import Json
 
 if TYPE_CHECKING:
@@ -63,6 +66,19 @@ def open_xarray_like(
     if hasattr(data, "data_vars") and all(name in data.data_vars for name in names):
         keywords["variables"] = [str(name) for name in names]
     return open_source(data, **keywords)
+
+
+def with_features_of(source: Source, labels: Labels | None) -> Source:
+    """Return `source` with the features that a fit with a mask used, if it was opened with these and others."""
+    known = source.labels
+    if labels is None or labels.mask is None or source.sparse:
+        return source
+    if known is None:
+        return SubsetSource(source, labels.mask) if source.shape[1] == len(labels.mask) else source
+    if [variable.shape for variable in known.variables] != [variable.shape for variable in labels.variables]:
+        return source
+    used = np.isin(known.indices(), labels.indices())
+    return source if used.all() or used.sum() < labels.n_features else SubsetSource(source, used)
 
 
 def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywords:

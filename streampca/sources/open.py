@@ -19,7 +19,8 @@ from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import Paths, files_of, is_paths
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
-from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
+from streampca.sources.numbered import open_numbered
+from streampca.sources.options import BY_NAME, OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.table import with_missing_value
 from streampca.sources.xarray_data import open_xarray
@@ -72,7 +73,7 @@ def open_source(
         Names of several arrays of a zarr group on the same samples; their features are put side by side.
     samples, features : str or sequence of str, optional
         Names of the dimensions whose places are the rows, and of those whose places are the columns, in C order; either may be
-        left out for all others. Names come from zarr format 3, from ``_ARRAY_DIMENSIONS`` or OME-Zarr; other dimensions are
+        left out for all others. Dimensions of arrays of numpy and Dask are ``dim_0``, ``dim_1`` and so on. Names come from zarr format 3, from ``_ARRAY_DIMENSIONS`` or OME-Zarr; other dimensions are
         called ``dim_0``, ``dim_1`` and so on. By default arrays of two dimensions are (samples, features).
     columns : str or sequence of str, optional
         Names of the columns of Parquet files and data frames that are read, in this order; by default all, which must be numbers or
@@ -213,7 +214,9 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
 
         path = str(materialise(path.removeprefix("builtin:")))
     files = files_of(path if isinstance(data, str | Path) else data)
-    if files is not None and (files.kind != "npy" or files.description != str(files.paths[0])):
+    if files is not None and (
+        files.kind != "npy" or options.mask is not None or files.description != str(files.paths[0])
+    ):
         from streampca.sources.files.opening import open_files
 
         if options.of_cells:
@@ -257,7 +260,13 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
 
 def _in_memory(opened: Callable[[Any], Source]) -> Opener:
     """Return a function that opens values in memory, transposed if they are stored as (features, samples)."""
-    return lambda data, options: opened(data.T if options.transposed else data)
+
+    def open_array(data: Any, options: ReadOptions) -> Source:
+        if isinstance(data, np.ndarray) and (options.by_name or data.ndim > 2):
+            return open_numbered(data, options)
+        return opened(data.T if options.transposed else data)
+
+    return open_array
 
 
 def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
@@ -277,6 +286,8 @@ def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Sourc
 def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     from streampca.sources.dask import DaskSource
 
+    if options.by_name or data.ndim > 2:
+        return open_numbered(data, options)
     return DaskSource(data.T if options.transposed else data, options.max_reads)
 
 
@@ -293,8 +304,8 @@ class _Kind(NamedTuple):
     """Function that returns their source."""
     verifies: bool = False
     """Whether the function compares chunks with a fingerprint, or refuses one by itself."""
-    labelled: bool = False
-    """Whether its dimensions have names."""
+    understood: tuple[str, ...] = ()
+    """Options about names of dimensions, variables and columns that it has, or refuses by itself."""
     cells: bool = False
     """Whether it may be AnnData, or the function refuses options of AnnData by itself."""
 
@@ -304,9 +315,10 @@ class _Kind(NamedTuple):
             raise DataError(
                 f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
             )
-        if options.by_name and not self.labelled:
+        others = [name for name in options.by_name if name not in self.understood]
+        if others:
             raise NotAvailableError(
-                f"{', '.join(options.by_name)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
+                f"{', '.join(others)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
             )
         if options.of_cells and not self.cells:
             raise ParameterError(
@@ -314,20 +326,25 @@ class _Kind(NamedTuple):
             )
 
 
+_OF_ARRAYS = ("samples", "features", "mask")
+
 _KINDS = (
-    _Kind(is_paths, _opened_path, verifies=True, labelled=True, cells=True),
+    _Kind(is_paths, _opened_path, verifies=True, understood=BY_NAME, cells=True),
     _Kind(
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _in_memory(lambda array: MappedSource(array, "memory map")),
+        understood=_OF_ARRAYS,
     ),
-    _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource)),
-    _Kind(_is_zarr_store, _open_zarr_store, verifies=True, labelled=True, cells=True),
-    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, labelled=True, cells=True),
-    _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
-    _Kind(is_xarray, open_xarray, labelled=True),
-    _Kind(is_anndata, _open_anndata, labelled=True, cells=True),
+    _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource), understood=_OF_ARRAYS),
+    _Kind(_is_zarr_store, _open_zarr_store, verifies=True, understood=BY_NAME, cells=True),
+    _Kind(
+        lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, understood=BY_NAME, cells=True
+    ),
+    _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask, understood=_OF_ARRAYS),
+    _Kind(is_xarray, open_xarray, understood=BY_NAME),
+    _Kind(is_anndata, _open_anndata, understood=BY_NAME, cells=True),
     _Kind(is_sparse, _in_memory(SparseSource)),
-    _Kind(is_frame, open_frame, labelled=True),
+    _Kind(is_frame, open_frame, understood=BY_NAME),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 

@@ -26,6 +26,9 @@ _CHOICES = {
 OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet files and data frames."""
 
+BY_NAME = ("variables", "samples", "features", "mask", *OF_COLUMNS)
+"""Options about names of dimensions, variables and columns."""
+
 
 class SourceKeywords(TypedDict, total=False):
     """Keywords of `open_source`."""
@@ -138,11 +141,7 @@ class ReadOptions:
     @property
     def by_name(self) -> dict[str, object]:
         """Return those of the options that are about names of dimensions, variables and columns and are given."""
-        return {
-            name: value
-            for name in ("variables", "samples", "features", "mask", *OF_COLUMNS)
-            if (value := getattr(self, name)) is not None
-        }
+        return {name: value for name in BY_NAME if (value := getattr(self, name)) is not None}
 
     @property
     def of_cells(self) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ array, or where it is in memory.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
@@ -20,10 +19,10 @@ from streampca.sources.base import Source
 from streampca.sources.columns_in_memory import XarrayColumns
 from streampca.sources.conventions import describes_others, describing_names
 from streampca.sources.coordinates import dimension_of, is_xarray, plain_attributes
-from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
+from streampca.sources.masks import FROM_DATA, read_mask_file
+from streampca.sources.numbered import as_table, table_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import TableSource
 from streampca.system.optional import package_of
 from streampca.typing import DType
 
@@ -72,13 +71,7 @@ def open_xarray(data: Data, options: ReadOptions) -> Source:
         parts.append(_opened(array, axes, options, what).with_missing(options.missing_value))
         each.append(_labels(name, array, axes))
     labels = joined_labels(each, label)
-    if options.mask is not None:
-        labels = labels.with_mask(feature_mask(_mask(options.mask, data), labels, parts, label))
-        observed = isinstance(options.mask, str) and options.mask in FROM_DATA
-        parts = [part.masked(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
-    single = len(parts) == 1 and parts[0].packing is None and parts[0].mask is None
-    source = parts[0].source if single else TableSource(parts, labels, label)
-    source.labels, source.feature_names = labels, labels.column_names()
+    source = table_of(parts, labels, label, None if options.mask is None else _mask(options.mask, data))
     names = [name for name in arrays if name is not None] if _is_dataset(data) else []
     source.sample_columns = XarrayColumns(data, labels.samples, names)
     return source
@@ -262,20 +255,3 @@ def _lazy(array: xr.DataArray) -> Any:
         return None
     preferred = array.encoding.get("preferred_chunks") or {}
     return array.chunk({dim: preferred.get(dim, "auto") for dim in array.dims}).data
-
-
-def as_table(lazy: Any, axes: Axes) -> Any:
-    """Return an N-dimensional Dask array as one of rows and columns, each chunk of which is made of whole chunks.
-
-    Chunks are joined along all axes but the slowest of samples and that of features, so a pass reads each of them once.
-    """
-    import dask
-
-    rows, columns = axes
-    moved = lazy.transpose((*rows, *columns))
-    shape = tuple(math.prod(lazy.shape[axis] for axis in side) for side in axes)
-    inner = [axis for axis in range(moved.ndim) if axis not in (0, len(rows))]
-    settings = {"array.rechunk.method": "tasks", "array.slicing.split-large-chunks": False}
-    with dask.config.set(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return moved.rechunk(dict.fromkeys(inner, -1)).reshape(shape) if inner else moved

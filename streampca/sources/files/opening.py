@@ -10,11 +10,11 @@ from streampca.sources.base import Source
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.npy import open_npy_files
 from streampca.sources.files.paths import Files
-from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
+from streampca.sources.masks import FROM_DATA, read_mask_file
+from streampca.sources.numbered import table_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import TableSource
 
 _UNDERSTOOD = {
     "npy": frozenset({"mask"}),
@@ -83,17 +83,8 @@ def _nameless(source: Source) -> Labels:
 
 def _table(source: FragmentedRows, labels: Labels, packing: Packing | None, options: ReadOptions) -> Source:
     """Return the table of the rows, decoded and with only the features in the mask."""
+    mask: object = options.mask
+    if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
+        mask = read_mask_file(str(Path(mask).expanduser()))
     part = StoredVariable(source, packing).with_missing(options.missing_value)
-    if options.mask is not None:
-        mask: object = options.mask
-        if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
-            mask = read_mask_file(str(Path(mask).expanduser()))
-        used = feature_mask(mask, labels, [part], source.description)
-        labels = labels.with_mask(used)
-        part = part.masked(labels.mask, isinstance(options.mask, str) and options.mask in FROM_DATA)
-    if part.packing is None and part.mask is None:
-        source.labels, source.feature_names = labels, labels.column_names()
-        return source
-    table = TableSource([part], labels, source.description)
-    table.feature_names = labels.column_names()
-    return table
+    return table_of([part], labels, source.description, mask)

@@ -288,6 +288,36 @@ def test_values_of_rows_are_found_by_their_coordinates_or_refused(how: str) -> N
         use(values.assign_coords(time=values.time + np.timedelta64(1, "D")))
 
 
+def test_rows_are_made_of_the_components_that_scores_have() -> None:
+    pca = sp.PCA(3).fit(sp.open(FIELD, samples="time"))
+    for data in (FIELD, FIELD.chunk({"time": 7})):
+        scores = pca.transform(sp.open(data, samples="time"))
+        for modes in ([1, 2], [3], [3, 1, 2]):
+            chosen = np.isin([1, 2, 3], modes)
+            want = pca.mean_ + (np.asarray(scores) * chosen) @ pca.components_
+            rows = pca.inverse_transform(scores.sel(mode=modes))
+            assert rows.dims == ("time", "lat", "lon")
+            np.testing.assert_allclose(flat(rows, "time"), want, atol=1e-12)
+        np.testing.assert_array_equal(pca.inverse_transform(scores.sel(mode=3)), pca.inverse_transform(scores[:, [2]]))
+    with pytest.raises(ParameterError, match=r"scores of the modes \[1, 4\]: expected different ones of 1 to 3"):
+        pca.inverse_transform(scores[:, :2].assign_coords(mode=[1, 4]))
+    with pytest.raises(ParameterError, match=r"expected the dimension 'mode' of size 3"):
+        pca.inverse_transform(scores.drop_vars("mode")[:, :2])
+
+
+def test_a_table_that_was_opened_without_the_mask_of_the_fit_has_its_features(tmp_path: Path) -> None:
+    field = make_field(land=True)
+    field.to_zarr(tmp_path / "field.zarr", consolidated=False)
+    for data in (field, tmp_path / "field.zarr"):
+        masked, whole = (sp.open(data, samples="time", mask=mask) for mask in ("observed", None))
+        pca = sp.PCA(3).fit(masked)
+        np.testing.assert_array_equal(pca.transform(whole), pca.transform(masked))
+        pca.partial_fit(whole)
+        assert pca.n_samples_seen_ == 2 * N
+        with pytest.raises(ParameterError, match="expecting"):
+            pca.transform(sp.open(data, samples="time", mask=np.arange(24) < 12))
+
+
 def test_features_along_mode_have_no_dataset() -> None:
     pca = sp.PCA(2).fit(sp.open(FIELD.rename(lat="mode"), samples="time"))
     with pytest.raises(ParameterError, match="rename theirs"):
