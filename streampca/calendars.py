@@ -13,7 +13,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
@@ -48,6 +50,8 @@ _REFERENCE = re.compile(
     r"(?:[T ]\s*(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d*)?))?)?)?"
     r"(?:\s*(?:Z|UTC|GMT)|(?:\s+|(?=[+-]))(?P<sign>[+-]?)(?P<ahead>\d{1,2})(?::?(?P<minutes>\d{2}))?)?"
 )
+_FIXED_ZONE = re.compile(r"UTC|(?:UTC)?([+-])(\d{2}):(\d{2})")
+_QUARTER = 15 * 60_000_000
 _TEXT = re.compile(r"(-?\d{1,6})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?)?")
 
 
@@ -253,14 +257,41 @@ def seconds_of(coordinate: Array, attributes: Mapping[str, object]) -> FloatArra
 
 
 def parts_of(coordinate: Array, attributes: Mapping[str, object]) -> dict[str, IntArray] | None:
-    """Return ``month``, ``year``, ``dayofyear`` and ``hour`` of the times of a coordinate; None if they are no times."""
+    """Return ``month``, ``year``, ``dayofyear`` and ``hour`` of the times of a coordinate; None if they are no times.
+
+    Those of times with the attribute ``time_zone`` are of its clocks.
+    """
     times = microseconds_of(coordinate, attributes)
     if times is None:
         return None
     calendar, microseconds = times
+    if "time_zone" in attributes:
+        offsets = _offsets(microseconds, str(attributes["time_zone"]))
+        if offsets is None:
+            return None
+        microseconds = microseconds + offsets
     days, rest = np.divmod(microseconds, _DAY)
     years, months, of_year = dates_of(calendar, days)
     return {"month": months, "year": years, "dayofyear": of_year, "hour": rest // 3_600_000_000}
+
+
+def _offsets(microseconds: IntArray, name: str) -> IntArray | None:
+    """Return how many microseconds clocks of a time zone are ahead of UTC at times in it; None if the zone is not known."""
+    fixed = _FIXED_ZONE.fullmatch(name)
+    if fixed is not None:
+        minutes = (int(fixed[2] or 0) * 60 + int(fixed[3] or 0)) * 60_000_000
+        return np.full(microseconds.shape, -minutes if fixed[1] == "-" else minutes)
+    try:
+        zone = ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return None
+    quarters, places = np.unique(
+        microseconds // _QUARTER, return_inverse=True
+    )  # clocks are changed at quarters of hours
+    starts = (datetime.fromtimestamp(0, UTC) + timedelta(minutes=15 * int(each)) for each in quarters)
+    ahead = [each.astimezone(zone).utcoffset() or timedelta() for each in starts]
+    offsets: IntArray = np.array([each // timedelta(microseconds=1) for each in ahead], dtype=np.int64)[places]
+    return offsets
 
 
 def in_units_of(coordinate: Array, attributes: Mapping[str, object], target: Mapping[str, object]) -> Array | None:

@@ -33,6 +33,8 @@ class Dimension:
     """Value at each place, ``(size,)``: numbers, ``datetime64`` or text; None where there are none."""
     attributes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Attributes of the coordinate, such as ``units``."""
+    others: Mapping[str, Dimension] = field(default_factory=dict)
+    """Further coordinates of numbers along it, such as the levels of a MultiIndex, by name; models on disk do not have them."""
 
     def value(self, index: int) -> str:
         """Return the coordinate at a place as text, or the place itself where there is no coordinate."""

@@ -23,7 +23,7 @@ from streampca.regressors.removal import as_groups, groups_from
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
 from streampca.sources import Source, open_source
 from streampca.sources.alignment import of_rows
-from streampca.sources.coordinates import is_xarray
+from streampca.sources.coordinates import dimension_of_index, is_xarray
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.frames import frame_columns, is_frame
 from streampca.system.optional import package_of
@@ -122,8 +122,11 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
         frame = X.collect() if type(X).__name__ == "LazyFrame" else X
         columns = frame_columns(frame)
         index = frame_columns(frame.index.to_frame(index=False)) if hasattr(frame, "index") else None
-        if index is not None and _known(name, index) and not _known(name, columns):
-            return frame, index
+        if index is not None and not _known(name, columns):
+            if dimension_of_index(frame.index).name in (name, name.rpartition(".")[0]):
+                return frame, None  # whose labels have it
+            if _known(name, index):
+                return frame, index
         chosen = _column_of(name, columns, "the data frame")
         rest = frame.drop(columns=[chosen]) if package_of(frame) == "pandas" else frame.drop(chosen)
         return rest, columns

@@ -88,16 +88,28 @@ class FrameColumns(SampleColumns):
         return tuple(name for name in self._names if name not in self._features)
 
     def values(self, name: str) -> Array | None:
-        """Return a column, None if there is none of that name; `ParameterError` if it is a feature."""
+        """Return a column, None if there is none of that name; `ParameterError` if it is a feature.
+
+        Times with a time zone are those of its clocks.
+        """
         if name not in self._names:
             return None
         if name in self._features:
             raise feature_error("column")
-        return np.asarray(self._with(name)[name].to_numpy())
+        return np.asarray(_by_clocks(self._with(name)[name]).to_numpy())
 
     def _with(self, name: str) -> Any:
         """Return a frame that has the column `name` in the order of the rows."""
         return self._frame
+
+
+def _by_clocks(column: Any) -> Any:
+    """Return a column of times with a time zone as those of its clocks, and any other as it is."""
+    if getattr(column.dtype, "tz", None) is not None:
+        return column.dt.tz_localize(None)
+    if getattr(column.dtype, "time_zone", None) is not None:
+        return column.dt.replace_time_zone(None)
+    return column
 
 
 def feature_error(kind: str) -> ParameterError:

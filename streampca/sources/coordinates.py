@@ -32,6 +32,8 @@ def dimension_of(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
         return Dimension(str(dim), size)
     coordinate = array.coords[dim]
     values, attributes = np.asarray(coordinate.values), plain_attributes(coordinate.attrs)
+    if values.dtype.kind == "O" and getattr(index := coordinate.to_index(), "tz", None) is not None:
+        return dimension_of_index(index, str(dim))
     if values.dtype.kind == "O" and values.size and isinstance(calendar := getattr(values[0], "calendar", None), str):
         attributes["calendar"] = calendar
     return Dimension(str(dim), size, _numbers_times_or_text(values), attributes)
@@ -42,9 +44,22 @@ def is_default(index: Any) -> bool:
     return type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
 
 
-def dimension_of_index(index: Any, name: str = "row") -> Dimension:
-    """Return an index of pandas as a dimension, with its values also where it `is_default`."""
-    return Dimension(str(index.name or name), len(index), _numbers_times_or_text(np.asarray(index)))
+def dimension_of_index(index: Any, name: str | None = None) -> Dimension:
+    """Return an index of pandas as a dimension, with its values also where it `is_default`.
+
+    Times with a time zone are those of UTC, with the attribute ``time_zone``; periods are the times of their starts.
+    """
+    index, attributes = without_zone(index)
+    index = index.to_timestamp() if hasattr(index, "to_timestamp") else index
+    values = _numbers_times_or_text(np.asarray(index))
+    default = "time" if values.dtype.kind == "M" else "row"
+    return Dimension(name or str(index.name or default), len(index), values, attributes)
+
+
+def without_zone(index: Any) -> tuple[Any, dict[str, JsonValue]]:
+    """Return an index of pandas with times of UTC in place of those of a time zone, and the attribute that names it."""
+    zone = getattr(index, "tz", None)
+    return (index, {}) if zone is None else (index.tz_convert(None), {"time_zone": str(zone)})
 
 
 def _numbers_times_or_text(values: Array) -> Array:

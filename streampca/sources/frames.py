@@ -154,9 +154,12 @@ def _require_numbers(data: Any, names: Sequence[object]) -> None:
 
 def _labels(frame: Any, names: Sequence[object], widths: Sequence[int], n_rows: int, id_column: str | None) -> Labels:
     """Return the names of columns and rows; columns of lists have a width above 0."""
-    if id_column is not None:
-        ids = np.asarray(frame[id_column].to_numpy())
-        rows = Dimension(id_column, n_rows, ids if ids.dtype.kind in "biufMm" else ids.astype(str))
+    if id_column is not None and is_indexed(frame):
+        rows = replace(dimension_of_index(frame[[id_column]].set_index(id_column).index), name=id_column)
+    elif id_column is not None:
+        ids, zone = np.asarray(frame[id_column].to_numpy()), getattr(frame[id_column].dtype, "time_zone", None)
+        ids = ids if ids.dtype.kind in "biufMm" else ids.astype(str)
+        rows = Dimension(id_column, n_rows, ids, {} if zone is None else {"time_zone": zone})
     elif is_indexed(frame):
         rows = dimension_of_index(frame.index)
         rows = replace(rows, coordinate=None) if is_default(frame.index) else rows

@@ -249,10 +249,13 @@ def open_parquet_files(paths: Sequence[Path], options: ReadOptions, label: str) 
     for path, file in files:
         with _naming(str(path)):
             readers.append(ParquetReader(path, columns, dtype, file.metadata))
-    ids = None if options.id_column is None else values_of(files, options.id_column, "id column")
+    ids = zone = None
+    if options.id_column is not None:
+        ids = values_of(files, options.id_column, "id column")
+        zone = getattr(first.schema_arrow.field(options.id_column).type, "tz", None)
     for _, file in files:
         file.close()
-    return readers, labels_of(columns, sum(reader.shape[0] for reader in readers), options.id_column, ids)
+    return readers, labels_of(columns, sum(reader.shape[0] for reader in readers), options.id_column, ids, zone)
 
 
 def _names(options: ReadOptions) -> tuple[str, ...] | None:
@@ -304,7 +307,10 @@ def _with_width(column: Column, files: Sequence[tuple[Path, ParquetFile]]) -> Co
 
 
 def values_of(files: Sequence[tuple[Path, ParquetFile]], name: str, kind: str = "column") -> Array:
-    """Return the values of a column that is no feature, of all files; messages call it the `kind` `name`."""
+    """Return the values of a column that is no feature, of all files; messages call it the `kind` `name`.
+
+    Times with a time zone are those of UTC in an id column, those of its clocks in others.
+    """
     parts: list[Array] = []
     for path, file in files:
         if name not in file.schema_arrow.names:
@@ -318,6 +324,8 @@ def values_of(files: Sequence[tuple[Path, ParquetFile]], name: str, kind: str = 
             text = str(column.type) in ("string", "large_string", "string_view") or str(column.type).startswith(
                 "dictionary"
             )
+            if kind == "column" and getattr(column.type, "tz", None) is not None:
+                column = optional_module("pyarrow.compute", "Parquet", "arrow").local_timestamp(column)
             values = np.array(column.to_pylist(), dtype=str) if text else column.to_numpy()
         if values.dtype.kind not in "biufMmU":
             raise DataError(f"{path}: the {kind} {name} has the type {column.type}: expected text, numbers or times")

@@ -122,9 +122,11 @@ def require_same_columns(
             )
 
 
-def labels_of(columns: Sequence[Column], n_rows: int, id_column: str | None, ids: Array | None) -> Labels:
-    """Return the labels of a table: names of columns as coordinate, or the list column as variable."""
-    samples = Dimension(id_column or "row", n_rows, ids)
+def labels_of(
+    columns: Sequence[Column], n_rows: int, id_column: str | None, ids: Array | None, zone: str | None = None
+) -> Labels:
+    """Return the labels of a table: names of columns as coordinate, or the list column as variable; `zone` is that of times in `ids`."""
+    samples = Dimension(id_column or "row", n_rows, ids, {} if zone is None else {"time_zone": zone})
     return labels_of_columns([column.name for column in columns], [column.width or 0 for column in columns], samples)
 
 

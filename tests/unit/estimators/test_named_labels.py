@@ -146,6 +146,65 @@ def test_parts_of_times_in_a_column_divide_rows(kind: str, tmp_path: Path) -> No
     assert_models_of(models, pd.DatetimeIndex(DATES).month.to_numpy())
 
 
+HOURS = pd.date_range("2001-03-10", periods=N, freq="3h", tz="UTC", name="date")
+ZONED: dict[str, Callable[[pd.DatetimeIndex, Path], Any]] = {
+    "index": lambda times, path: pd.DataFrame(ROWS, times, FEATURES),
+    "table of an index": lambda times, path: sp.open(pd.DataFrame(ROWS, times, FEATURES)),
+    "table of a column": lambda times, path: sp.open(frame().assign(date=times), columns=FEATURES),
+    "table of ids": lambda times, path: sp.open(frame().assign(date=times), columns=FEATURES, id_column="date"),
+    "frame": lambda times, path: frame().drop(columns="kind").assign(date=times),
+    "polars": lambda times, path: sp.open(pl.from_pandas(frame().assign(date=times)), columns=FEATURES),
+    "ids of polars": lambda times, path: sp.open(
+        pl.from_pandas(frame().assign(date=times)), columns=FEATURES, id_column="date"
+    ),
+    "DataArray": lambda times, path: xr.DataArray(ROWS, dims=("date", "feature"), coords={"date": times}),
+    "Parquet": lambda times, path: zoned_file(times, path / "x.parquet"),
+    "table of Parquet": lambda times, path: sp.open(zoned_file(times, path / "x.parquet"), columns=FEATURES),
+}
+
+
+def zoned_file(times: pd.DatetimeIndex, path: Path) -> Path:
+    frame().drop(columns="kind").assign(date=times).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone"),
+    [
+        (kind, zone)
+        for kind in ZONED
+        for zone in ("Europe/Berlin", "America/St_Johns", "UTC", "+05:30")
+        if "polars" not in kind or not zone.startswith("+")  # polars has zones with names only
+    ],
+)
+def test_parts_of_times_with_a_zone_are_those_of_its_clocks(kind: str, zone: str, tmp_path: Path) -> None:
+    times = HOURS.tz_convert(zone)
+    for part in ("hour", "month"):
+        models = sp.PCA(2).fit_groups(ZONED[kind](times, tmp_path), f"date.{part}")
+        assert_models_of(models, getattr(times, part).to_numpy())
+
+
+def test_times_with_a_zone_are_moments_for_trends_and_for_values_by_labels() -> None:
+    there, here = HOURS.tz_convert("Europe/Berlin"), HOURS.tz_convert(None)
+    trend = sp.PCA(2, remove={"trend": 1})
+    want = trend.fit(pd.DataFrame(ROWS, here, FEATURES)).explained_variance_
+    np.testing.assert_array_equal(trend.fit(pd.DataFrame(ROWS, there, FEATURES)).explained_variance_, want)
+    weight = np.arange(1.0, N + 1)
+    want = sp.PCA(2).fit(pd.DataFrame(ROWS, there, FEATURES), sample_weight=weight).explained_variance_
+    given = pd.Series(weight, HOURS.tz_convert("Asia/Tokyo"))[::-1]
+    fitted = sp.PCA(2).fit(pd.DataFrame(ROWS, there, FEATURES), sample_weight=given)
+    np.testing.assert_array_equal(fitted.explained_variance_, want)
+
+
+def test_an_index_of_times_without_a_name_is_called_time() -> None:
+    for index in (pd.DatetimeIndex(DATES), pd.period_range("2001-01", periods=N, freq="M")):
+        models = sp.PCA(2).fit_groups(pd.DataFrame(ROWS, index, FEATURES), "time.month")
+        assert_models_of(models, index.month.to_numpy())
+        removed = sp.PCA(2, remove={"groups": "time.month"}).fit(pd.DataFrame(ROWS, index, FEATURES))
+        want = sp.PCA(2, remove={"groups": index.month.to_numpy()}).fit(ROWS)
+        np.testing.assert_allclose(removed.explained_variance_, want.explained_variance_, rtol=1e-12)
+
+
 def parquet_of_dates(path: Path) -> Path:
     parquet.write_table(parquet.read_table(parquet_file(path)).drop(["kind"]), path)
     return path
