@@ -216,21 +216,29 @@ class Labels:
         n_all = sum(v.size for v in self.variables)
         return np.arange(n_all) if self.mask is None else np.flatnonzero(self.mask)
 
+    def feature_coordinate(self, name: str) -> tuple[str, Dimension]:
+        """Return the coordinate of numbers `name` and the feature dimension that it is along; `KeyError` if there is none."""
+        for dimension in self.features:
+            found = dimension if dimension.name == name else dimension.others.get(name)
+            if found is not None and found.coordinate is not None and found.coordinate.dtype.kind in "iuf":
+                return dimension.name, found
+        raise KeyError(name)
+
     def along(self, name: str) -> FloatArray:
-        """Return the coordinate of the feature dimension `name` at each column, ``(n_features,)``.
+        """Return the coordinate `name` along features at each column, ``(n_features,)``: of a dimension, or a further one.
 
         NaN at the columns of variables without this dimension. `KeyError` if no variable has it or it has no coordinate of
         numbers.
         """
-        dimension = next((d for d in self.features if d.name == name), None)
-        if dimension is None or dimension.coordinate is None or dimension.coordinate.dtype.kind not in "iuf":
-            raise KeyError(name)
+        dim, coordinate = self.feature_coordinate(name)
         parts = []
         for variable in self.variables:
             values = np.full(variable.shape, np.nan)
-            if name in variable.dims:
-                axis = variable.dims.index(name)
-                values[...] = dimension.coordinate.reshape([-1 if i == axis else 1 for i in range(len(variable.dims))])
+            if dim in variable.dims:
+                axis = variable.dims.index(dim)
+                values[...] = np.reshape(
+                    np.asarray(coordinate.coordinate), [-1 if i == axis else 1 for i in range(len(variable.dims))]
+                )
             parts.append(values.ravel())
         whole = np.concatenate(parts)
         return whole if self.mask is None else whole[self.mask]

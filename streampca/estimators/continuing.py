@@ -174,7 +174,14 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         model, parameters = self._model, self._parameters()
         weight = parameters.feature_weight
         if "feature_weight" in parameters.given:
-            weight = placed_weights(parameters.given["feature_weight"], model.labels)
+            try:
+                weight = placed_weights(parameters.given["feature_weight"], model.labels)
+            except (
+                ParameterError
+            ):  # a loaded model has no further coordinates, and an expression over them is still that of its fit
+                if not isinstance(self.feature_weight, str):
+                    raise
+                weight = model.feature_weight
         if not np.array_equal([] if weight is None else weight, [] if (w := model.feature_weight) is None else w):
             raise ModelError(
                 "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"

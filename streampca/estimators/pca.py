@@ -95,7 +95,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         A number that counts as missing, as NaN does, in the rows of `fit`, and then in those of `transform` and of all that takes rows: -1 in
         integers, which have no NaN. Integers are read as floats then: float32 those of up to 16 bits. As `missing_value` of `streampca.open`.
     feature_weight : array-like, shape (n_features,), or str, optional
-        Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives them, ``"cos(lat)"``, of
+        Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives them, ``"cos(lat)"``, levels of a MultiIndex included, of
         numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without
         these coordinates have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables that have it. The matrix that is decomposed is W^½ C W^½, so centred and scaled features are multiplied by the *square root*
         of their weight, here and in `transform`; `inverse_transform` divides by it and gives the mean for features of weight 0.

@@ -91,8 +91,9 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
     with np.errstate(all="ignore"):
         weights = np.broadcast_to(_value(tree, values, degrees, shown), labels.n_features).astype(np.float64)
     lacking = np.zeros(labels.n_features, dtype=bool)
+    dims = {labels.feature_coordinate(name)[0] for name in names}
     for variable, columns, _ in labels.places():
-        lacking[columns] = not names <= set(variable.dims)
+        lacking[columns] = not dims <= set(variable.dims)
     if lacking.all():
         raise ParameterError(f"{shown}: no variable has all of the coordinates {', '.join(sorted(names))}")
     weights[lacking] = 1.0
@@ -111,7 +112,8 @@ def _coordinate(name: str, labels: Labels, shown: str) -> FloatArray:
     try:
         return labels.along(name)
     except KeyError:
-        known = [d.name for d in labels.features if d.coordinate is not None and d.coordinate.dtype.kind in "iuf"]
+        every = (each for dimension in labels.features for each in (dimension, *dimension.others.values()))
+        known = [d.name for d in every if d.coordinate is not None and d.coordinate.dtype.kind in "iuf"]
         close = difflib.get_close_matches(name, known, 1, 0.5)
         raise ParameterError(
             f"{shown}: no feature dimension {name[:60]!r} has a coordinate of numbers: expected one of "
@@ -126,7 +128,7 @@ def _coordinate(name: str, labels: Labels, shown: str) -> FloatArray:
 
 
 def _in_degrees(name: str, labels: Labels) -> bool:
-    units = str(labels.dimension(name).attributes.get("units", "")).lower()
+    units = str(labels.feature_coordinate(name)[1].attributes.get("units", "")).lower()
     return units.startswith("deg") or (name.lower() in _IN_DEGREES and not units.startswith("rad"))
 
 

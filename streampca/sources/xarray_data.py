@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.labels import Labels, Variable
+from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
 from streampca.sources.columns_in_memory import XarrayColumns
@@ -129,10 +130,20 @@ def _labels(name: str | None, array: xr.DataArray, axes: Axes) -> Labels:
     """Return the labels of one DataArray."""
     dimensions = [dimension_of(array, dim, int(size)) for dim, size in zip(array.dims, array.shape, strict=True)]
     rows, columns = axes
-    features = tuple(dimensions[axis] for axis in columns)
+    features = tuple(_with_others(array, dimensions[axis]) for axis in columns)
     shape = tuple(dimension.size for dimension in features)
     variable = Variable(name, tuple(dimension.name for dimension in features), shape, plain_attributes(array.attrs))
     return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
+
+
+def _with_others(array: xr.DataArray, dimension: Dimension) -> Dimension:
+    """Return a dimension of features with all coordinates of numbers along it, such as levels of a MultiIndex."""
+    others = {
+        str(name): Dimension(str(name), dimension.size, np.asarray(each.values), plain_attributes(each.attrs))
+        for name, each in array.coords.items()
+        if tuple(map(str, each.dims)) == (dimension.name,) and str(name) != dimension.name and each.dtype.kind in "iuf"
+    }
+    return replace(dimension, others=others)
 
 
 def _mask(mask: object, data: Data) -> object:

@@ -288,6 +288,21 @@ def test_values_of_rows_are_found_by_their_coordinates_or_refused(how: str) -> N
         use(values.assign_coords(time=values.time + np.timedelta64(1, "D")))
 
 
+def test_weights_by_an_expression_take_all_coordinates_along_the_features(tmp_path: Path) -> None:
+    want = sp.PCA(3, feature_weight="cos(lat)").fit(sp.open(FIELD, samples="time"))
+    stacked = FIELD.stack(cell=("lat", "lon"))
+    listed = stacked.drop_vars(["cell", "lat", "lon"]).assign_coords(lat=("cell", stacked.lat.values))
+    for data in (stacked, listed, listed.chunk({"time": 7})):
+        pca = sp.PCA(3, feature_weight="cos(lat)").fit(data)
+        np.testing.assert_allclose(pca.explained_variance_, want.explained_variance_, rtol=1e-12)
+        pca.save(tmp_path / "model.zarr", overwrite=True)
+        loaded = sp.load(tmp_path / "model.zarr")
+        loaded.save(tmp_path / "again.zarr", overwrite=True)
+        np.testing.assert_array_equal(sp.load(tmp_path / "again.zarr").transform(data), pca.transform(data))
+    with pytest.raises(ParameterError, match="expected one of lat, lon"):
+        sp.PCA(3, feature_weight="cos(phi)").fit(stacked)
+
+
 def test_rows_are_made_of_the_components_that_scores_have() -> None:
     pca = sp.PCA(3).fit(sp.open(FIELD, samples="time"))
     for data in (FIELD, FIELD.chunk({"time": 7})):
