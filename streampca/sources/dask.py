@@ -22,7 +22,27 @@ if TYPE_CHECKING:
 MOST_READS = 4.0
 """Default limit of the mean number of executions of a source task in one pass."""
 
+_MOST_KEPT = 2**26
+"""Largest array in bytes that is computed once and kept where its blocks, one by one, would repeat more reads than allowed."""
+
 _last = threading.local()  # a block of which a reading needed only the first rows: the next reading goes on with it
+
+
+class _Kept:
+    """The values of a small array, which the first reader in each process computes."""
+
+    def __init__(self) -> None:
+        self._lock, self._values = threading.Lock(), np.empty((0, 0))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Kept, ()
+
+    def values_of(self, source: DaskSource) -> Array:
+        """Return the values of all rows of `source`."""
+        with self._lock:
+            if not len(self._values):
+                self._values = source.computed()
+        return self._values
 
 
 class DaskSource(Source):
@@ -33,7 +53,8 @@ class DaskSource(Source):
     array : dask.array.Array
         The rows.
     max_reads : float, optional
-        How many times a source task of its graph may be carried out in one pass, on average; 4 by default.
+        How many times a source task of its graph may be carried out in one pass, on average; 4 by default. Where it would be more and
+        nothing is said, an array of up to 64 MiB is computed once, at the first reading, and kept.
     """
 
     def __init__(self, array: da.Array, max_reads: float | None = None):
@@ -67,7 +88,33 @@ class DaskSource(Source):
         self._cost: GraphCost | None = (
             None if self._graph is None else self._graph.cost(list(self._keys.values()), band_bytes)
         )
+        self._kept = _Kept() if max_reads is None and self._is_kept() else None
         self.repeats = 1.0 if self._cost is None else max(1.0, self._cost.repeats)
+
+    def _is_kept(self) -> bool:
+        """Return whether the array is to be computed as one block, whose cost is then that of the source."""
+        n_bytes = self.shape[0] * self.row_bytes
+        if self._graph is None or self._cost is None or self._cost.repeats <= MOST_READS or n_bytes > _MOST_KEPT:
+            return False
+        whole = self._graph.cost([[key for band in self._keys.values() for key in band]], [n_bytes])
+        if self.sparse or whole.peak_bytes > 4 * _MOST_KEPT:
+            return False
+        self._cost, self.buffered = whole, False
+        return True
+
+    def computed(self) -> Array:
+        """Return the values of all rows, computed at once in this thread."""
+        assert self._graph is not None  # noqa: S101 for the type checker
+        values = np.empty(self.shape, dtype=self.dtype)
+        blocks = iter(self._graph.compute([key for band in self._keys.values() for key in band]))
+        for index, keys in self._keys.items():
+            column = 0
+            for _ in keys:
+                block = next(blocks)
+                require_unmasked(block, f"{self.description}: block {index} of rows")
+                values[self.edges[index] : self.edges[index + 1], column : column + block.shape[1]] = block
+                column += block.shape[1]
+        return values
 
     @property
     def fingerprint(self) -> str:
@@ -124,7 +171,7 @@ class DaskSource(Source):
 
         What functions of `map_blocks` and the like allocate inside is not known.
         """
-        band = int(np.diff(self.edges).max()) * self.row_bytes
+        band = (int(np.diff(self.edges).max()) if self._kept is None else self.shape[0]) * self.row_bytes
         peak = 0 if self._cost is None or self.sparse else self._cost.peak_bytes
         return max(2 * max(n_rows * self.row_bytes, band), peak + band)
 
@@ -143,7 +190,7 @@ class DaskSource(Source):
         """Return a source for a worker with only the tasks of rows `start` to `stop`."""
         if self._graph is None:
             return self
-        first, last = self._span(start, stop)
+        first, last = self._span(start, stop) if self._kept is None else (0, len(self._keys))
         subset = copy.copy(self)
         subset.sources = ()  # which are checked where the pass is driven
         subset.array, subset._keys = None, {index: self._keys[index] for index in range(first, last)}
@@ -156,6 +203,9 @@ class DaskSource(Source):
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Compute the blocks that hold the rows, in this thread, and return the rows."""
         first, last = self._span(start, stop)
+        if self._kept is not None:
+            rows = self._kept.values_of(self)[start:stop]
+            return rows, ReadCount(last - first, rows.nbytes, rows.nbytes)
         if self.sparse:
             base = int(self.edges[first])
             return self._read_sparse(first, last, start - base, stop - base)

@@ -109,7 +109,8 @@ def open_source(
         Whether files of a local store may be symbolic links to places outside of it.
     max_reads : float, optional
         How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
-        blocks need them; plans are refused with `RepeatedReadsError` above it. 4 by default.
+        blocks need them; plans are refused with `RepeatedReadsError` above it. By default 4, above which an array of up to 64 MiB is
+        computed once and kept in memory, such as ``x.groupby("time.month") - x.groupby("time.month").mean()``.
     layer : str, optional
         Layer of AnnData that is read in place of X.
     mask_var : str, optional

@@ -8,6 +8,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -534,4 +535,13 @@ def test_lazy_tables_in_a_dataset_are_read_with_a_plan_of_their_chunks() -> None
         np.testing.assert_allclose(pca.explained_variance_, want.explained_variance_, rtol=1e-9)
     centred = FIELD.chunk({"time": 2}) - FIELD.chunk({"time": 2}).mean("time")
     with pytest.raises(RepeatedReadsError):
-        sp.PCA(2).fit(sp.open(xr.Dataset({"u": centred, "w": FIELD}), samples="time"))
+        sp.PCA(2).fit(sp.open(xr.Dataset({"u": centred, "w": FIELD}), samples="time", max_reads=4))
+
+
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_anomalies_of_groups_as_xarray_writes_them(n: int) -> None:
+    lazy = FIELD.assign_coords(time=pd.date_range("2001-01-01", periods=N, freq="MS")).chunk({"time": n})
+    anomalies = lazy.groupby("time.month") - lazy.groupby("time.month").mean()
+    pca = sp.PCA(2).fit(sp.open(anomalies, samples="time"))
+    want = np.linalg.svd(flat(anomalies.compute(), "time") - anomalies.mean("time").values.ravel(), compute_uv=False)
+    np.testing.assert_allclose(pca.singular_values_, want[:2], rtol=1e-10)

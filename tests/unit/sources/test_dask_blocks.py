@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,14 @@ def stored(n_chunks: int) -> tuple[CountedArray, da.Array]:
     return array, da.from_array(array, chunks=(20, 4), asarray=True, name=f"stored-{n_chunks}-{id(array)}")
 
 
+def large(n_chunks: int) -> tuple[CountedArray, da.Array]:
+    """Return an array of more bytes than are computed at once."""
+    array = CountedArray(np.broadcast_to(np.zeros(4), (60_000 * n_chunks, 4)))
+    return array, da.from_array(array, chunks=(60_000, 4), asarray=True, name=f"large-{n_chunks}-{id(array)}")
+
+
 def test_anomalies_by_their_own_graph_raise_named_error_with_the_cure() -> None:
-    array, x = stored(40)
+    array, x = large(40)
     for call in (sp.PCA(2).fit, sp.PCA(2).plan, sp.KernelPCA(2, gamma=0.1, n_landmarks=30).fit):
         with pytest.raises(
             RepeatedReadsError, match=r"40 chunks.* 1,600 times.*x\.mean\(0\)\.compute\(\).*max_reads=40"
@@ -75,6 +82,19 @@ def test_anomalies_by_their_own_graph_raise_named_error_with_the_cure() -> None:
             call(x - x.mean(0))
     assert array.n_reads == 0
     assert RepeatedReadsError.exit_status == 2
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "sketch"])
+def test_small_anomalies_are_computed_once(solver: Any) -> None:
+    array, x = stored(40)
+    rows = x - x.mean(0)
+    pca = sp.PCA(2, solver=solver, pilot=0, max_passes=1).fit(rows)
+    assert array.n_reads == 40 * (2 if solver == "gram" else 1)  # the rows are read by features, too
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read
+    assert not any("times" in note for note in pca.plan_.notes)
+    want = sp.PCA(2, solver=solver, pilot=0, max_passes=1).fit(da.from_array(rows.compute(), chunks=(20, 4)))
+    np.testing.assert_array_equal(pca.components_, want.components_)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(open_source(rows))).read(30, 50)[0], rows[30:50])
 
 
 def test_allowed_repeated_reads_are_in_plan_bytes_and_notes() -> None:
@@ -189,7 +209,7 @@ def test_means_and_reshapes_of_a_table_are_counted_or_refused(tmp_path: Path) ->
     table = stored_field(tmp_path / "x.zarr", np.random.default_rng(0).random((200, 4, 3)).astype("f4"))
     x = table.to_dask(10)
     with pytest.raises(RepeatedReadsError, match="400 times"):
-        sp.PCA(2).plan(x - x.mean(0))
+        sp.PCA(2).plan(open_source(x - x.mean(0), max_reads=4))
     assert not sp.PCA(2, solver="covariance").plan(x.reshape(100, 2, 12).reshape(100, 24)).notes
     uneven = x.rechunk((15, 12))
     plan = sp.PCA(2, solver="covariance").plan(uneven)
