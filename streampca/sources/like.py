@@ -117,9 +117,15 @@ def _of_files(kind: str, labels: Labels, described: Json) -> SourceKeywords:
     if kind == "parquet" and isinstance(described.get("columns"), list):
         keywords["columns"] = list(described["columns"])
         keywords["id_column"] = described.get("id_column")
-    if kind == "hdf5" and described.get("array"):
-        keywords["array"] = str(described["array"])
-        if len(labels.samples) + len(labels.variables[0].dims) > 2:
+    several = len(labels.variables) > 1
+    if kind == "hdf5" and (several or described.get("array")):
+        if several:
+            keywords["variables"] = [str(variable.name) for variable in labels.variables]
+        else:
+            keywords["array"] = str(described["array"])
+        if several:
+            keywords["samples"] = [dimension.name for dimension in labels.samples]
+        elif len(labels.samples) + len(labels.variables[0].dims) > 2:
             keywords["samples"] = [dimension.name for dimension in labels.samples]
             keywords["features"] = list(labels.variables[0].dims)
         elif described.get("orientation") == "features_first":

@@ -171,12 +171,14 @@ class NewFiles(NewRows):
         table = self.table
         if isinstance(table, FragmentedRows):
             return table.subset(self.new)
-        inner = table.parts[0].source if isinstance(table, TableSource) and len(table.parts) == 1 else None
-        if not isinstance(table, TableSource) or not isinstance(inner, FragmentedRows):
+        parts = table.parts if isinstance(table, TableSource) else ()
+        inner = [part.source for part in parts if isinstance(part.source, FragmentedRows)]
+        if not parts or len(inner) < len(parts):
             raise NotAvailableError(f"{table.description}: only tables of several files can be read in part")
-        rows = inner.subset(self.new)
-        labels = None if table.labels is None else table.labels.resized(rows.shape[0])
-        part = TableSource([replace(table.parts[0], source=rows)], labels, table.description)
+        rows = [source.subset(self.new) for source in inner]
+        labels = None if table.labels is None else table.labels.resized(rows[0].shape[0])
+        new = [replace(part, source=source) for part, source in zip(parts, rows, strict=True)]
+        part = TableSource(new, labels, table.description)
         part.feature_names = table.feature_names
         return part
 

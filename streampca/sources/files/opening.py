@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from streampca.errors import NotAvailableError
@@ -13,13 +15,12 @@ from streampca.sources.files.paths import Files
 from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.numbered import table_of
 from streampca.sources.options import ReadOptions
-from streampca.sources.packing import Packing
 from streampca.sources.stored_variable import StoredVariable
 
 _UNDERSTOOD = {
     "npy": frozenset({"mask"}),
     "parquet": frozenset({"columns", "id_column", "mask"}),
-    "hdf5": frozenset({"array", "samples", "features", "mask", "missing_chunks", "orientation"}),
+    "hdf5": frozenset({"array", "variables", "samples", "features", "mask", "missing_chunks", "orientation"}),
 }
 """Options that files of a kind have."""
 _NAMES = {"npy": ".npy files", "parquet": "Parquet files", "hdf5": "HDF5 files"}
@@ -36,7 +37,7 @@ def open_files(files: Files, options: ReadOptions) -> Source:
         For options that such files do not have, and if the package that reads them is not installed.
     """
     _require_understood(files, options)
-    packing = columns = None
+    columns = None
     if files.kind == "npy":
         readers = open_npy_files(files.paths)
         source, labels = FragmentedRows(readers, files.description), None
@@ -49,11 +50,8 @@ def open_files(files: Files, options: ReadOptions) -> Source:
         source = FragmentedRows(rows, files.description, {"columns": names, "id_column": options.id_column})
         columns = ParquetColumns(files.paths, names)
     else:
-        from streampca.sources.files.hdf5 import open_hdf5_files
-
-        datasets, labels, packing, described = open_hdf5_files(files.paths, options)
-        source = FragmentedRows(datasets, files.description, described)
-    table = _table(source, labels or _nameless(source), packing, options)
+        return _of_datasets(files, options)
+    table = _table([StoredVariable(source)], labels or _nameless(source), files, options)
     table.sample_columns = columns
     return table
 
@@ -81,10 +79,26 @@ def _nameless(source: Source) -> Labels:
     return Labels((Dimension("dim_0", n),), (Dimension("dim_1", d),), (Variable(None, ("dim_1",), (d,)),))
 
 
-def _table(source: FragmentedRows, labels: Labels, packing: Packing | None, options: ReadOptions) -> Source:
+def _of_datasets(files: Files, options: ReadOptions) -> Source:
+    """Return the rows of one dataset of HDF5 files, or of several side by side."""
+    from streampca.sources.files.hdf5 import open_hdf5_files
+    from streampca.sources.zarr.variables import joined_labels
+
+    parts, each = [], []
+    for name in options.names or (None,):
+        one = replace(options, array=name, variables=None)
+        datasets, labels, packing, described = open_hdf5_files(files.paths, one)
+        parts.append(StoredVariable(FragmentedRows(datasets, files.description, described), packing))
+        each.append(labels)
+    table = _table(parts, joined_labels(each, files.description), files, options)
+    table.fragments = parts[0].source.fragments
+    return table
+
+
+def _table(parts: Sequence[StoredVariable], labels: Labels, files: Files, options: ReadOptions) -> Source:
     """Return the table of the rows, decoded and with only the features in the mask."""
     mask: object = options.mask
     if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
         mask = read_mask_file(str(Path(mask).expanduser()))
-    part = StoredVariable(source, packing).with_missing(options.missing_value)
-    return table_of([part], labels, source.description, mask)
+    parts = [part.with_missing(options.missing_value) for part in parts]
+    return table_of(parts, labels, files.description, mask)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from fragments import write_hdf5
 from stores import make_values
 
 import streampca as sp
-from streampca.errors import ChangedInputError, DataError, MissingChunkError, NotAvailableError, OutsideStoreError
+from streampca.errors import (
+    ChangedInputError,
+    DataError,
+    MergeError,
+    MissingChunkError,
+    NotAvailableError,
+    OutsideStoreError,
+)
 
 
 @pytest.fixture
@@ -204,3 +212,39 @@ def test_options_of_other_files_are_refused(path, cube):
     write_hdf5(path, cube)
     with pytest.raises(NotAvailableError, match="columns cannot be given for HDF5"):
         sp.open(path, columns="x")
+
+
+def _two_variables(path: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Write two variables of NetCDF 4 on the same times; the second is packed."""
+    random = np.random.default_rng(seed)
+    field, index = random.normal(size=(20, 3, 4)), random.integers(-99, 99, (20, 3)).astype("i2")
+    scales = {"time": np.arange(20.0), "lat": np.array([-60.0, 0, 60]), "lon": np.arange(4) * 90.0}
+    with h5py.File(path, "w") as file:
+        for name, values in scales.items():
+            file[name] = values
+            file[name].make_scale(name)
+        file["u"], file["v"] = field, index
+        file["v"].attrs["scale_factor"] = 0.5
+        for axis, name in enumerate(scales):
+            file["u"].dims[axis].attach_scale(file[name])
+            if axis < 2:
+                file["v"].dims[axis].attach_scale(file[name])
+    return field.reshape(20, 12), index * 0.5
+
+
+def test_variables_are_side_by_side(tmp_path):
+    rows = [np.hstack(_two_variables(tmp_path / f"{name}.nc", seed)) for seed, name in enumerate("abc")]
+    table = sp.open(tmp_path / "a.nc", variables=["u", "v"], samples="time")
+    np.testing.assert_array_equal(np.asarray(table.to_dask()), rows[0])
+    pca = sp.PCA(3, feature_weight="cos(lat)").fit(table)
+    weight = np.append(np.repeat([0.5, 1, 0.5], 4), [0.5, 1, 0.5])
+    want = sp.PCA(3, feature_weight=weight).fit(np.asarray(rows[0]))
+    np.testing.assert_allclose(pca.explained_variance_, want.explained_variance_, rtol=1e-12)
+    np.testing.assert_allclose(pca.transform(tmp_path / "b.nc"), want.transform(rows[1]), atol=1e-9)
+    every = sp.open(tmp_path / "*.nc", variables=["u", "v"], samples="time", mask=np.arange(15) % 4 > 0)
+    np.testing.assert_array_equal(np.asarray(every.to_dask()), np.vstack(rows)[:, np.arange(15) % 4 > 0])
+    batch = sp.PCA(2).partial_fit(table)
+    with pytest.raises(MergeError, match=r"a\.nc"):
+        batch.partial_fit(table)
+    with pytest.raises(DataError, match="has no dataset 'w'"):
+        sp.open(tmp_path / "a.nc", variables=["u", "w"], samples="time")
