@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,6 +44,9 @@ class Web(ThreadingHTTPServer):
         """Headers of all requests."""
         self.query = ""
         """Query that every request must have."""
+        self.pieces_of: Callable[[Path], Iterator[bytes] | None] | None = None
+        """Returns the body of a file in pieces, None to send it as it is; without a length if it is `in_chunks`."""
+        self.in_chunks = True
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
         """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
         self.delay_of: Callable[[str], float] | None = None
@@ -109,6 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not file.is_file():
             self._send(404, b"")
             return
+        if web.pieces_of is not None and (pieces := web.pieces_of(file)) is not None:
+            self._send_pieces(file, pieces)
+            return
         data = file.read_bytes()
         is_chunk = not file.name.startswith((".z", "zarr.json"))
         if is_chunk and web.refusals:
@@ -146,6 +153,16 @@ class _Handler(BaseHTTPRequestHandler):
             place = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
             self._send(206, part, **{"Content-Range": place}, **tag)
         self.close_connection = web.closes
+
+    def _send_pieces(self, file: Path, pieces: Iterator[bytes]) -> None:
+        in_chunks, self.close_connection = self.server.in_chunks, True
+        self.send_response(200)
+        name, value = ("Transfer-Encoding", "chunked") if in_chunks else ("Content-Length", str(file.stat().st_size))
+        self.send_header(name, value)
+        self.end_headers()
+        with suppress(OSError):  # the client has enough
+            for piece in pieces:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if in_chunks else piece)
 
     def _send(self, status: int, data: bytes, **headers: str) -> None:
         self.send_response(status)

@@ -45,6 +45,21 @@ class ArraySource(Source):
         return values, ReadCount(0, values.nbytes, values.nbytes)
 
 
+def copy_mapped(mapped: Array, part: Array, out: Array) -> None:
+    """Copy `part` of a memory-mapped array to `out` piece by piece, so that few of its pages are in memory at a time."""
+    mapping = getattr(mapped, "_mmap", None)
+    # A private (copy on write) map would lose its changes; all others only drop pages that the file still holds.
+    releases = isinstance(mapping, mmap.mmap) and getattr(mapped, "mode", "") in ("r", "r+")
+    slow = 0 if abs(part.strides[0]) >= abs(part.strides[1]) else 1
+    line_bytes = part.shape[1 - slow] * part.itemsize + _MAPPED_AROUND
+    step = max(1, MAPPED_BYTES // line_bytes)
+    turned_part, turned_out = np.moveaxis(part, slow, 0), np.moveaxis(out, slow, 0)
+    for first in range(0, len(turned_part), step):
+        turned_out[first : first + step] = turned_part[first : first + step]
+        if releases:
+            mapping.madvise(mmap.MADV_DONTNEED)  # type: ignore[union-attr]
+
+
 def _why(path: Path, error: Exception) -> str:
     """Return the reason why an ``.npy`` file cannot be read; numpy would advise to unpickle unknown types."""
     if isinstance(error, OSError) and error.strerror:
@@ -59,6 +74,12 @@ def _why(path: Path, error: Exception) -> str:
     if "mmap length" in str(error):
         return "it is cut short: fewer bytes than its header says; write it again"
     return one_line(error)
+
+
+MAPPED_BYTES = 2**22
+"""Memory for pages of a mapped file, beside the values that are read."""
+_MAPPED_AROUND = 2**17
+"""Bytes that the system maps around a line of values, which may begin and end within pages that it maps together."""
 
 
 class MappedSource(Source):
@@ -116,9 +137,5 @@ class MappedSource(Source):
         """Return a copy of the rows, in `out` if given."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        out[...] = self.array[start:stop]
-        mapping = getattr(self.array, "_mmap", None)
-        # A private (copy on write) map would lose its changes; all others only drop pages that the file still holds.
-        if isinstance(mapping, mmap.mmap) and self.array.mode in ("r", "r+"):
-            mapping.madvise(mmap.MADV_DONTNEED)
+        copy_mapped(self.array, self.array[start:stop], out)
         return out, ReadCount(0, out.nbytes, out.nbytes)

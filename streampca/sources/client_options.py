@@ -9,9 +9,10 @@ from urllib.request import getproxies, proxy_bypass
 
 from streampca.errors import DataError
 from streampca.redaction import shown
+from streampca.sources.fetching.bounded import READ_SECONDS
 from streampca.sources.options import StorageOptions
 
-_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_CONNECT_SECONDS = 10
 _CONNECTIONS = 32
 _ADDRESS = re.compile(r"(?<=[/@])\[([0-9A-Fa-f:.]+)\]")
 _OF_ONE_OBJECT = frozenset({"x-amz-signature", "x-goog-signature", "signature"})
@@ -47,7 +48,7 @@ def with_limits(url: str, options: StorageOptions) -> dict[str, object]:
     if protocol in ("s3", "s3a"):
         config = {
             "connect_timeout": _CONNECT_SECONDS,
-            "read_timeout": _READ_SECONDS,
+            "read_timeout": READ_SECONDS,
             "max_pool_connections": _CONNECTIONS,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
         }
@@ -58,7 +59,7 @@ def with_limits(url: str, options: StorageOptions) -> dict[str, object]:
         from aiohttp import ClientTimeout
 
         client = dict(options.get("client_kwargs") or {})
-        given = client.get("timeout", _READ_SECONDS)
+        given = client.get("timeout", READ_SECONDS)
         if isinstance(given, int | float):
             client["timeout"] = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=given)
         if _has_proxy(url):

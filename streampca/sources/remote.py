@@ -21,6 +21,7 @@ from streampca.logs import logger
 from streampca.redaction import redacted, shown
 from streampca.sources.client_options import protocol_of, texts_in, with_limits, without_double_colons, without_query
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
+from streampca.sources.fetching import bounded
 from streampca.sources.fetching.transfer import Fetched, Transfer, close_all
 from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import (
@@ -117,21 +118,21 @@ class RemoteStore(GetOnlyStore):
         """Return whether the store can list its keys; a plain web server cannot."""
         return self._store.supports_listing and protocol_of(self.url) not in ("http", "https")
 
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes of `key`, None if it does not exist; raise `StoreError` if the store does not answer.
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
+        most: int | None = None,
+    ) -> Buffer | None:
+        """Return the bytes of `key`, None if it does not exist.
 
         None of the bytes if the object ends before `byte_range`, as zarr returns them for S3. A server that ignores ranges sends more.
+        Raises `StoreError` if the store does not answer, or sends more than `most` bytes.
         """
-
-        async def request() -> Buffer | None:
-            try:
-                return await self._store.get(self._named(key), prototype, byte_range)
-            except Exception as error:
-                if byte_range is None or status_of(error) != 416:
-                    raise
-                return prototype.buffer.from_bytes(b"")
-
-        return await self.with_retries(key, request)
+        return await self.with_retries(
+            key, lambda: bounded.get(self._store, self._named(key), prototype, byte_range, most)
+        )
 
     @property
     def shown_url(self) -> str:
@@ -145,9 +146,11 @@ class RemoteStore(GetOnlyStore):
             self._transfer = Transfer(self._store)
         return self._transfer
 
-    async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
-        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if the client uses one."""
-        return await self.with_retries(key, lambda: self.transfer.fetch(self._named(key), span, buffer))
+    async def fetch(
+        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
+    ) -> Fetched | None:
+        """Return what `Transfer.fetch` does, with retries."""
+        return await self.with_retries(key, lambda: self.transfer.fetch(self._named(key), span, buffer, most))
 
     def try_out(self, key: str) -> None:
         """Learn how the store answers to a request for a part of `key`, an object that exists, before memory is planned."""

@@ -251,6 +251,13 @@ def test_memory_mapped_file(tmp_path: Path) -> None:
     assert_kept("npy of zeros", measure({"do": "fit", "path": str(path), "k": 10, "memory": "512MiB"}))
 
 
+def test_features_of_a_wide_memory_mapped_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(400, 100_000))[:, ::500] = 1.0
+    job = {"do": "fit", "path": str(path), "k": 5, "memory": "700MiB", "parameters": {"solver": "gram"}}
+    assert_kept("wide npy", measure(job))
+
+
 def test_a_store_four_times_the_ceiling_and_flat_as_it_grows(tmp_path: Path) -> None:
     """1.25 GiB under 320 MiB take what a quarter of them takes; pandas 3.1 and pyarrow 26, which Dask imports, take 184 MiB of that."""
     peaks = []

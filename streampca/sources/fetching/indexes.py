@@ -18,6 +18,7 @@ from streampca.sources.fetching.requests import Piece
 from streampca.storage.zarr_interface import event_loop
 
 if TYPE_CHECKING:
+    from streampca.sources.fetching.transfer import Fetched
     from streampca.sources.remote import RemoteStore
 
 _MOST_AT_ONCE = 8
@@ -154,6 +155,9 @@ class Indexes:
                 del self._known[key]
             future.set_exception(error)
 
+    async def _whole(self, key: str) -> Fetched | None:
+        return await self.store.fetch(key, None, None, self.kind.most_object)
+
     async def _read(self, key: str) -> _Received:
         for n_left in reversed(range(_READINGS)):
             buffer = np.empty(self.kind.index_bytes, dtype=np.uint8)
@@ -161,7 +165,7 @@ class Indexes:
             if answer is None:
                 return None, ObjectVersion()
             data, total = answer.data, answer.total
-            if not answer.is_range and (whole := await self.store.fetch(key, None, None)) is not None:
+            if not answer.is_range and (whole := await self._whole(key)) is not None:
                 first, last = self.kind.index_span  # of a server that ignores ranges
                 data, total = whole.data[first : last or None], whole.total
             try:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fsspec.implementations.http import HTTPFileSystem, get_client
 
+from streampca.sources.fetching.bounded import LEAST_RATE, READ_SECONDS, too_slow
+
 if TYPE_CHECKING:
     from yarl import URL
 
@@ -88,8 +90,8 @@ class PlainHTTP:
     """Headers of every request."""
     connect_seconds: float = 10.0
     """Time limit of a connection."""
-    read_seconds: float | None = 60.0
-    """Longest time without a byte."""
+    read_seconds: float | None = READ_SECONDS
+    """Longest time without a byte, or with fewer than `LEAST_RATE` allows."""
     certificates: str | None = None
     """File of the certificates that are trusted; None for those of the system."""
     _idle: list[_Connection] = field(default_factory=list)
@@ -205,7 +207,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._answer: Answer | None = None
         self._refusal: HTTPStatusError | None = None
         self._done: asyncio.Future[Answer] | None = None
-        self._received = 0.0
+        self._received, self._n_received = 0.0, 0
+        self._watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport of the event loop."""
@@ -231,28 +234,34 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the connection was closed")
         self._done, self._buffer, self._body = loop.create_future(), buffer, memoryview(b"")
-        self._received = loop.time()
+        self._received, self._n_received = loop.time(), 0
         self._transport.write(request)
-        watch = None if read_seconds is None else loop.call_later(read_seconds, self._look, read_seconds)
+        if read_seconds is not None:
+            self._watch = loop.call_later(read_seconds, self._look, read_seconds, self._received, 0)
         try:
             answer = await self._done
             self.n_answers += 1
             return answer
         finally:
             self._done, self._buffer, self._body = None, memoryview(b""), memoryview(b"")
-            if watch is not None:
-                watch.cancel()
+            if self._watch is not None:
+                self._watch.cancel()
 
-    def _look(self, read_seconds: float) -> None:
-        """End the request if nothing was received for so long."""
+    def _look(self, read_seconds: float, since: float, n_before: int) -> None:
+        """End the request if nothing was received for so long, or too little after `since`, when `n_before` bytes were there."""
         loop = asyncio.get_running_loop()
-        left = self._received + read_seconds - loop.time()
+        now, is_over = loop.time(), loop.time() - since >= read_seconds
         if self._done is None or self._done.done():
             return
-        if left > 0.0:
-            loop.call_later(left + 0.01, self._look, read_seconds)
-        else:
+        if now - self._received >= read_seconds:
             self._fail(TimeoutError(f"no byte was received for {read_seconds:g} s"))
+        elif n_before and is_over and self._n_received - n_before < LEAST_RATE * read_seconds:
+            self._fail(TimeoutError(too_slow(self._n_received - n_before, read_seconds)))
+        else:
+            if is_over or not n_before:
+                since, n_before = now, self._n_received
+            next_time = min(since, self._received) + read_seconds + 0.01
+            self._watch = loop.call_at(next_time, self._look, read_seconds, since, n_before)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the head of an answer, or its body; never nothing, which ends the connection."""
@@ -268,6 +277,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()  # nothing was requested
             return
         self._received = self._done.get_loop().time()
+        self._n_received += nbytes
         if self._answer is None and self._refusal is None:
             self._n_head += nbytes
             self.answered = True

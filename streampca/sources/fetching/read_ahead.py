@@ -310,7 +310,9 @@ class ReadAhead:
     def _begin(self, chunk: StoredChunk, part: Part) -> None:
         """Send a request; called in the event loop."""
         buffer = None if part.buffer is None else memoryview(part.buffer.data)[: part.cost]
-        part.task = asyncio.get_running_loop().create_task(self.store.fetch(chunk.key, part.span, buffer))
+        part.task = asyncio.get_running_loop().create_task(
+            self.store.fetch(chunk.key, part.span, buffer, self.division.most_object or self.division.most)
+        )
         part.task.add_done_callback(lambda task: self._received(chunk, part, task))
         if not part.is_wanted:
             part.task.cancel()

@@ -11,6 +11,7 @@ import numpy as np
 from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.storage import FsspecStore
 
+from streampca.sources.fetching import bounded
 from streampca.sources.fetching.checksums import require_checksum
 from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.storage.zarr_interface import default_buffer_prototype
@@ -71,8 +72,13 @@ class Transfer:
         answer = await self.fetch(key, (0, 1), memoryview(bytearray(1)))
         self.serves_ranges = self.serves_ranges and (answer is None or answer.is_range)
 
-    async def fetch(self, key: str, span: tuple[int, int] | None, buffer: memoryview | None) -> Fetched | None:
-        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one."""
+    async def fetch(
+        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
+    ) -> Fetched | None:
+        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one.
+
+        An object has at most `most` bytes; `TooManyBytesError` for one that has more.
+        """
         if self._requests is not None and buffer is not None:
             from streampca.sources.fetching.plain_http import UnusualAnswerError
 
@@ -82,7 +88,13 @@ class Transfer:
                 return None
             except UnusualAnswerError:
                 self._requests = None
-        stored = await self.store.get(key, default_buffer_prototype(), _request_of(span))
+        request, most = _request_of(span), most if span is None else span[1] - span[0] + 1
+        try:
+            stored = await bounded.get(self.store, key, default_buffer_prototype(), request, most)
+        except bounded.TooManyBytesError:
+            if span is None:
+                raise
+            return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
         if stored is None:
             return None
         data = stored.as_numpy_array().view(np.uint8).data

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from streampca.errors import DamagedChunkError, DataError
-from streampca.sources.arrays import MappedSource
+from streampca.sources.arrays import MAPPED_BYTES, MappedSource, copy_mapped
 from streampca.sources.base import ReadCount
 from streampca.sources.files.fragments import FragmentReader
 from streampca.sources.files.records import Fragment
 from streampca.storage.regular_files import open_regular
 from streampca.typing import Array
-
-_PAGE_BYTES = 4096
 
 
 class NpyReader(FragmentReader):
@@ -31,31 +30,28 @@ class NpyReader(FragmentReader):
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out` with rows `start` to `stop`."""
         if self.fortran or not out.flags.c_contiguous:
-            out[...] = self._map()[start:stop]
+            mapped = self._map()
+            copy_mapped(mapped, mapped[start:stop], out)
         else:
             self._fill(start, out)
         return ReadCount(0, out.nbytes, out.nbytes)
 
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`, through a memory map."""
-        out[...] = self._map()[:, start:stop].T
+        mapped = self._map()
+        copy_mapped(mapped, mapped[:, start:stop].T, out)
         return ReadCount(0, out.nbytes, out.nbytes)
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the size of the mapped pages that hold the rows of a file in Fortran order."""
-        if not self.fortran:
-            return 0
-        return self.shape[1] * (n_rows * self.dtype.itemsize + 2 * _PAGE_BYTES)
+        """Return the memory for mapped pages of a file in Fortran order."""
+        return MAPPED_BYTES if self.fortran else 0
 
-    def _map(self) -> Array:
+    def _map(self) -> np.memmap[tuple[int, ...], np.dtype[Any]]:
         """Return the file as an array that is mapped for as long as it is referred to."""
         try:
-            mapped: Array = np.memmap(
-                self.path, self.dtype, "r", self.offset, self.shape, order="F" if self.fortran else "C"
-            )
+            return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order="F" if self.fortran else "C")
         except (OSError, ValueError) as error:
             raise self._cut_short() from error
-        return mapped
 
     def _fill(self, start: int, out: Array) -> None:
         """Read rows from `start` on into `out`, which is in C order."""

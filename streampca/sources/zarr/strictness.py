@@ -25,7 +25,13 @@ from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.zarr.codecs import bounded
 from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
 from streampca.sources.zarr.links import require_inside
-from streampca.sources.zarr.metadata import MAX_NAMED_DOCUMENT_BYTES, is_document, require_document
+from streampca.sources.zarr.metadata import (
+    MAX_CODED_BYTES,
+    MAX_NAMED_DOCUMENT_BYTES,
+    is_document,
+    most_stored_object,
+    require_document,
+)
 from streampca.storage.regular_files import NotRegularFileError, require_regular
 from streampca.storage.zarr_interface import (
     ArrayMetadata,
@@ -97,7 +103,7 @@ class StrictStore(GetOnlyStore):
         """
         self._check_size(key, byte_range)
         if is_document(key):
-            value = await self._store.get(key, prototype, byte_range)
+            value = await self._received(key, prototype, byte_range, MAX_NAMED_DOCUMENT_BYTES)
             if value is not None and byte_range is None:
                 require_document(value.to_bytes(), key)
             return value
@@ -106,7 +112,7 @@ class StrictStore(GetOnlyStore):
         ):  # what has a digest is the whole
             whole = await self._cached_shard(key, prototype)
             return None if whole is None else _in_range(whole, byte_range)
-        value = await self._store.get(key, prototype, byte_range)
+        value = await self._received(key, prototype, byte_range, self.most)
         if self.digests is not None and (value is not None or self.fill):
             self.digests.require(key, None if value is None else value.as_numpy_array().data)
         if value is None and not self.fill:
@@ -120,6 +126,14 @@ class StrictStore(GetOnlyStore):
             if self.known is not None and byte_range is None:
                 self.known.note(key, value.as_numpy_array().data)
         return value
+
+    async def _received(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int | None
+    ) -> Buffer | None:
+        """Return the bytes behind `key`; a remote store receives no more than `most`."""
+        if isinstance(self._store, RemoteStore):
+            return await self._store.get(key, prototype, byte_range, most)
+        return await self._store.get(key, prototype, byte_range)
 
     def _check_size(self, key: str, byte_range: ByteRequest | None) -> None:
         """Check the requested size, and the file of a local store, before it is read."""
@@ -220,8 +234,10 @@ def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:
 
 def strict(array: ZarrArray, *, fill: bool = False) -> ZarrArray:
     """Return `array` so that chunks that do not exist (unless `fill`), or decode to more than it declares, are errors."""
-    inner = array.store if isinstance(array.store, StrictStore) and not fill else inner_store(array.store)
-    store = inner if isinstance(inner, StrictStore) else StrictStore(inner, fill)
+    inner, is_fixed = inner_store(array.store), np.dtype(array.dtype).kind in "biufcSUMm"
+    most = most_stored_object(array.metadata, np.dtype(array.dtype).itemsize) if is_fixed else MAX_CODED_BYTES
+    links = isinstance(array.store, StrictStore) and array.store.follow_symlinks
+    store = StrictStore(inner, fill, most, follow_symlinks=links)
     return bounded(array_of(array.metadata, store, array.path), fill)
 
 

@@ -106,6 +106,38 @@ def test_a_redirect_to_another_server_takes_no_password_along(web: Web, tmp_path
         assert not any("authorization" in headers for headers in other.headers)
 
 
+@pytest.mark.parametrize("name", ["zarr.json", "c"])
+def test_a_body_without_end_is_received_up_to_the_size_that_can_be_stored(web: Web, name: str) -> None:
+    sent = []
+
+    def endless(file: Path) -> Iterator[bytes] | None:
+        is_meant = (file.name == "zarr.json") == (name == "zarr.json")
+        return (sent.append(2**20) or bytes(2**20) for _ in range(400)) if is_meant else None
+
+    web.pieces_of = endless
+    with pytest.raises(StoreError, match=rf"{name}\S* cannot be read: .*more than [\d,]+ bytes, the most that can be"):
+        rows_of(f"{web.url}/x.zarr")
+    most = 60e6 if name == "zarr.json" else 1e6
+    assert sum(sent) < most + 100 * 2**20  # what lies in buffers of the system
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+@pytest.mark.parametrize("name", ["zarr.json", "c"])
+def test_a_server_that_sends_a_few_bytes_a_second_is_given_up(
+    web: Web, monkeypatch: pytest.MonkeyPatch, name: str, in_chunks: bool
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(requests=2, first_seconds=0.01))
+
+    def slow(file: Path) -> Iterator[bytes] | None:
+        is_meant = (file.name == "zarr.json") == (name == "zarr.json")
+        return (time.sleep(0.02) or file.read_bytes()[i : i + 1] for i in range(400)) if is_meant else None
+
+    web.pieces_of, web.in_chunks, begin = slow, in_chunks, time.monotonic()
+    with pytest.raises(StoreError, match=rf"{name}\S* cannot be read: .*less than 1024 bytes per second, after 2 req"):
+        rows_of(f"{web.url}/x.zarr", storage_options={"client_kwargs": {"timeout": 0.2}})
+    assert time.monotonic() - begin < 5  # with all bytes 8 s, or no end
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_request_is_repeated_when_the_server_says(web: Web, status: int) -> None:
     source, begin = sp.open(f"{web.url}/x.zarr"), time.monotonic()
