@@ -9,6 +9,40 @@ _USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.:-]*://)[^\s/?#'\"<>]*@")
 _QUERY = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s?'\"<>]*)\?[^\s'\"<>,;)\]]*")
 
 
+HIDDEN = "***"
+"""What stands in stored configurations for what may be secret."""
+_PUBLIC_OPTIONS = frozenset(
+    {"endpoint_url", "region_name", "profile", "project", "protocol", "target_protocol", "remote_protocol"}
+    | {"addressing_style", "signature_version", "default_cache_type"}
+)
+"""Options of file systems whose texts are no secrets."""
+
+
+def without_secrets(value: object, *, in_options: bool = False) -> object:
+    """Return a configuration in which `HIDDEN` stands for texts in ``storage_options``, and for users and queries of URLs."""
+    if isinstance(value, dict):
+        return {
+            key: without_secrets(
+                item, in_options=(in_options or key == "storage_options") and key not in _PUBLIC_OPTIONS
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [without_secrets(item, in_options=in_options) for item in value]
+    if not isinstance(value, str):
+        return value
+    if in_options:
+        return HIDDEN
+    return _QUERY.sub(rf"\1?{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", value)) if "://" in value else value
+
+
+def is_hidden(text: str, *, in_options: bool) -> bool:
+    """Return whether `without_secrets` has replaced a text, or a part of it."""
+    return (in_options and text == HIDDEN) or (
+        "://" in text and (f"://{HIDDEN}@" in text or text.endswith(f"?{HIDDEN}"))
+    )
+
+
 def shown(url: str) -> str:
     """Return a URL without user, password, query and fragment; anything else as it is."""
     try:

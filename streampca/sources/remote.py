@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import zarr
 from zarr.abc.store import ByteRequest, Store
@@ -264,10 +264,11 @@ class RemoteStore(GetOnlyStore):
         """Return the answer of the store on one line, without strings of the options that may be secrets."""
         status = status_of(error)
         text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
-        query = urlsplit(self.url).query
-        for secret in sorted(
-            texts_in([self.options or {}, query, *dict(parse_qsl(query)).values()]), key=len, reverse=True
-        ):
+        parts = urlsplit(self.url)
+        user = parts.netloc.rpartition("@")[0]  # fsspec takes that of s3:// for a part of the bucket
+        of_url = [parts.query, *dict(parse_qsl(parts.query)).values(), user, *user.split(":")]
+        secrets = texts_in([self.options or {}, *of_url, *map(unquote, of_url)])
+        for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         text = text if len(text) <= 160 else text[:160] + "…"
         code = code_of(error) or ""

@@ -182,8 +182,9 @@ def test_a_slow_chunk_holds_up_no_other(bucket):
 def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_path, monkeypatch, capsys):
     bucket.faults.start(s3.PROFILES["flaky"], seed=7)
     monkeypatch.setenv("STORE_SECRET", "canary-5d8f2c")
+    monkeypatch.setenv("STORE_KEY", "testing")
     monkeypatch.chdir(tmp_path)
-    options = f"{{key: testing, secret: '${{STORE_SECRET}}', client_kwargs: {{endpoint_url: '{bucket.endpoint}', region_name: us-east-1}}}}"
+    options = f"{{key: '${{STORE_KEY}}', secret: '${{STORE_SECRET}}', client_kwargs: {{endpoint_url: '{bucket.endpoint}', region_name: us-east-1}}}}"
     text = config_text(bucket.url, "out").replace(
         f"path: '{bucket.url}'", f"path: '{bucket.url}', storage_options: {options}"
     )

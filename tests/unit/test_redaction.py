@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 import zarr
-from stores import Command, config_text, make_values
+from stores import Command, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import DataError, OutputError, StreamPCAError
@@ -55,7 +55,7 @@ def test_errors_of_opening_show_no_password(name: str) -> None:
     assert not any(secret in str(raised.value) for secret in SECRETS)
 
 
-def test_run_of_a_store_behind_a_url_with_a_password_writes_it_nowhere_but_in_its_configuration(
+def test_run_of_a_store_behind_a_url_with_a_password_writes_it_nowhere(
     tmp_path: Path, capsys: Any, caplog: Any
 ) -> None:
     url = "memory://me:hunter2@redaction/x.zarr"
@@ -76,9 +76,34 @@ def test_run_of_a_store_behind_a_url_with_a_password_writes_it_nowhere_but_in_it
         assert not any(secret in called.out + called.err for secret in SECRETS), called
     assert not any(secret in caplog.text for secret in SECRETS)
     for path in (tmp_path / "out").rglob("*"):
-        if path.is_file() and path.name != "config.yaml":
+        if path.is_file():
             assert not any(secret.encode() in path.read_bytes() for secret in SECRETS), path
     for data in (url, array):
         assert not any(secret in open_source(data).description for secret in SECRETS)
         assert not any(secret in str(sp.PCA(2).plan(data).to_dict()) for secret in SECRETS)
     fsspec.filesystem("memory").store.clear()
+
+
+def test_user_of_an_s3_address_is_in_no_error() -> None:
+    pytest.importorskip("s3fs")
+    for url in ("s3://AKIAUSER:hunter2@bucket/x.zarr", "s3://AKIAUSER:hunt%65r2@bucket/x.zarr"):
+        with pytest.raises(StreamPCAError) as raised:
+            sp.open(url, storage_options={"anon": True, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}})
+        assert not any(secret in str(raised.value) for secret in (*SECRETS, "hunt%65r2", "AKIAUSER"))
+
+
+def test_literal_secrets_of_options_are_in_no_stored_configuration_and_can_be_given_again(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADER", "tok3n")
+    write_store(tmp_path / "x.zarr")
+    options = "{headers: {Authorization: Bearer hunter2, Other: '${HEADER}'}, client_kwargs: {endpoint_url: http://e}}"
+    text = config_text(tmp_path / "x.zarr", tmp_path / "out")
+    (tmp_path / "c.yaml").write_text(text.replace("source: {", f"source: {{storage_options: {options}, ", 1))
+    command, stored = Command(capsys), tmp_path / "out" / "config.yaml"
+    assert command("run", tmp_path / "c.yaml").status == 0
+    assert not any(secret in stored.read_text() for secret in SECRETS)
+    assert all(kept in stored.read_text() for kept in ("${HEADER}", "http://e"))
+    refused = command("verify", tmp_path / "out")
+    assert refused.status == 2
+    assert "source.storage_options.headers.Authorization: was left out of this file" in refused.err

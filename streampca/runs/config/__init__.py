@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
-from streampca.redaction import redacted
+from streampca.redaction import redacted, without_secrets
 from streampca.runs.config.cells import NormalizeConfig
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
 from streampca.runs.config.document import Document, read_text
@@ -311,12 +311,12 @@ class RunConfig(Section):
         return named | {"memory": self.resources.memory_bytes, "random_state": self.seed}
 
     def to_yaml(self) -> str:
-        """Write the configuration with every default, ``${NAME}`` references as they were written."""
+        """Write the configuration with every default, ``${NAME}`` references as they were written, other secrets left out."""
         tree = self.model_dump()
         kernels = tree["model"].get("kernel") or []
         if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
             tree["model"]["kernel"] = kernels[0]
-        return dump(with_texts(tree, self._written))
+        return dump(with_texts(without_secrets(tree), self._written))
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:

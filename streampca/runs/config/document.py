@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from streampca.errors import ConfigError
+from streampca.redaction import is_hidden
 from streampca.runs.config.yaml import MAX_BYTES, MAX_DEPTH, KeyPath, decode, load_strict, shorten, spell_key
 from streampca.storage.regular_files import open_regular
 
@@ -145,6 +146,8 @@ class Document:
             return [self._resolve(value, (*path, index), written, problems) for index, value in enumerate(node)]
         if isinstance(node, float) and not math.isfinite(node):
             problems.append(Problem(path, f": found {self.describe_at(path)}, allowed: a finite number"))
+        if isinstance(node, str) and is_hidden(node, in_options="storage_options" in path):
+            problems.append(Problem(path, ": was left out of this file, as it may be secret: give it, best as ${NAME}"))
         if not isinstance(node, str) or "${" not in node:
             return node
         written[path] = node
