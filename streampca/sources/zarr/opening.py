@@ -22,6 +22,9 @@ from streampca.sources.zarr.strictness import StrictStore, quietly, strict_group
 from streampca.sources.zarr.variables import named_array, open_arrays
 from streampca.storage.zarr_interface import ZarrArray
 
+DATA = "a zarr array or group, or a file of rows: .npy, Parquet (.parquet), HDF5 (.h5) or AnnData (.h5ad)"
+"""What is read from a path, for messages."""
+
 
 def open_path(path: str, options: ReadOptions) -> Source:
     """Open the zarr array at `path`, or the one that `options` name in the group there; reads metadata only.
@@ -58,11 +61,9 @@ def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store,
     if "://" in path:
         return open_store(path, storage_options), shown(path)
     if not Path(path).exists():
-        raise DataError(f"{path}: no such file or directory: expected a zarr array or group, or an .npy file")
+        raise DataError(f"{path}: no such file or directory: expected {DATA}")
     if Path(path).is_file():
-        raise DataError(
-            f"{path} is a file that cannot be read as data: expected a zarr array or group, or an .npy file"
-        )
+        raise DataError(f"{path} is a file that cannot be read as data: expected {DATA}")
     return LocalStore(path, read_only=True), path
 
 
@@ -77,7 +78,7 @@ def _node_of(store: Store, label: str, *, links: bool) -> ZarrArray | zarr.Group
         raise
     except FileNotFoundError as error:
         raise DataError(
-            f"{label} is not a zarr store: found no zarr.json, .zarray or .zgroup in it; expected a zarr array or group, or an .npy file"
+            f"{label} is not a zarr store: found no zarr.json, .zarray or .zgroup in it; expected {DATA}"
         ) from error
     except Exception as error:
         raise DataError(
