@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from streampca.errors import ParameterError
 from streampca.estimators.interface import get_config
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         def shape(self) -> tuple[int, ...]:
             """Numbers of rows and columns."""
 
+    InMemory: TypeAlias = NDArray[Any] | Sequence[Sequence[float]]
+    """Rows whose scores are a numpy array, whatever is installed."""
     Lazy: TypeAlias = da.Array | ZarrArray | Paths
     """Input whose scores are a lazy Dask array."""
     Input: TypeAlias = Lazy | Source | xr.DataArray | xr.Dataset | ArrayLike | Table

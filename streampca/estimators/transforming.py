@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
-    from streampca.estimators.inputs import Input, Lazy, Table
+    from streampca.estimators.inputs import InMemory, Input, Lazy, Table
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 """Scores or rows, float32 or float64."""
@@ -72,14 +72,19 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         """Dimensions, coordinates and variables of the features; None where the data of the fit had none."""
         return self._model.labels
 
+    # Where xarray is not installed its types are Any, which every argument matches: what is certain comes before them.
+
     @overload
-    def fit_transform(self, X: xr.DataArray | xr.Dataset, y: object = None, **params: object) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+    def fit_transform(self, X: InMemory, y: object = None, **params: object) -> Floats: ...
+
+    @overload
+    def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
 
     @overload
     def fit_transform(self, X: Source, y: object = None, **params: object) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
-    def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
+    def fit_transform(self, X: xr.DataArray | xr.Dataset, y: object = None, **params: object) -> xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
     def fit_transform(self, X: ArrayLike, y: object = None, **params: object) -> Floats: ...
@@ -113,13 +118,16 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         return self._scores_of_fit(X)
 
     @overload
-    def transform(self, X: xr.DataArray | xr.Dataset, *, remove: Given | None = None) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+    def transform(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def transform(self, X: Lazy, *, remove: Given | None = None) -> da.Array: ...  # type: ignore[overload-overlap]
 
     @overload
     def transform(self, X: Source, *, remove: Given | None = None) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
-    def transform(self, X: Lazy, *, remove: Given | None = None) -> da.Array: ...  # type: ignore[overload-overlap]
+    def transform(self, X: xr.DataArray | xr.Dataset, *, remove: Given | None = None) -> xr.DataArray: ...  # type: ignore[overload-overlap]
 
     @overload
     def transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
@@ -226,10 +234,13 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         return Path(path)
 
     @overload
-    def inverse_transform(self, X: xr.DataArray, *, remove: Given | None = None) -> xr.DataArray | xr.Dataset: ...
+    def inverse_transform(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...
 
     @overload
     def inverse_transform(self, X: da.Array, *, remove: Given | None = None) -> da.Array: ...
+
+    @overload
+    def inverse_transform(self, X: xr.DataArray, *, remove: Given | None = None) -> xr.DataArray | xr.Dataset: ...
 
     @overload
     def inverse_transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...

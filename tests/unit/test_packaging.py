@@ -43,3 +43,7 @@ def test_packages_that_are_optional_are_no_dependencies() -> None:
     heavy = {"matplotlib", "pillow", "scikit-learn", "pandas", "xarray", "pyarrow", "h5py", "s3fs", "anndata"}
     names = {re.split(r"[\[>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
     assert not heavy & names
+
+
+def test_the_names_of_the_package_are_those_that_it_exports() -> None:
+    assert dir(sp) == sorted(sp.__all__)

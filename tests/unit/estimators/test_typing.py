@@ -34,6 +34,21 @@ def test_mypy_knows_the_type_of_every_expression(environment: dict[str, str]) ->
     assert errors == [], done.stdout + done.stderr  # the values of the mapping error_ are of any type
 
 
+def test_scores_have_types_where_xarray_is_not_installed(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-xarray.*]\nfollow_imports = skip\n")
+    options = [f"--config-file={tmp_path / 'mypy.ini'}", "--follow-imports=silent", "--no-error-summary"]
+    cache = f"--cache-dir={ROOT / '.mypy_cache' / 'without-xarray'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, cache, str(USER.with_name("without_xarray.py"))],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "", done.stdout + done.stderr
+
+
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
 def test_pyright_finds_nothing_in_strict_mode(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "user.py").write_text(USER.read_text())
