@@ -61,14 +61,17 @@ class RepeatedReadsError(ParameterError):
     """One pass over a Dask array would read or make its chunks more often than allowed; names how often and the remedy."""
 
 
-class NotAvailableError(StreamPCAError, NotImplementedError):
-    """A feature of the public interface that this version does not support."""
+class NotAvailableError(StreamPCAError, NotImplementedError, ValueError):
+    """A feature of the public interface, or a combination of parameters and data, that this version does not support."""
 
     exit_status = 2
 
 
 class NotComputedError(NotAvailableError, AttributeError):
-    """A fitted attribute that this fit did not compute; an `AttributeError`, so that `hasattr` and `dir` take it for absent."""
+    """An attribute that this fit did not compute, or a method that these parameters rule out.
+
+    An `AttributeError`, so that `hasattr` and `dir` take it for absent.
+    """
 
 
 class NotFittedError(StreamPCAError, ValueError, AttributeError):

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import MergeError, ModelError, ParameterError
+from streampca.errors import MergeError, ModelError, NotComputedError, ParameterError
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.inputs import is_array_like, names_of
 from streampca.estimators.interface import check_is_fitted, validate_data
 from streampca.estimators.persistence import record_of_fitted
-from streampca.linalg.selection import as_selection
+from streampca.linalg.selection import NComponents, as_selection
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState, with_writable_state
 from streampca.parameters import Parameters
+from streampca.parameters.choices import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
 from streampca.solvers.result import Fit
-from streampca.solvers.state import accumulate, continued, require_new, solve, subtracted
+from streampca.solvers.state import accumulate, continued, obstacle_to_state, require_new, solve, subtracted
 from streampca.sources import Source, open_source
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.frames import labelled_as, numeric_frame
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _SOLVED = frozenset(
     (
         *("_model", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"),
@@ -46,6 +49,27 @@ _NO_STATE = (
 )
 
 
+class _KeptState:
+    """A method that an estimator has where its parameters let a state be kept, as `available_if` of scikit-learn makes them."""
+
+    def __init__(self, method: Callable[..., Any]):
+        self._method = method
+        update_wrapper(self, method)
+
+    def __get__(self, estimator: Continuing | None, owner: type) -> Any:
+        if estimator is not None and _obstacle(estimator):
+            raise AttributeError  # so that `__getattr__` is asked, which names the reason
+        return self._method.__get__(estimator, owner)
+
+
+def _of_kept_state(method: _Method) -> _Method:
+    return cast("_Method", _KeptState(method))
+
+
+def _obstacle(estimator: Continuing) -> str | None:
+    return obstacle_to_state(estimator.solver, estimator.remove, estimator.n_components)
+
+
 class Continuing(StreamEstimator[Parameters, Fit]):
     """What an estimator that keeps its state can do with it.
 
@@ -56,11 +80,15 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     _fitted_state: FittedState | None
     if TYPE_CHECKING:
         _model: PCAModel
+        solver: Solver
+        remove: Mapping[str, Any] | None
+        n_components: NComponents
 
     def _set_model(self, model: PCAModel) -> None:
         """Set the attributes that come from `model`."""
         raise NotImplementedError
 
+    @_of_kept_state
     def partial_fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Add the rows of `X` to those the model was fitted on; the first call is a fit.
 
@@ -84,9 +112,12 @@ class Continuing(StreamEstimator[Parameters, Fit]):
 
         Raises
         ------
+        NotAvailableError
+            If the parameters let no state be kept: `solver` "gram" or "adaptive", `remove`, or components counted by cross-validation.
+            `hasattr` takes the method for absent then.
         MergeError
             If a parameter is not what it was when the first rows came, the rows are of another precision, or the model
-            keeps no state: it was loaded without one, or fitted by a solver that has none. Also if `X` has a file whose
+            holds no state: it was loaded without one, or fitted by a solver that has none. Also if `X` has a file whose
             rows are already in the model, also under another name.
         """
         parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
@@ -101,6 +132,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         self.bytes_read_ = rows.count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
         return self
 
+    @_of_kept_state
     def partial_unfit(self, X: Input, *, sample_weight: ArrayLike | None = None) -> Self:
         """Take the rows of `X`, which are among those the model was fitted on, out again: the inverse of `partial_fit`.
 
@@ -193,6 +225,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         if name in _SOLVED and fitted is not None and "_model" not in self.__dict__ and fitted.solvable:
             self._set_model(solve(fitted))
             return self.__dict__[name]
+        if name in ("partial_fit", "partial_unfit"):
+            raise NotComputedError(_obstacle(self))
         raise self._absent(name)
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -49,8 +49,8 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         How many components: a count; the smallest number that carries this share of the total variance; all with λᵢ ≥ eps·λ₁; the smallest number with
         Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers; ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); as many as a rule
         finds above noise, but at least one: ``"parallel"``, ``"marchenko_pastur"``, ``"tracy_widom"``, ``"gavish_donoho"``, ``"cross_validation"`` or
-        ``"mle"``, of which `component_rules_` has the figures and ``docs/how-to/number-of-components.md`` the assumptions; or min(n_samples,
-        n_features).
+        ``"mle"``, of which `component_rules_` has the figures and ``docs/how-to/number-of-components.md`` the assumptions; or
+        all: n_features, or of fewer rows than that as many as stand above rounding, which are at most one less than there are rows.
     solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
         Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there are at most half as many samples as
         features; a d × d triangular factor, two to four times slower, for singular values below 1e-7 of the first. Approximate, with a certificate in
@@ -363,7 +363,9 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.input_tags.sparse = self.missing == "error" and self.solver in ("auto", "covariance")
+        solver = SOLVERS.get(self.solver)  # None for "auto", which takes one that can
+        plain = self.missing == "error" and self.remove is None and self.forgetting == 1
+        tags.input_tags.sparse = plain and (solver is None or solver.sparse)
         tags.input_tags.allow_nan = self.missing != "error"
         return tags
 

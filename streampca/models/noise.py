@@ -10,7 +10,7 @@ import numpy as np
 from streampca.linalg.component_rules import Sample, sample_of
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.scaling import feature_weights
-from streampca.linalg.selection import Rule, Selection, as_selection
+from streampca.linalg.selection import Rule, Selection, Threshold, as_selection
 from streampca.parameters import Parameters
 from streampca.typing import FloatArray
 
@@ -44,13 +44,18 @@ def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
 
 
 def selection_of_fit(
-    matrix: Moments, parameters: Parameters, weight: float, limit: int, n_missing: int = 0
+    matrix: Moments, parameters: Parameters, weight: float, limit: int, rounding: float = 0.0, n_missing: int = 0
 ) -> Selection:
     """Return which eigenpairs of an accumulated matrix are taken.
 
-    `weight` is the sum of the weights of the rows, `limit` the largest number of components. What noise depends on takes
-    many passes over the variances, and is computed for rules only.
+    `weight` is the sum of the weights of the rows, `limit` the largest number of components, `rounding` that of
+    eigenvalues relative to the first. What noise depends on takes many passes over the variances, and is computed for rules only.
+
+    Fewer rows than features vary along fewer directions than there are rows. None takes those, so that a row of weight 2 counts
+    as the row given twice, and its copy adds no component; approximate eigenpairs, with `rounding` 0, have no others.
     """
+    if parameters.n_components is None and rounding and limit < len(matrix.variance):
+        return Threshold(2 * rounding)  # less the rounding, which `select` allows for: the numerical rank
     selection = as_selection(parameters.n_components, limit)
     if not isinstance(selection, Rule):
         return selection

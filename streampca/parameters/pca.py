@@ -35,7 +35,7 @@ PCA_PARAMETERS = (
         "n_components",
         None,
         Special("int, float in (0, 1), Threshold, Frobenius, str or None"),
-        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise (parallel, marchenko_pastur, tracy_widom, gavish_donoho, cross_validation, mle), or min(n_samples, n_features).",
+        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise (parallel, marchenko_pastur, tracy_widom, gavish_donoho, cross_validation, mle), or all: n_features, or of fewer rows than that as many as stand above rounding.",
         "model",
     ),
     Parameter(

@@ -374,3 +374,4 @@ class AdaptiveSolver(ApproximateSolver):
     """Approximate, by an incremental low-rank basis that follows the rows in shuffled order; it keeps no state."""
 
     name = "adaptive"
+    sparse = False

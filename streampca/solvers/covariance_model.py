@@ -60,12 +60,12 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     # covariances is 1: each of them has a divisor of its own.
     weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
     n_missing = 0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0))
-    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, n_missing)
+    precision = relative_precision(work, reduced.n_features)
+    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, precision, n_missing)
     validated = bool(fitted.groups) and parameters.n_components == "cross_validation"
     errors = _prediction_errors(fitted, reduced) if validated else None
     if isinstance(selection, Rule) and errors is not None:
         selection = selection.with_errors(errors)
-    precision = relative_precision(work, reduced.n_features)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
     total = float(reduced.diagonal.sum()) + (clipped or 0.0)
     tolerance = max(_TOLERANCE, precision / _BELOW_PRECISION)

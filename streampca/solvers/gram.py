@@ -130,8 +130,8 @@ def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spec
     """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
     n, d = reduced.n_samples, len(reduced.mean)
     weight = n if parameters.sample_weight is None else reduced.divisor + parameters.ddof
-    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, reduced.n_missing)
     precision = relative_precision(plan.work_dtype, reduced.side)
+    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, precision, reduced.n_missing)
     every = d >= _FEATURES_PER_ROW * n
     return solve(reduced, selection, precision=precision, seed=parameters.seed, all_values=every)
 

@@ -140,8 +140,8 @@ class QRSolver(ContinuableSolver):
             )
         d = len(factored.mean)
         limit = min(factored.n_samples, d)
-        selection = selection_of_fit(factored, parameters, state.weight, limit)
         precision = relative_precision(d)
+        selection = selection_of_fit(factored, parameters, state.weight, limit, precision)
         spectrum = _spectrum(factored, selection, precision)
         model = PCAModel.of_spectrum(
             spectrum,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.accumulators import Sketch
-from streampca.errors import MergeError, NotAvailableError, ParameterError
+from streampca.errors import MergeError, NotAvailableError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
@@ -22,7 +22,7 @@ from streampca.planning.plan import Plan
 from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import RunOptions
-from streampca.solvers.registry import CONTINUABLE
+from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
 from streampca.sources.files.records import Fragment, repeated
@@ -46,26 +46,14 @@ def accumulate(
 
     Raises
     ------
-    ParameterError
-        If the solver keeps no state that could be continued.
+    NotAvailableError
+        If there is an `obstacle_to_state`.
     MergeError
         If the rows cannot be added to those of `fitted`; nothing is read then.
     """
+    if obstacle := obstacle_to_state(parameters.solver, parameters.remove, parameters.n_components):
+        raise NotAvailableError(obstacle)
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
-    if solver not in CONTINUABLE:
-        raise ParameterError(
-            f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
-        )
-    if parameters.remove is not None:
-        raise NotAvailableError(
-            "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "
-            "rows at once"
-        )
-    if parameters.n_components == "cross_validation":
-        raise NotAvailableError(
-            "n_components='cross_validation' keeps no state that rows could be added to: its groups are those of all rows; use fit, and then "
-            "the number that it gave"
-        )
     if fitted is not None and isinstance(parameters.scale, str) and source.labels is None:
         parameters = replace(
             parameters, scale=fitted.parameters.scale
@@ -84,6 +72,23 @@ def accumulate(
     with one_blas_thread():
         rows = CONTINUABLE[solver].accumulate(source, parameters, plan, options, accumulator)
     return rows.fitted_state(source, parameters, plan), plan, rows
+
+
+def obstacle_to_state(solver: str, remove: object, n_components: object) -> str | None:
+    """Return why a fit with these parameters keeps no state that rows could be added to, whatever the rows; None where it does."""
+    if solver in SOLVERS and solver not in CONTINUABLE:
+        return f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
+    if remove is not None:
+        return (
+            "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "
+            "rows at once"
+        )
+    if isinstance(n_components, str) and n_components == "cross_validation":
+        return (
+            "n_components='cross_validation' keeps no state that rows could be added to: its groups are those of all rows; use fit, and then "
+            "the number that it gave"
+        )
+    return None
 
 
 def require_parameters(fitted: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:

@@ -22,33 +22,91 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streampca as sp
-from streampca import PCA
-from streampca.errors import DataError, ModelError, OutputError, ParameterError
+from streampca import PCA, KernelPCA
+from streampca.errors import DataError, ModelError, NotAvailableError, OutputError, ParameterError
 from streampca.solvers.registry import SOLVERS
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
 
 
-def beyond_the_rank(estimator: Any) -> dict[str, str]:
-    """Name the checks that compare scores along directions in which no row varies, whose basis is not determined.
+ESTIMATORS = [
+    PCA(),
+    PCA(1, whiten=True, scale=True),
+    PCA(2),
+    PCA(0.9, ddof=0),
+    PCA(sp.Threshold(1e-3), center=False),
+    PCA(2, scale="block", memory="1GiB"),
+    PCA(missing="mean"),
+    PCA(2, missing="pairwise"),
+    PCA(missing="drop_rows"),
+    PCA(2, solver="covariance", sampling_errors=5),
+    PCA(solver="gram"),
+    PCA(2, solver="gram", missing="mean"),
+    PCA(solver="qr"),
+    PCA(2, solver="qr", whiten=True),
+    PCA(2, solver="sketch"),
+    PCA(2, solver="sketch", sketch="count_sketch", pilot=0, missing="drop_rows"),
+    PCA(2, solver="sketch", scale=True, max_passes=3, tolerance=0),
+    PCA(2, solver="adaptive"),
+    PCA(2, solver="adaptive", pilot=0, tolerance=1e-6, max_passes=8),
+    KernelPCA(),
+    KernelPCA(2, kernel="linear", method="exact", fit_inverse_transform=True),
+    KernelPCA(2, kernel="cosine", center=False),
+    KernelPCA(0.9, kernel="poly", degree=2, sampling_errors=5),
+    KernelPCA(2, kernel="laplacian", scale=True),
+    KernelPCA(method="nystrom", n_landmarks=8, fit_inverse_transform=True),
+    KernelPCA(2, method="nystrom", n_landmarks=8, sampling="rpcholesky", scale=True),
+    KernelPCA(2, method="nystrom_extension", n_landmarks=8, sampling="uniform"),
+    KernelPCA(method="empirical_map", sketch_size=5),
+]
 
-    They give 15 rows in 30 dimensions weights and take all components there can be; `PCA(2)` passes them. Also name the
-    check of sparse rows, which scikit-learn 1.6 makes of estimators that declare not to take them.
-    """
-    if estimator.missing != "error":
-        return {"check_sample_weight_equivalence_on_sparse_data": "values are missing in dense rows only"}
-    if estimator.n_components is not None:
+
+def exceptions(estimator: Any) -> dict[str, str]:
+    """Name the check of sparse rows that scikit-learn 1.6 makes of estimators that declare not to take them."""
+    if estimator.__sklearn_tags__().input_tags.sparse:
         return {}
-    reason = "a weighted fit has as many components as rows of positive weight, one of repeated rows more"
-    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
+    return {"check_sample_weight_equivalence_on_sparse_data": "this configuration is for dense rows"}
 
 
-@parametrize_with_checks(
-    [PCA(), PCA(n_components=1, whiten=True, scale=True), PCA(2), PCA(2, missing="mean"), PCA(2, missing="pairwise")],
-    expected_failed_checks=beyond_the_rank,
-)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=exceptions)
 def test_scikit_learn_says_it_is_an_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"solver": "gram"}, "solver='gram' keeps no state"),
+        ({"solver": "adaptive"}, "use one of covariance, qr, sketch"),
+        ({"remove": {"trend": 1}}, "remove keeps no state"),
+        ({"n_components": "cross_validation"}, "use fit, and then the number"),
+    ],
+)
+def test_where_no_state_is_kept_there_is_no_partial_fit(parameters: dict[str, Any], words: str) -> None:
+    pca = PCA(**({"n_components": 2} | parameters))
+    for name in ("partial_fit", "partial_unfit"):
+        assert not hasattr(pca, name)
+        with pytest.raises(NotAvailableError, match=words):
+            getattr(pca, name)
+    assert hasattr(PCA(2), "partial_fit")
+    assert hasattr(PCA, "partial_fit")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_all_components_of_wide_data_are_the_directions_that_vary(solver: str, dtype: str) -> None:
+    rows = np.random.default_rng(3).normal(size=(12, 30)).astype(dtype)
+    weights = np.array([1, 2, 0, 1, 3, 1, 1, 0, 2, 1, 1, 1])
+    repeated = PCA(solver=solver).fit(rows.repeat(weights, axis=0))
+    weighted = PCA(solver=solver).fit(rows, sample_weight=weights)
+    for pca in (repeated, weighted):
+        assert pca.n_components_ == pca.numerical_rank_ == 9  # ten different rows, less their mean
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(weighted.explained_variance_, repeated.explained_variance_, rtol=tolerance)
+    kept = rows[weights > 0]
+    np.testing.assert_allclose(weighted.inverse_transform(weighted.transform(kept)), kept, atol=tolerance)
+    assert PCA(solver=solver).fit(rows[:, :8]).n_components_ == 8
+    assert PCA(10, solver=solver).fit(rows).n_components_ == 10
 
 
 def test_in_pipelines_and_searches() -> None:

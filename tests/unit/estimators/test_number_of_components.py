@@ -243,10 +243,10 @@ def test_directories_of_models_may_hold_every_array_that_models_have():
         assert [name for name in form.arrays if not re.fullmatch(directories._MODEL_ARRAYS, name)] == []
 
 
-def test_cross_validation_has_no_state_to_continue(rows):
+def test_cross_validation_has_no_state_to_save(rows, tmp_path):
     fitted = sp.PCA("cross_validation").fit(rows)
     with pytest.raises(MergeError, match="no n_components='cross_validation'"):
-        fitted.partial_fit(rows)
+        fitted.save(tmp_path / "model.zarr", state=True)
 
 
 def test_cross_validation_of_unequal_noise_says_that_it_found_no_minimum():

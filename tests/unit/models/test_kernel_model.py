@@ -15,24 +15,12 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streampca as sp
 from streampca.errors import ModelError, OutputError, ParameterError, PlanError
 from streampca.kernels import RBF, Laplacian, Polynomial
 
 pytestmark = pytest.mark.numerical
-
-
-@parametrize_with_checks(
-    [
-        sp.KernelPCA(),
-        sp.KernelPCA(method="nystrom", n_landmarks=8, fit_inverse_transform=True),
-        sp.KernelPCA(method="empirical_map", sketch_size=5),
-    ]
-)
-def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
-    check(estimator)
 
 
 @pytest.fixture(scope="module")

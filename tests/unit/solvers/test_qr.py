@@ -135,7 +135,7 @@ def test_shares_thresholds_and_counts() -> None:
     assert sp.PCA(0.9, solver="qr").fit(rows).n_components_ == 1
     assert sp.PCA(sp.Threshold(1e-21), solver="qr").fit(rows).n_components_ == 11
     assert sp.PCA(3, solver="qr").fit(rows).n_components_ == 3
-    assert sp.PCA(solver="qr").fit(rows[:4]).n_components_ == 4
+    assert sp.PCA(solver="qr").fit(rows[:4]).n_components_ == 3
 
 
 def test_what_it_does_not_take() -> None:
