@@ -54,7 +54,7 @@ class _KeptState:
 
     def __init__(self, method: Callable[..., Any]):
         self._method = method
-        update_wrapper(self, method)
+        update_wrapper(cast("Any", self), method)
 
     def __get__(self, estimator: Continuing | None, owner: type) -> Any:
         if estimator is not None and _obstacle(estimator):

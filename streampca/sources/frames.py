@@ -29,6 +29,28 @@ def is_frame(data: object) -> bool:
     return package_of(data) in ("pandas", "polars") and type(data).__name__ in ("DataFrame", "LazyFrame")
 
 
+def is_arrow_table(data: object) -> bool:
+    """Return whether `data` is a table of pyarrow."""
+    return package_of(data) == "pyarrow" and type(data).__name__ == "Table"
+
+
+def open_arrow_table(data: Any, options: ReadOptions) -> Source:
+    """Return the columns of a table of pyarrow as `open_frame` does; nulls are NaN.
+
+    Raises
+    ------
+    NotAvailableError
+        If pandas, by which pyarrow converts a table, is not installed.
+    """
+    try:
+        frame = data.to_pandas(ignore_metadata=True)
+    except ImportError as error:
+        raise NotAvailableError(
+            "a table of pyarrow is converted by pandas, which is not installed: pip install pandas, or write the table to a Parquet file"
+        ) from error
+    return open_frame(frame, options)
+
+
 def numeric_frame(data: Any) -> Any:
     """Return a data frame that is checked to hold numbers only, a LazyFrame collected; other data as they are.
 

@@ -18,7 +18,7 @@ from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import Paths, files_of, is_paths
 from streampca.sources.files.records import Fragment
-from streampca.sources.frames import is_frame, open_frame
+from streampca.sources.frames import is_arrow_table, is_frame, open_arrow_table, open_frame
 from streampca.sources.numbered import open_numbered
 from streampca.sources.options import BY_NAME, OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
@@ -61,7 +61,7 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, AnnData, list of paths, or Source
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, table of pyarrow, AnnData, list of paths, or Source
         A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
         of such files, or ``builtin:NAME``. Several files are read as one table, those of a pattern or a directory in natural order
         and those of a list in its order; they must have the same columns and the same data type. A DataArray that was opened from zarr and
@@ -346,6 +346,7 @@ _KINDS = (
     _Kind(is_anndata, _open_anndata, understood=BY_NAME, cells=True),
     _Kind(is_sparse, _in_memory(SparseSource)),
     _Kind(is_frame, open_frame, understood=BY_NAME),
+    _Kind(is_arrow_table, open_arrow_table, understood=BY_NAME),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 

@@ -32,6 +32,7 @@ _KINDS = {
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 _PATTERN = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=._][^=]*)=(.*)")
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.")
 _MOST_FILES = 100_000
 
 
@@ -127,11 +128,15 @@ def _expanded(text: str) -> list[Path] | None:
 
 
 def _of_directory(path: Path) -> list[Path] | None:
-    """Return the files of rows in a directory, of directories below it only those in partitions; None if it is a zarr store or has none."""
+    """Return the files of rows in a directory, of directories below it only those in partitions, or else those of a data hub.
+
+    None if it is a zarr store or has none.
+    """
     if any((path / name).exists() for name in _ZARR):
         return None
     try:
         entries = list(_entries(path)) or [file for part in _partitions(path) for file in _of_directory(part) or []]
+        entries = entries or _of_hub(path / "data")
     except OSError as error:
         raise DataError(f"{path} cannot be listed: {error.strerror}") from error
     return sorted(entries, key=_natural) or None
@@ -149,6 +154,25 @@ def _partitions(path: Path) -> Iterator[Path]:
     for entry in os.scandir(path):
         if _PARTITION.fullmatch(entry.name) and entry.is_dir():
             yield path / entry.name
+
+
+def _of_hub(path: Path) -> list[Path]:
+    """Return the shards in the directory ``data`` of a data set as hubs lay it out, such as ``data/train-00000-of-00004.parquet``.
+
+    Raises
+    ------
+    DataError
+        If there are shards of several splits, which are not one table.
+    """
+    shards = {
+        file: match[1] for file in (_entries(path) if path.is_dir() else ()) if (match := _SHARD.match(file.name))
+    }
+    splits = sorted(set(shards.values()))
+    if len(splits) > 1:
+        raise DataError(
+            f"{path.parent} has the splits {', '.join(splits)}: name the one to read, as in {path / splits[-1]}-*{next(iter(shards)).suffix}"
+        )
+    return list(shards)
 
 
 def partition_keys(path: Path) -> dict[str, str]:

@@ -187,3 +187,18 @@ def test_decimals_are_numbers(tmp_path):
     np.testing.assert_array_equal(sp.open(frame, columns=["a", "b", "n"]).array, expected)
     np.testing.assert_array_equal(sp.open(frame, columns="e").array.ravel(), pairs)
     assert sp.PCA(1).fit(frame.select("a")).n_samples_seen_ == 4
+
+
+def test_tables_of_pyarrow_are_read_as_data_frames():
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    columns = {"a": rows[:, 0], "b": rows[:, 1], "name": [f"row {i}" for i in range(40)], "hole": [None, *range(39)]}
+    table = pa.table(columns)
+    opened = sp.open(table, columns=["a", "b"], id_column="name")
+    assert opened.labels.sample_name(3) == "name=row 3"
+    np.testing.assert_array_equal(opened.to_dask().compute(), rows)
+    np.testing.assert_allclose(sp.PCA(1).fit(table.select(["a", "b"])).mean_, rows.mean(axis=0), atol=1e-15)
+    assert np.isnan(sp.open(table, columns=["hole"]).to_dask().compute()[0, 0])
+    with pytest.raises(DataError, match=r"not numbers: name \("):
+        sp.open(table)

@@ -285,3 +285,30 @@ def test_plan_of_wide_rows_counts_the_decoding_of_every_block_of_features(path):
     for columns in (700, 350, 100):
         expected = sum(features.read(start, start + columns)[1].bytes for start in range(0, 700, columns))
         assert bytes_to_read(features, columns) == expected == 700 // columns * rows.nbytes
+
+
+def test_directories_of_data_hubs_are_one_table_unless_there_are_several_splits(tmp_path, values):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "README.md").write_text("a card")
+    for place, part in enumerate((values[:100], values[100:])):
+        write_parquet(tmp_path / f"data/train-{place:05}-of-00002.parquet", parquet_table(part, "columns"), 70)
+    np.testing.assert_array_equal(sp.open(tmp_path).to_dask().compute(), values)
+    write_parquet(tmp_path / "data/test-00000-of-00001.parquet", parquet_table(values[:9], "columns"), 70)
+    with pytest.raises(
+        DataError, match=r"the splits test, train: name the one to read, as in .*/data/train-\*\.parquet"
+    ):
+        sp.open(tmp_path)
+    assert sp.open(tmp_path / "data/train-*.parquet").shape == values.shape
+
+
+@pytest.mark.xfail(
+    strict=True, raises=DataError, reason="files of Arrow IPC are read once the readers are on pyarrow.dataset"
+)
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_files_of_arrow_are_tables(form, tmp_path, values):
+    pa = pytest.importorskip("pyarrow")
+    table = parquet_table(values, "columns")
+    opened = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+    with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as sink, opened(sink, table.schema) as writer:
+        writer.write_table(table)
+    np.testing.assert_array_equal(sp.open(tmp_path / "x.arrow").to_dask().compute(), values)
