@@ -316,3 +316,18 @@ def test_plan_counts_all_rows_for_every_block_of_features(tmp_path: Path) -> Non
     counts = np.random.default_rng(2).poisson(2, (30, 700)).astype(np.float32)
     features = CellSource(ArraySource(counts), Normalization(100.0, log1p=True)).by_features()
     assert [bytes_to_read(features, columns) for columns in (700, 350, 100)] == [n * counts.nbytes for n in (1, 2, 7)]
+
+
+@pytest.mark.xfail(strict=True, raises=StreamPCAError, reason="these are read once the readers are on anndata.io")
+@pytest.mark.parametrize("form", ["raw", "csc", "list"])
+def test_raw_counts_columns_and_lists_of_files_are_read(form: str, tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    whole = anndata.AnnData(COUNTS.tocsc() if form == "csc" else COUNTS)
+    if form == "raw":
+        whole.raw = whole
+    halves = (whole[:150].copy(), whole[150:].copy()) if form == "list" else (whole,)
+    paths = [tmp_path / f"{place}.h5ad" for place in range(len(halves))]
+    for path, half in zip(paths, halves, strict=True):
+        half.write_h5ad(path)
+    table = sp.open(paths if form == "list" else paths[0], layer="raw/X" if form == "raw" else None)
+    np.testing.assert_array_equal(rows_of(table), COUNTS.toarray())
