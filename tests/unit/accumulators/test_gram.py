@@ -92,7 +92,7 @@ def test_wide_and_tall_solvers_agree_and_transform_alike() -> None:
 
 def test_components_beyond_the_rank_are_orthonormal_and_repeatable() -> None:
     rows = wide(n=12, d=700)
-    first, second = (sp.PCA(solver="gram").fit(rows) for _ in range(2))
+    first, second = (sp.PCA(12, solver="gram").fit(rows) for _ in range(2))
     assert first.components_.shape == (12, 700)
     assert first.numerical_rank_ == 11
     assert np.abs(first.components_ @ first.components_.T - np.eye(12)).max() <= 1e-12
